@@ -1,0 +1,89 @@
+# Every target makes .venv itself when it is missing, or when setup.cfg or pyproject.toml changed.
+#
+#   make test ARGS='-k barrier -x'      hands ARGS to the program behind the target
+#   make test PYTHON=python3.12         makes .venv with another Python
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CHECKED := transactional connector tests integration
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+
+# Spark starts its workers with the python3 of the PATH unless it is told.
+export PYSPARK_PYTHON := $(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(BIN)/python
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(STAMP) java ## 336,776 flights through an exactly-once query that is killed three times
+	@$(BIN)/python -m integration.demo $(ARGS)
+
+.PHONY: test
+test: $(STAMP) java ## unit and integration tests, every crash point once
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, mypy --strict, and who may import whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(CHECKED)
+	@$(BIN)/lint-imports
+
+.PHONY: matrix
+matrix: $(STAMP) java ## the whole crash matrix, on all sinks (long)
+	@$(BIN)/python -m pytest -m matrix $(ARGS)
+
+.PHONY: soak
+soak: $(STAMP) java ## random kills for a long time
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+.PHONY: bench
+bench: $(STAMP) java ## rows per second and what the two phases cost, as ratios
+	@$(BIN)/python -m integration.benchmarks $(ARGS)
+
+.PHONY: broker
+broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
+	@$(BIN)/python -m integration.broker $(ARGS)
+
+.PHONY: clean
+clean: ## remove what make and the tools made; the broker's jars stay in their cache
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find connector transactional tests integration -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: java
+java:
+	@version=$$("$(JAVA)" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	    echo "Java 17 or newer is missing: '$(JAVA)' $$([ -n "$$version" ] && echo "is $$version" || echo "does not run")." >&2; \
+	    echo "Install a JRE 17 (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one." >&2; \
+	    exit 1; \
+	fi
+
+# An editable install has its modules found by a hook, and PySpark lists only folders: the .pth file names both roots,
+# so that the formats are discovered, and new files are seen at once.
+$(STAMP): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "Python 3.10 or newer is missing: '$(PYTHON)' says: $$($(PYTHON) --version 2>&1 | head -1)" >&2; \
+	    echo "Install one, or name it: make PYTHON=python3.12" >&2; \
+	    exit 1; \
+	}
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "Python's venv is missing (Debian: apt-get install python3-venv)." >&2; \
+	    exit 1; \
+	}
+	@echo "Installing into .venv: minutes the first time."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	printf '%s\n' '$(CURDIR)' '$(CURDIR)/connector/autoload' > "$$site/barrier-kafka-checkout.pth"
+	@touch $@

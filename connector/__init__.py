@@ -1,0 +1,41 @@
+"""Adapters of the checkpoint protocol: Spark, Kafka and other stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from transactional.sink import TwoPhaseCommitSink
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
+    """Make our formats, and sinks of your own, known to a session. *Called on the driver, once per session*.
+
+    Where the package is installed, Spark finds ``barrier-kafka`` and ``2pc-kafka`` without it. It is for zips
+    (``--py-files``), notebooks, and subclasses of `TwoPhaseCommitSink`. To call it again changes nothing.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    *sinks : type[TwoPhaseCommitSink]
+        Each becomes the format of its ``name()``.
+
+    Examples
+    --------
+    >>> register(spark, MySink)
+    >>> df.writeStream.format(MySink.name()).option("checkpointLocation", ...).start()
+    """
+    from connector.kafka.sink import TwoPhaseKafkaDataSource
+    from connector.kafka.source import BarrierKafkaDataSource
+
+    formats = [BarrierKafkaDataSource, TwoPhaseKafkaDataSource]
+    if sinks:
+        from connector.spark.host import data_source_for
+
+        formats += [data_source_for(sink) for sink in sinks]
+    for each in formats:
+        spark.dataSource.register(each)

@@ -1,0 +1,219 @@
+"""Reading one offset range on an executor: consumers that are reused, and a range's true end."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.config import ClientConfig
+from connector.kafka.offsets import Partition
+from connector.kafka.ranges import OffsetRange
+from transactional.clock import Clock, Deadline
+from transactional.errors import StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+__all__ = ["borrow_consumer", "fetch"]
+
+STALL_SECONDS: Final = 120.0
+"""Rows of a range were there when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
+
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 16 << 20
+"""A batch ends at whichever comes first: its rows are in memory three times (client, Python, Arrow)."""
+
+FIRST_ROWS: Final = 500
+"""Asked for until the size of this range's rows is known."""
+
+WAIT_SECONDS: Final = 0.1
+
+TUNED: Mapping[str, Any] = {
+    # The rows of a range are there already: a fetch that finds nothing is at the end, and should say so at once.
+    "fetch.wait.max.ms": 10,
+    "fetch.error.backoff.ms": 50,
+    # A full queue is asked again after this. With the client's own 1000 a task waits most of its time.
+    "fetch.queue.backoff.ms": 2,
+    # One task reads one partition; more than this is waste when the range ends.
+    "queued.max.messages.kbytes": 32_768,
+    "queued.min.messages": 100_000,
+    "fetch.message.max.bytes": 4 << 20,
+    # Between two batches the whole query runs.
+    "max.poll.interval.ms": 86_400_000,
+    # An idle consumer's lost connections are nobody's problem; a busy one's reasons are in its errors.
+    "log_level": 2,
+}
+"""Defaults below what the user wrote."""
+
+OURS: Mapping[str, Any] = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+}
+"""Settings above what the user wrote; `SOURCE_FORBIDDEN` refuses them by name."""
+
+_FATAL: Final = frozenset(
+    {
+        "_FATAL",
+        "_AUTHENTICATION",
+        "_SSL",
+        "SASL_AUTHENTICATION_FAILED",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_BAD_MSG",
+        "_BAD_COMPRESSION",
+    }
+)
+
+# One idle consumer per worker process. It knows addresses and rights, never a query's positions. The process id is part
+# of the key: a client does not survive a fork.
+_idle: dict[tuple[int, frozenset[tuple[str, Any]]], Consumer] = {}
+
+# What a client of this process complained of last: for the text of an error only.
+_complaints: deque[str] = deque(maxlen=1)
+
+
+@contextmanager
+def borrow_consumer(config: ClientConfig) -> Iterator[Consumer]:
+    """A consumer with these settings, the last one of this process where there is one. *Called on an executor*.
+
+    It is in use by one task at a time. After an error it is dropped.
+    """
+    from confluent_kafka import Consumer
+
+    settings = {**TUNED, **config.settings, **OURS}
+    key = (os.getpid(), frozenset(settings.items()))
+    consumer = _idle.pop(key, None) or Consumer({**settings, "error_cb": _note})
+    yield consumer
+    consumer.unassign()
+    for other in list(_idle):
+        if other[0] == os.getpid():
+            _idle.pop(other).close()
+    _idle[key] = consumer
+
+
+def fetch(consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None) -> Iterator[list[Message]]:
+    """Yield all rows of a range, in order, in batches of up to 10,000.
+
+    The range ends where the consumer's position reaches its end: under read_committed its last offsets may be markers
+    or aborted rows, which are never delivered, so the last row says nothing. What says it is a row at or after the end,
+    or the client's notice that it stands at the end of what is readable (PARTITION_EOF).
+
+    Raises
+    ------
+    StoreError
+        ``DATA_LOST``: rows of the range are gone from the topic; ``READ_FAILED``, ``READ_STALLED``.
+    """
+    from confluent_kafka import Message, TopicPartition
+
+    partition, end = wanted.partition, wanted.end
+    consumer.assign([TopicPartition(partition.topic, partition.number, wanted.start)])
+    position, ask = wanted.start, FIRST_ROWS
+    batch: list[Message] = []
+    deadline = Deadline(STALL_SECONDS, clock)
+    _complaints.clear()
+    while position < end:
+        # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
+        messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
+        if not messages:
+            if deadline.passed():
+                raise _stalled(wanted, position)
+            continue
+        if any(map(Message.error, messages)):
+            rows = []
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    rows.append(message)
+                elif error.name() == "_PARTITION_EOF":
+                    position = max(position, _offset(message))
+                else:
+                    _note(error)
+                    _judge(consumer, error, wanted, position)
+            messages = rows
+        if messages:
+            position = max(position, _offset(messages[-1]) + 1)
+            deadline = Deadline(STALL_SECONDS, clock)
+            if position > end:
+                messages = [message for message in messages if _offset(message) < end]
+            batch += messages
+        elif deadline.passed():
+            raise _stalled(wanted, position)
+        if len(batch) >= ask:
+            yield batch
+            ask = _rows_to_ask(batch)
+            batch = []
+    if batch:
+        yield batch
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:  # The client's types allow it; what it delivers always has one.
+        raise StoreError("READ_FAILED", "barrier-kafka: the client delivered a row without an offset.")
+    return offset
+
+
+def _rows_to_ask(batch: list[Message]) -> int:
+    # A sample: rows of one partition are of one kind, mostly.
+    sample = batch[:: max(1, len(batch) // 50)]
+    size = sum(len(message.value() or b"") + len(message.key() or b"") for message in sample) / len(sample)
+    return int(min(BATCH_ROWS, max(1, BATCH_BYTES // (size + 100))))
+
+
+def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -> None:
+    """Raise what no waiting heals; the client goes on by itself after everything else."""
+    name, reason = error.name(), error.str()
+    if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+        first, last = _watermarks(consumer, wanted.partition)
+        raise StoreError(
+            "DATA_LOST",
+            f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
+            f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
+            "again. Start the query on a new checkpoint location once it is clear what was lost, and give the topic a longer "
+            "retention than the query's longest stop.",
+            partition=str(wanted.partition),
+            offset=position,
+            earliest=first,
+            latest=last,
+        )
+    if error.fatal() or name in _FATAL:
+        raise StoreError(
+            "READ_FAILED",
+            f"barrier-kafka: {wanted} can't be read on from offset {position}: {reason}.",
+            partition=str(wanted.partition),
+            offset=position,
+            reason=reason,
+        )
+
+
+def _watermarks(consumer: Consumer, partition: Partition) -> tuple[int, int]:
+    from confluent_kafka import KafkaException, TopicPartition
+
+    try:
+        found = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=10)
+    except KafkaException:
+        return -1, -1
+    return found
+
+
+def _note(error: Any) -> None:
+    _complaints.append(error.str())
+
+
+def _stalled(wanted: OffsetRange, position: int) -> StoreError:
+    reason = _complaints[0] if _complaints else "no answer"
+    return StoreError(
+        "READ_STALLED",
+        f"barrier-kafka: {wanted} gave nothing for {STALL_SECONDS:.0f} s at offset {position}; the client's last word: "
+        f"{reason}. Are the partition's brokers there? Does the topic still reach offset {wanted.end}?",
+        partition=str(wanted.partition),
+        offset=position,
+        end=wanted.end,
+    )

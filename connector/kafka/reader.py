@@ -1,0 +1,260 @@
+"""The stream reader: what Spark asks of the source in the driver's source process, and in tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from connector.kafka.config import ClientConfig, check_brokers
+from connector.kafka.fetch import borrow_consumer, fetch
+from connector.kafka.offsets import Partition, Positions, SourceOffset, positions_to_json
+from connector.kafka.ranges import OffsetRange, ranges_between
+from connector.kafka.rate_limit import share_out
+from connector.kafka.read_options import StartingOffsets
+from connector.kafka.rows import to_record_batch
+from connector.kafka.subscription import Subscription, TopicReader
+from transactional import faults
+from transactional.barrier import BarrierKind, CheckpointBarrier
+from transactional.clock import Clock, SystemClock
+from transactional.errors import LocationError, StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["BarrierKafkaStreamReader", "KafkaInputPartition"]
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaInputPartition(InputPartition):
+    """One reader task's range. *Made on the driver, read on an executor*."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        super().__init__(wanted)
+        self.range = wanted
+
+
+class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics in micro-batches, and puts a checkpoint barrier behind each that has rows.
+
+    One object lives in the driver's source process for the whole query; copies of it go to the executors, where only
+    `read` is called. It keeps no memory that matters but availableNow's target: what it answers follows from its
+    arguments, the clock and the brokers.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    subscription : Subscription
+    starting : StartingOffsets
+    max_offsets : int or None
+        ``maxOffsetsPerTrigger``.
+    include_headers : bool
+    clock : Clock, optional
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        subscription: Subscription,
+        starting: StartingOffsets,
+        max_offsets: int | None,
+        include_headers: bool,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._starting = starting
+        self._max_offsets = max_offsets
+        self._include_headers = include_headers
+        self._clock = clock or SystemClock()
+        self._target: Positions | None = None
+        self._seen: Positions | None = None
+        self._admin: AdminClient | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_admin": None}
+
+    # -- driver, source process -------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins. *Driver, several times in the first micro-batch, and again when it is replayed*.
+
+        The answers may differ (``latest``). The one that counted is kept as ``start`` in the first end offset.
+        """
+        topics = self._topics()
+        partitions = topics.partitions(self._subscription)
+        self._subscription.check_starting_offsets(self._starting, partitions)
+        begin = topics.resolve(self._starting, partitions)
+        return SourceOffset(topics=begin, start=begin).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that Spark hands to `latestOffset`. *Driver, once per micro-batch*."""
+        return ReadMaxRows(self._max_offsets) if self._max_offsets else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where this run ends. *Driver, once, before its first micro-batch*."""
+        topics = self._topics()
+        self._target = topics.latest(topics.partitions(self._subscription))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Pick a micro-batch's end, and put a barrier there. *Driver, once per trigger*.
+
+        Parameters
+        ----------
+        start : dict
+            The end of the micro-batch before, or `initialOffset`.
+        limit : ReadLimit
+            `getDefaultReadLimit`, or ReadAllAvailable.
+
+        Returns
+        -------
+        dict
+            An end offset; `start` itself where nothing is new.
+
+        Raises
+        ------
+        StoreError
+            ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: the topic is not the one that was read before.
+        """
+        faults.reach("source.latest")
+        before = SourceOffset.from_json(start)
+        available = self._available(before)
+        # Partitions that came while the query ran are read from their first row.
+        begin = {partition: before.topics.get(partition, 0) for partition in available}
+        ranges = ranges_between(begin, available)
+        backlog = {wanted.partition: len(wanted) for wanted in ranges}
+        if isinstance(limit, ReadMaxRows):
+            turn = before.barrier.number if before.barrier else 0
+            backlog = share_out(backlog, limit.max_rows, turn)
+        if not any(backlog.values()):
+            return start
+        barrier = CheckpointBarrier(
+            number=before.barrier.number + 1 if before.barrier else 1,
+            kind=BarrierKind.CHECKPOINT,
+            timestamp=int(self._clock.now() * 1000),
+        )
+        end = {partition: offset + backlog.get(partition, 0) for partition, offset in begin.items()}
+        return SourceOffset(topics=end, start=begin, barrier=barrier).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What the brokers had when `latestOffset` asked last, for Spark's progress. *Driver, once per trigger*."""
+        return None if self._seen is None else positions_to_json(self._seen)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One task per partition with rows to read. *Driver, once per micro-batch, and again when it is replayed*.
+
+        The range begins at what `end` recorded: on a replay of the first micro-batch, `start` is a new answer of
+        `initialOffset`, which may lie behind rows that were never read.
+
+        Raises
+        ------
+        LocationError
+            ``OFFSETS_DISAGREE``: the micro-batch before does not end where this one begins.
+        """
+        if start == end:
+            return []
+        before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
+        if before.barrier is not None:
+            _check_joint(before.topics, after.start)
+        return [KafkaInputPartition(wanted) for wanted in ranges_between(after.start, after.topics)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit the group's offsets, for monitoring only. *Driver, when Spark has done with a micro-batch; may lag*.
+
+        Never used to recover. Errors are logged: nothing of the query depends on it.
+        """
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+        done = SourceOffset.from_json(end)
+        if done.barrier is None or done.barrier_rows:
+            return
+        group = self._config.settings["group.id"]
+        where = [TopicPartition(p.topic, p.number, offset) for p, offset in done.topics.items()]
+        try:
+            admin = self._admin or check_brokers(self._config)
+            self._admin = admin
+            answers = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, where)])
+            for answer in answers.values():
+                # The next micro-batch does not wait for it.
+                answer.add_done_callback(partial(_log_problem, group))
+        except (KafkaException, StoreError, ValueError) as problem:
+            _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
+
+    def stop(self) -> None:
+        """Drop the client. *Driver, when the query ends; not always*."""
+        self._admin = None
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a range's rows. *Executor, once per task*.
+
+        Raises
+        ------
+        StoreError
+            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+        """
+        assert isinstance(partition, KafkaInputPartition)
+        at = partition.range.partition
+        with borrow_consumer(self._config) as consumer:
+            for messages in fetch(consumer, partition.range):
+                yield to_record_batch(messages, at.topic, at.number, self._include_headers)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _available(self, before: SourceOffset) -> Positions:
+        """Where reading could end now; under availableNow not behind its target."""
+        topics = self._topics()
+        partitions = topics.partitions(self._subscription)
+        gone = sorted(set(before.topics) - set(partitions))
+        if gone:
+            raise StoreError(
+                "PARTITIONS_GONE",
+                f"barrier-kafka: {', '.join(map(str, gone[:10]))} can't be found any more; the checkpoint has been "
+                "reading it. Was the topic deleted and created again, or does subscribe name other topics than before? "
+                "Start the query on a new checkpoint location once it is clear what was lost.",
+                partitions=[str(partition) for partition in gone],
+            )
+        latest = topics.latest(partitions)
+        self._seen = latest
+        if self._target is None:
+            return latest
+        target = self._target
+        # A partition that came after the target is the next run's; one that is past its target already stays there.
+        return {
+            partition: min(offset, max(target.get(partition, 0), before.topics.get(partition, 0)))
+            for partition, offset in latest.items()
+            if partition in target or partition in before.topics
+        }
+
+    def _topics(self) -> TopicReader:
+        if self._admin is None:
+            self._admin = check_brokers(self._config)
+        return TopicReader(self._admin, self._config)
+
+
+def _check_joint(before: Positions, start: Positions) -> None:
+    apart: list[Partition] = [partition for partition in before if start.get(partition) != before[partition]]
+    if apart:
+        told = ", ".join(f"{p} (ended at {before[p]}, begins at {start.get(p)})" for p in sorted(apart)[:10])
+        raise LocationError(
+            "OFFSETS_DISAGREE",
+            f"barrier-kafka: in the checkpoint's offset log, a micro-batch does not begin where the one before it "
+            f"ended: {told}. Its files were edited, or mixed from two checkpoints: restore them, or start on a new location.",
+            partitions=[str(partition) for partition in apart],
+        )
+
+
+def _log_problem(group: str, answer: Any) -> None:
+    problem = answer.exception()
+    if problem is None:
+        result = answer.result()
+        problem = next((at.error for at in result.topic_partitions if at.error), None)
+    if problem is not None:
+        _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)

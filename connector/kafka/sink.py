@@ -1,0 +1,389 @@
+"""The format ``2pc-kafka``: Kafka transactions that one process prepares and another commits.
+
+The prepared transaction outlives its producer: whoever knows transactional id, producer id and epoch can end it. So a
+task hands over these three and drops its producer, without closing it: closing aborts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.admin import Description, KafkaAdmin, missing_right
+from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check_handle
+from connector.kafka.lanes import TransactionalId, choose_lane, run_id
+from connector.kafka.partition_log import Witness
+from connector.kafka.write_options import LONGEST_DEFAULT_TIMEOUT_MS, parse_write_options
+from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, write_error
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import (
+    FencedError,
+    OptionError,
+    ProtocolError,
+    RetriableError,
+    StoreError,
+    TransactionLostError,
+    TwoPhaseCommitError,
+)
+from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Producer
+
+    from transactional.checkpoint import CompletedCheckpoint
+
+__all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction"]
+
+INIT_SECONDS: Final = 60.0
+"""Limit of a new producer's init: 63 ms as a rule; a coordinator that loads its log takes seconds."""
+
+ROLLBACK_SECONDS: Final = 5.0
+"""A task that fails does not wait longer for its abort: the next sweep does it."""
+
+DEFAULT_MESSAGE_SECONDS: Final = 300.0
+"""At-least-once has no transaction whose timeout would bound a row's delivery: librdkafka's own default."""
+
+READ, WRITE = 3, 4
+"""Codes of operations in Kafka's protocol."""
+
+
+@dataclass
+class KafkaTransaction:
+    """An open transaction of one task: its producer, and who it is for its coordinator.
+
+    At-least-once has neither name nor coordinator.
+    """
+
+    producer: Producer | None
+    timeout_ms: int
+    name: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    admin: KafkaAdmin | None = None
+    rows: int = 0
+    deliveries: Deliveries = field(default_factory=Deliveries)
+
+    def drop(self) -> None:
+        """Let go of producer, threads and connections. The producer is never closed: `close()` aborts."""
+        self.producer = None
+        if self.admin is not None:
+            self.admin.close()
+            self.admin = None
+
+
+class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
+    """Writes rows with the columns of Spark's Kafka sink into Kafka, exactly once for `read_committed` readers.
+
+    Parameters
+    ----------
+    options : Options
+        See `connector.kafka.write_options`.
+    schema : pyarrow.Schema
+        Of ``value`` and optionally ``key``, ``headers``, ``topic``, ``partition``.
+
+    Raises
+    ------
+    OptionError
+        Offline: unknown, forbidden or missing options, wrong columns.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._settings = parse_write_options(options)
+        queue = self._settings.client.settings.get("queue.buffering.max.messages", str(DEFAULT_QUEUE_ROWS))
+        self._writer = RowWriter(schema, self._settings.topic, int(queue))
+        self._clock = SystemClock()
+        self._admin: KafkaAdmin | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "2pc-kafka"
+
+    def close(self) -> None:
+        """Drop the driver's connections."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def beginTransaction(self, context: TransactionContext) -> KafkaTransaction:
+        """Open a transaction in the first free lane of the task's partition id."""
+        if not self._settings.exactly_once:
+            seconds = DEFAULT_MESSAGE_SECONDS
+            transaction = KafkaTransaction(None, int(seconds * 1000))
+            transaction.producer = self._producer(transaction, {})
+            return transaction
+        admin = self._connect()
+        transaction = KafkaTransaction(None, 0, admin=admin)
+        try:
+            transaction.timeout_ms = self._timeout_ms(admin)
+            transaction.name = choose_lane(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
+            settings = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
+            transaction.producer = self._producer(transaction, settings)
+            self._open(transaction)
+        except BaseException:
+            transaction.drop()
+            raise
+        return transaction
+
+    def write(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
+        """Queue a batch's rows."""
+        if transaction.producer is None:
+            raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
+        self._writer.write(transaction.producer, batch, transaction.deliveries)
+        transaction.rows += batch.num_rows
+
+    def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
+        """Wait until every row is delivered, learn what it takes to commit, and drop the producer.
+
+        Raises
+        ------
+        RowRefusedError
+            ``ROW_TOO_LARGE``, ``ROW_REFUSED``.
+        RetriableError
+            ``LANE_TAKEN``: another task initialised the id meanwhile; ``WRITE_FAILED``.
+        """
+        if transaction.producer is None:
+            raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
+        # Each row's own limit is the transaction's timeout: past it nothing is left in the queue.
+        waiting = transaction.producer.flush(transaction.timeout_ms / 1000 + 5)
+        transaction.deliveries.check()
+        if waiting:
+            raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
+        handle = self._handle(transaction) if self._settings.exactly_once and transaction.rows else None
+        transaction.drop()
+        return handle
+
+    def rollback(self, transaction: KafkaTransaction) -> None:
+        """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
+        if transaction.producer is not None:
+            with contextlib.suppress(Exception):
+                # Rows that still wait are of no use, and dropping a producer waits for them.
+                transaction.producer.purge(in_queue=True, in_flight=True, blocking=False)
+        transaction.producer = None
+        admin = transaction.admin
+        if admin is not None and transaction.producer_id >= 0:
+            with contextlib.suppress(TwoPhaseCommitError):
+                limit = Deadline(ROLLBACK_SECONDS, self._clock)
+                admin.limit = limit
+                described = admin.describe([transaction.name])
+                ours = {name: d for name, d in described.items() if _is_open(d, transaction)}
+                TransactionEnder(admin, admin.cluster_id()).abort_open(ours, admin.end_txn_version(), limit)
+        transaction.drop()
+
+    def _open(self, transaction: KafkaTransaction) -> None:
+        from confluent_kafka import KafkaException
+
+        producer, admin = transaction.producer, transaction.admin
+        assert producer is not None and admin is not None  # noqa: PT018 - set by beginTransaction.
+        try:
+            producer.init_transactions(INIT_SECONDS)
+            producer.begin_transaction()
+        except KafkaException as problem:
+            raise write_error(problem.args[0], self._settings.topic, None, 0) from None
+        # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
+        # delivered at all, nobody else initialised the id in between, and this is our epoch.
+        found = admin.describe([transaction.name]).get(transaction.name)
+        if found is None:
+            raise RetriableError("LANE_TAKEN", f"{transaction.name} is unknown right after it was initialised.")
+        transaction.producer_id, transaction.producer_epoch = found.producer_id, found.producer_epoch
+
+    def _handle(self, transaction: KafkaTransaction) -> KafkaHandle:
+        admin = transaction.admin
+        assert admin is not None
+        described = self._described(admin, transaction)
+        topics = admin.topics(topic for topic, _ in described.partitions)
+        missing = {topic for topic, _ in described.partitions} - set(topics)
+        if missing:
+            raise StoreError("UNKNOWN_TOPIC", f"The topic {', '.join(sorted(missing))} was deleted meanwhile.")
+        # High watermarks: all our rows lie before them (each is replicated), and the marker will lie behind.
+        ends = admin.end_offsets(described.partitions, topics)
+        handle = KafkaHandle(
+            format=FORMAT,
+            transactionalId=transaction.name,
+            producerId=transaction.producer_id,
+            producerEpoch=transaction.producer_epoch,
+            endTxnVersion=admin.end_txn_version(),
+            clusterId=admin.cluster_id(),
+            witnesses=[
+                Witness(topic=topic, topicId=topics[topic].topic_id, partition=partition, offset=offset)
+                for (topic, partition), offset in sorted(ends.items())
+            ],
+            preparedAt=int(self._clock.now() * 1000),
+            timeoutMs=described.timeout_ms,
+        )
+        # Still open: so no marker was written before the offsets were read.
+        self._described(admin, transaction)
+        return handle
+
+    @staticmethod
+    def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
+        found = admin.describe([transaction.name]).get(transaction.name)
+        if found is None or not _is_open(found, transaction):
+            seen = "unknown" if found is None else f"{found.state}, epoch {found.producer_epoch}"
+            raise RetriableError(
+                "LANE_TAKEN",
+                f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more ({seen}): another task "
+                "initialised it, or kafka.transaction.timeout.ms passed while its rows were written.",
+                transactionalId=transaction.name,
+            )
+        return found
+
+    def _producer(self, transaction: KafkaTransaction, settings: Mapping[str, Any]) -> Producer:
+        from confluent_kafka import KafkaException, Producer
+
+        configuration = {
+            **self._settings.client.for_librdkafka(),
+            **settings,
+            "message.timeout.ms": transaction.timeout_ms,
+            # Only failures are reported: a report for each row would cost more than writing it.
+            "delivery.report.only.error": True,
+            "on_delivery": transaction.deliveries.report,
+        }
+        try:
+            return Producer(configuration)
+        except (KafkaException, ValueError, TypeError) as problem:
+            reason = self._settings.client.scrub(str(problem))
+            raise OptionError(
+                "INVALID_OPTION", f"2pc-kafka: the Kafka client refuses an option kafka.*: {reason}", reason=reason
+            ) from None
+
+    # -- driver -----------------------------------------------------------------------------------------------------
+
+    def identify(self) -> Mapping[str, str]:
+        """Check brokers, topic, timeout and rights; returns cluster and topic id."""
+        admin = self._driver_admin()
+        identity = {"cluster": admin.cluster_id()}
+        topic = self._settings.topic
+        if topic is not None:
+            found = admin.topics([topic]).get(topic)
+            if found is None:
+                raise OptionError(
+                    "UNKNOWN_TOPIC",
+                    f"2pc-kafka: the topic {topic!r} (option topic) does not exist: create it, or correct the option.",
+                    option="topic",
+                    topic=topic,
+                )
+            if found.operations is not None and WRITE not in found.operations:
+                raise missing_right("WRITE", f"topic {topic}")
+            if self._settings.exactly_once and found.operations is not None and READ not in found.operations:
+                # Without it nobody can tell how a transaction ended whose id was initialised again.
+                raise missing_right("READ", f"topic {topic}")
+            identity.update(topic=topic, topicId=found.topic_id)
+        if self._settings.exactly_once:
+            self._check_timeout(admin)
+        return identity
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        """Initialise ``<prefix>.run``, or check that nobody else did since."""
+        if not self._settings.exactly_once:
+            return {}
+        admin, name = self._driver_admin(), run_id(self._prefix())
+        if mark:
+            found = admin.describe([name]).get(name)
+            if found is not None:
+                seen = {"producerId": found.producer_id, "epoch": found.producer_epoch}
+                if seen != dict(mark):
+                    raise FencedError(
+                        "PREFIX_TAKEN",
+                        f"Another query uses the transactionalIdPrefix {self._prefix()!r}: {name} was initialised by it "
+                        f"(epoch {mark['epoch']} is now {found.producer_epoch}). Give each query a prefix of its own.",
+                        prefix=self._prefix(),
+                    )
+                return mark
+            # Forgotten after 7 days without a run (transactional.id.expiration.ms): nobody took it.
+        producer_id, epoch = admin.init_producer_id(name, self._timeout_ms(admin))
+        if name not in admin.transactional_ids(producer_ids=[producer_id]):
+            raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
+        return {"producerId": producer_id, "epoch": epoch}
+
+    def commit(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> None:
+        """Commit all of them, now or earlier."""
+        lost = self._ender().commit(handles, self._commit_deadline()) if handles else []
+        if lost:
+            raise TransactionLostError(
+                "TRANSACTION_LOST",
+                f"{len(lost)} of {len(handles)} prepared transactions were aborted, by their timeout or by another user "
+                f"of their ids; the first is {lost[0]['transactionalId']}.",
+                handles=lost,
+            )
+
+    def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
+        """Abort and fence all of them; returns those found committed."""
+        return self._ender().abort(handles, self._commit_deadline()) if handles else []
+
+    def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
+        """Look at all of them with one question to each coordinator, and at the logs for what those don't know."""
+        for handle in handles:
+            check_handle(handle)
+        return self._ender().look(handles) if handles else []
+
+    def abortLingering(self, known: Sequence[KafkaHandle]) -> int:
+        """Abort open transactions under our prefix, whole names compared, but for those that `known` names."""
+        admin, prefix = self._driver_admin(), self._prefix()
+        listed = admin.transactional_ids(["Ongoing"])
+        ours = [name for name in listed if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
+        excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
+        lingering = {
+            name: found
+            for name, found in admin.describe(ours).items()
+            if found.state == "Ongoing" and (name, found.producer_id, found.producer_epoch) not in excepted
+        }
+        if not lingering:
+            return 0
+        return self._ender().abort_open(lingering, admin.end_txn_version(), self._commit_deadline())
+
+    # -- shared -----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> KafkaAdmin:
+        return KafkaAdmin(self._settings.client.for_kafka_python(), self._clock)
+
+    def _driver_admin(self) -> KafkaAdmin:
+        if self._admin is None:
+            self._admin = self._connect()
+        return self._admin
+
+    def _ender(self) -> TransactionEnder:
+        admin = self._driver_admin()
+        return TransactionEnder(admin, admin.cluster_id())
+
+    def _commit_deadline(self) -> Deadline:
+        return Deadline(self._settings.commit_seconds, self._clock)
+
+    def _prefix(self) -> str:
+        if self._settings.prefix is None:
+            raise ProtocolError("NO_PREFIX", "The host did not fill in transactionalIdPrefix.")
+        return self._settings.prefix
+
+    def _timeout_ms(self, admin: KafkaAdmin) -> int:
+        if self._settings.timeout_ms is not None:
+            return self._settings.timeout_ms
+        return min(admin.longest_timeout_ms() or LONGEST_DEFAULT_TIMEOUT_MS, LONGEST_DEFAULT_TIMEOUT_MS)
+
+    def _check_timeout(self, admin: KafkaAdmin) -> None:
+        asked, allowed = self._settings.timeout_ms, admin.longest_timeout_ms()
+        if asked is not None and allowed is not None and asked > allowed:
+            raise OptionError(
+                "TRANSACTION_TIMEOUT_TOO_LONG",
+                f"kafka.transaction.timeout.ms={asked} is over the brokers' transaction.max.timeout.ms={allowed}: lower "
+                "the option or raise the brokers' limit.",
+                option="kafka.transaction.timeout.ms",
+                value=asked,
+                limit=allowed,
+            )
+
+
+def _is_open(found: Description, transaction: KafkaTransaction) -> bool:
+    ours = (transaction.producer_id, transaction.producer_epoch)
+    return found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == ours
+
+
+with contextlib.suppress(ImportError):
+    from connector.spark.host import data_source_for
+
+    TwoPhaseKafkaDataSource = data_source_for(KafkaSink)

@@ -1,0 +1,296 @@
+"""Options of every format: one table each (key, default, parser, doc, since) feeds the parser, the docs and a test."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from transactional.errors import OptionError
+
+__all__ = [
+    "HOST_OPTIONS",
+    "REQUIRED",
+    "Option",
+    "OptionTable",
+    "ParsedOptions",
+    "as_bool",
+    "as_choice",
+    "as_json",
+    "as_positive_int",
+    "as_str",
+    "hides_value",
+    "shown_value",
+]
+
+
+class _Required:
+    """Type of `REQUIRED`."""
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+    def __reduce__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = _Required()
+"""The default of an option without which nothing works."""
+
+_SECRET = re.compile(r"password|secret|sasl\.jaas|token|ssl\.key|credential", re.IGNORECASE)
+
+
+def hides_value(key: str) -> bool:
+    """Whether the value of this option may never be shown."""
+    return _SECRET.search(key) is not None
+
+
+def shown_value(key: str, value: str) -> str:
+    """The value as a message, a log or a repr may show it."""
+    return "(hidden)" if hides_value(key) else value
+
+
+def as_str(text: str) -> str:
+    """Any text but the empty one."""
+    if not text.strip():
+        raise ValueError("text that is not empty")
+    return text.strip()
+
+
+def as_bool(text: str) -> bool:
+    """``true`` or ``false``, as Spark takes them."""
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ValueError("true or false")
+    return lowered == "true"
+
+
+def as_positive_int(text: str) -> int:
+    """A whole number from 1."""
+    try:
+        number = int(text.strip())
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError("a whole number from 1")
+    return number
+
+
+def as_choice(*choices: str) -> Callable[[str], str]:
+    """Make a parser that takes one of `choices` in any case and returns it as it is written here."""
+    by_lower = {choice.lower(): choice for choice in choices}
+
+    def parse(text: str) -> str:
+        try:
+            return by_lower[text.strip().lower()]
+        except KeyError:
+            raise ValueError(" or ".join(choices)) from None
+
+    return parse
+
+
+def as_json(text: str) -> Any:
+    """Any JSON value."""
+    try:
+        return json.loads(text)
+    except ValueError as problem:
+        raise ValueError(f"JSON ({problem})") from None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of an option table.
+
+    Parameters
+    ----------
+    key : str
+        As users write it; it is found in any case, because Spark lower-cases keys.
+    default : Any
+        The value (not its text) when the option is absent; `REQUIRED` where there is none.
+    parse : Callable[[str], Any]
+        Makes the value of the text; raises ValueError with what it expects ("a whole number from 1").
+    doc : str
+        One or two sentences for the options' page.
+    since : str
+        The release that brought it.
+    """
+
+    key: str
+    default: Any
+    parse: Callable[[str], Any]
+    doc: str
+    since: str = "0.1.0"
+
+
+class ParsedOptions(Mapping[str, Any]):
+    """Values by the options' own keys, in any case; what was not given has its default.
+
+    Parameters
+    ----------
+    values : Mapping[str, Any]
+    passthrough : Mapping[str, str]
+        Options under a passed-through prefix (``kafka.``), keys lower-cased and with the prefix.
+    given : Sequence[str]
+        Keys that the user set.
+    """
+
+    def __init__(self, values: Mapping[str, Any], passthrough: Mapping[str, str], given: Sequence[str]) -> None:
+        self._keys = {key.lower(): key for key in values}
+        self._values = dict(values)
+        self.passthrough = dict(passthrough)
+        self._given = frozenset(key.lower() for key in given)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[self._keys[key.lower()]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def given(self, key: str) -> bool:
+        """Whether the user set it (otherwise its value is the default)."""
+        return key.lower() in self._given
+
+    def __repr__(self) -> str:  # values may be secrets
+        return f"ParsedOptions({sorted(self._given)}, passthrough={sorted(self.passthrough)})"
+
+
+class OptionTable:
+    """All options of one format.
+
+    Parameters
+    ----------
+    name : str
+        The format, for messages: ``barrier-kafka``.
+    options : Sequence[Option]
+    passthrough_prefixes : Sequence[str]
+        Options whose key starts with one of them are handed on as they are.
+    """
+
+    def __init__(self, name: str, options: Sequence[Option], passthrough_prefixes: Sequence[str] = ("kafka.",)) -> None:
+        self.name = name
+        self.options = tuple(options)
+        self.passthrough_prefixes = tuple(passthrough_prefixes)
+        self._by_key = {option.key.lower(): option for option in self.options}
+
+    def parse(self, options: Mapping[str, str], also: OptionTable | None = None) -> ParsedOptions:
+        """Check and parse what the user set.
+
+        Parameters
+        ----------
+        options : Mapping[str, str]
+            As Spark passes them; keys in any case.
+        also : OptionTable, optional
+            Further options that may stand there, such as `HOST_OPTIONS`; this table's own come first.
+
+        Raises
+        ------
+        OptionError
+            ``UNKNOWN_OPTION``, naming the nearest; ``INVALID_OPTION``; ``MISSING_OPTION``.
+        """
+        known = {**(also._by_key if also else {}), **self._by_key}
+        values = {option.key: option.default for option in known.values()}
+        prefixes = self.passthrough_prefixes + (also.passthrough_prefixes if also else ())
+        passthrough: dict[str, str] = {}
+        given: list[str] = []
+        for key, text in options.items():
+            lowered = key.lower()
+            option = known.get(lowered)
+            if option is not None:
+                values[option.key] = self._parse_one(option, text)
+                given.append(option.key)
+            elif any(lowered.startswith(prefix) for prefix in prefixes):
+                passthrough[lowered] = text
+            else:
+                raise self._unknown(key, [o.key for o in known.values()], prefixes)
+        missing = [key for key, value in values.items() if value is REQUIRED]
+        if missing:
+            raise OptionError(
+                "MISSING_OPTION",
+                f"{self.name} needs the option {missing[0]}: set .option({missing[0]!r}, ...). "
+                f"{known[missing[0].lower()].doc}",
+                option=missing[0],
+            )
+        return ParsedOptions(values, passthrough, given)
+
+    def invalid(self, key: str, text: str, expectation: str) -> OptionError:
+        """An ``INVALID_OPTION`` error for checks that need more than one option or the store."""
+        shown = shown_value(key, text)
+        return OptionError(
+            "INVALID_OPTION",
+            f"{self.name}: the option {key} is {shown!r}; expected {expectation}.",
+            option=key,
+            value=shown,
+            expectation=expectation,
+        )
+
+    def _parse_one(self, option: Option, text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ValueError as expectation:
+            # A parser quotes what it was given in places; a secret option's parser must not be quoted at all.
+            told = "another value" if hides_value(option.key) else str(expectation)
+            raise self.invalid(option.key, text, told) from None
+
+    def _unknown(self, key: str, keys: Sequence[str], prefixes: Sequence[str]) -> OptionError:
+        by_lower = {k.lower(): k for k in keys}
+        # 'bootstrap.servers' is what everybody writes who forgets the prefix.
+        by_lower.update({f"{prefix}bootstrap.servers": f"{prefix}bootstrap.servers" for prefix in prefixes})
+        near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
+        hint = f"did you mean {by_lower[near[0]]}?" if near else f"known options: {', '.join(sorted(keys))}."
+        passed = f" Options that start with {prefixes[0]} go to the client." if prefixes else ""
+        return OptionError(
+            "UNKNOWN_OPTION",
+            f"{self.name} has no option {key}; {hint}{passed}",
+            option=key,
+            nearest=by_lower[near[0]] if near else None,
+        )
+
+
+HOST_OPTIONS = OptionTable(
+    "2pc",
+    (
+        Option("checkpointLocation", None, as_str, "Spark's checkpoint location; the journal lives in it."),
+        Option("queryName", None, as_str, "The query's name, as Spark knows it."),
+        Option("path", None, as_str, "What was given to start(path)."),
+        Option(
+            "commitTimeoutMs",
+            120_000,
+            as_positive_int,
+            "Milliseconds that the commit of a decided checkpoint may take before the query fails; a new run resumes.",
+        ),
+        Option(
+            "deliveryGuarantee",
+            "exactly-once",
+            as_choice("exactly-once", "at-least-once"),
+            "exactly-once: rows become visible with their checkpoint; at-least-once: at once, again after a failure.",
+        ),
+        Option(
+            "transactionalIdPrefix",
+            None,
+            as_str,
+            "What the names of all transactions of this query start with; the query id by default. No other query may "
+            "use it.",
+        ),
+        Option(
+            "singleDriver",
+            False,
+            as_bool,
+            "true says that somebody else guarantees one driver per checkpoint location, where its store can't create "
+            "a file exclusively.",
+        ),
+        Option(
+            "maxBatchesPerCheckpoint",
+            50,
+            as_positive_int,
+            "A checkpoint closes after so many micro-batches even without a barrier. Below Spark's minBatchesToRetain.",
+        ),
+    ),
+    passthrough_prefixes=(),
+)
+"""What Spark and the host put beside a sink's own options."""

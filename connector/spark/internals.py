@@ -1,0 +1,84 @@
+"""Every internal name of Spark that this project relies on, in one place; each fails loudly when it is gone."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+
+from transactional.errors import ProtocolError
+
+__all__ = ["Phase", "driver_identity", "phase", "task_batch"]
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+_QUERY_PROPERTY = "sql.streaming.queryId"
+_LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+
+_PLANNING_MODULE = "pyspark.sql.worker.write_into_data_source"
+_COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
+
+
+class Phase(enum.Enum):
+    """In which of Spark's processes `streamWriter` is called."""
+
+    PLANNING = "planning"
+    COMMIT = "commit"
+
+
+def phase() -> Phase:
+    """Tell the planning worker from the commit worker by the module in the call stack.
+
+    Both are reused by other queries, so nothing else tells them apart.
+
+    Raises
+    ------
+    ProtocolError
+        It is neither: another version of Spark.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        spec = frame.f_globals.get("__spec__")
+        name = spec.name if module == "__main__" and spec is not None else module
+        if name == _PLANNING_MODULE:
+            return Phase.PLANNING
+        if name == _COMMIT_MODULE:
+            return Phase.COMMIT
+        frame = frame.f_back  # type: ignore[assignment]
+    raise ProtocolError(
+        "UNKNOWN_SPARK",
+        "streamWriter() was called neither by Spark's planning worker nor by its commit worker: this version of Spark "
+        "is not supported (tested with 4.2)",
+    )
+
+
+def driver_identity() -> str:
+    """What is equal in all of a driver's Python workers and different between drivers.
+
+    Raises
+    ------
+    ProtocolError
+        Spark does not set it any more.
+    """
+    value = os.environ.get(_LOCAL_DIRS, "")
+    if not value:
+        raise ProtocolError("UNKNOWN_SPARK", f"Spark set no {_LOCAL_DIRS} in its Python worker's environment")
+    return value
+
+
+def task_batch() -> tuple[str, int, int, int]:
+    """The running task's (query id, micro-batch id, partition id, task attempt id).
+
+    Raises
+    ------
+    ProtocolError
+        Outside a streaming task, or the names changed.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY_PROPERTY) if context is not None else None
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
+    if context is None or query is None or batch is None:
+        raise ProtocolError("UNKNOWN_SPARK", f"a writer task has no {_QUERY_PROPERTY} and {_BATCH_PROPERTY}")
+    return query, int(batch), context.partitionId(), context.taskAttemptId()

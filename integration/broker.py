@@ -1,0 +1,372 @@
+"""Real Kafka in KRaft mode as child processes: a node, and a cluster of one or three of them.
+
+``python -m integration.broker`` runs one until Ctrl-C and prints its address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from integration.jars import KAFKA_VERSION
+from integration.node import JVM_OPTIONS, Broker, BrokerError, random_id
+from integration.ports import HOST, Ports
+from integration.proxy import KafkaProxy
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["DEFAULT_PROPERTIES", "JVM_OPTIONS", "Broker", "BrokerError", "Cluster"]
+
+START_TIMEOUT_SECONDS = 60.0
+"""A node is up in 2 s, 4 s after a kill; three at once on two busy cores take several times that."""
+
+STOP_TIMEOUT_SECONDS = 20.0
+"""A clean stop takes 0.3 s. A node that lost its quorum can wait for minutes: it is killed after this."""
+
+POLL_SECONDS = 0.02
+
+DEFAULT_PROPERTIES: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",
+    # Index files have their full size from their first record on: 10 MB each by default.
+    "log.index.size.max.bytes": "524288",
+    # 128 MB of heap by default, half of what the process has.
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "background.threads": "2",
+    # A killed node may register again only when its old session has ended: 9 s by default, most of a restart's time.
+    "broker.heartbeat.interval.ms": "250",
+    "broker.session.timeout.ms": "2000",
+}
+
+
+class Cluster:
+    """A Kafka cluster of one node, or of three, on the loopback address.
+
+    A context manager. Ports and data survive `stop`, `kill` and `restart`, and end with the ``with`` block. Its
+    processes die with this one, however that dies.
+
+    Parameters
+    ----------
+    nodes : int
+        How many, each a broker and a controller.
+    properties : Mapping[str, str]
+        Broker properties over `DEFAULT_PROPERTIES`. May be changed between `stop` and `start`.
+    data : Path, optional
+        Keep the data there; otherwise it lives in a temporary folder that the end of the ``with`` block removes.
+    proxy : bool
+        Put a `KafkaProxy` before every node, reached through ``cluster.proxy.bootstrap_servers``: the nodes advertise
+        its ports to who comes through it, so all of a client's connections pass it.
+    features : Mapping[str, int]
+        Feature levels other than Kafka's defaults, such as ``{"transaction.version": 1}``.
+    jvm_options : Sequence[str]
+        The JVM's options, heap included.
+
+    Examples
+    --------
+    >>> with Cluster(properties={"transaction.max.timeout.ms": "5000"}) as kafka:
+    ...     kafka.create_topic("flights", partitions=4)
+    ...     kafka.kill()
+    ...     kafka.restart()
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        properties: Mapping[str, str] | None = None,
+        data: Path | None = None,
+        *,
+        proxy: bool = False,
+        features: Mapping[str, int] | None = None,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+    ) -> None:
+        self.properties = dict(properties or {})
+        self.data = data.absolute() if data else Path(tempfile.mkdtemp(prefix="barrier-kafka-"))
+        self._keeps_data = data is not None
+        self._ports = Ports()
+        self._brokers_ports = [self._ports.reserve() for _ in range(nodes)]
+        self._controller_ports = [self._ports.reserve() for _ in range(nodes)]
+        self._behind_proxy = [self._ports.reserve() for _ in range(nodes)] if proxy else []
+        self._proxy = KafkaProxy({self._ports.reserve(): port for port in self._behind_proxy}) if proxy else None
+        self._features = dict(features or {})
+        self._jvm_options = tuple(jvm_options)
+        self._cluster_id = self._remembered_id()
+        self.brokers: list[Broker] = []
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all nodes, past the proxy: ``127.0.0.1:15001,127.0.0.1:15002``."""
+        return ",".join(f"{HOST}:{port}" for port in self._brokers_ports)
+
+    @property
+    def proxy(self) -> KafkaProxy:
+        """The proxy before the nodes. Raises `BrokerError` when the cluster was made without ``proxy=True``."""
+        if self._proxy is None:
+            raise BrokerError("This cluster has no proxy: make it with Cluster(proxy=True).")
+        return self._proxy
+
+    def __enter__(self) -> Cluster:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, node: int | None = None) -> None:
+        """Start all nodes that do not run, or node number `node` from 0, and wait until the cluster can be used.
+
+        Raises
+        ------
+        BrokerError
+            When a node ends instead, or after 60 s; the message ends with its log.
+        """
+        if not self.brokers:
+            self.brokers = [self._broker(index) for index in range(len(self._brokers_ports))]
+        if self._proxy is not None:
+            self._proxy.start()
+        for index in self._chosen(node):
+            if not self.brokers[index].alive:
+                self.brokers[index] = self._broker(index)
+                self.brokers[index].spawn()
+        self.wait_until_ready()
+
+    def stop(self, node: int | None = None) -> None:
+        """Stop all nodes, or one, cleanly; a paused one is woken for it. Data and ports are kept."""
+        chosen = [self.brokers[index] for index in self._chosen(node)] if self.brokers else []
+        for broker in chosen:
+            broker.terminate()
+        for broker in chosen:
+            broker.wait(STOP_TIMEOUT_SECONDS)
+
+    def kill(self, node: int | None = None) -> None:
+        """Kill all nodes, or one, with SIGKILL. Data and ports are kept."""
+        for index in self._chosen(node):
+            if self.brokers[index].alive:
+                self.brokers[index].kill()
+
+    def pause(self, node: int | None = None) -> None:
+        """Stop all nodes, or one, where they are (SIGSTOP)."""
+        for index in self._chosen(node):
+            self.brokers[index].pause()
+
+    def resume(self, node: int | None = None) -> None:
+        """Let all nodes, or one, run on (SIGCONT), and wait until the cluster can be used."""
+        for index in self._chosen(node):
+            self.brokers[index].resume()
+        self.wait_until_ready()
+
+    def restart(self) -> None:
+        """Stop what still runs cleanly, start all nodes with data and ports kept, and wait until they can be used."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop everything, give the ports back and remove the data, unless its folder was given."""
+        if self._keeps_data:
+            self.stop()
+        else:
+            # Nobody reads this data again: there is nothing to stop cleanly for.
+            for broker in self.brokers:
+                if broker.alive:
+                    broker.kill()
+        if self._proxy is not None:
+            self._proxy.stop()
+        self._ports.release()
+        if not self._keeps_data:
+            shutil.rmtree(self.data, ignore_errors=True)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until every running node knows a leader for each of its partitions."""
+        from confluent_kafka.admin import NewTopic
+
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
+        admin = self._admin()
+        admin.create_topics([topic])[name].result(START_TIMEOUT_SECONDS)
+        self._await(f"topic {name} has its leaders", lambda: self._all_know(name, partitions))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until no running node knows it any more."""
+        admin = self._admin()
+        admin.delete_topics([name])[name].result(START_TIMEOUT_SECONDS)
+        self._await(f"topic {name} is gone", lambda: self._all_know(name, 0))
+
+    def wait_until_ready(self) -> None:
+        """Wait until every running node answers, and all of them know all running nodes and every partition's leader.
+
+        Raises
+        ------
+        BrokerError
+            After 60 s, or when a node has ended.
+        """
+        running = [broker for broker in self.brokers if broker.alive and not broker.paused]
+        for broker in running:
+            self._await(f"node {broker.node_id} answers", partial(self._answers, broker), running)
+        self._await("all running nodes know each other", lambda: self._is_whole(len(running)), running)
+
+    def _chosen(self, node: int | None) -> range:
+        return range(len(self._brokers_ports)) if node is None else range(node, node + 1)
+
+    def _answers(self, broker: Broker) -> bool:
+        # A node takes connections before it serves requests: only an answer counts. ApiVersions, version 0.
+        request = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
+        try:
+            with socket.create_connection((HOST, self._brokers_ports[broker.node_id - 1]), timeout=1) as connection:
+                connection.sendall(len(request).to_bytes(4, "big") + request)
+                return len(connection.recv(4)) > 0
+        except OSError:
+            return False
+
+    def _is_whole(self, running: int) -> bool:
+        for port in self._live_ports():
+            seen = _metadata(f"{HOST}:{port}")
+            if seen is None or len(seen.brokers) < running:
+                return False
+            if len(self._live_ports()) < len(self._brokers_ports):
+                # With a node down, partitions that only it has cannot have a leader.
+                continue
+            if any(part.leader < 0 for topic in seen.topics.values() for part in topic.partitions.values()):
+                return False
+        return True
+
+    def _all_know(self, name: str, partitions: int) -> bool:
+        for port in self._live_ports():
+            seen = _metadata(f"{HOST}:{port}")
+            if seen is None:
+                return False
+            known = seen.topics[name].partitions.values() if name in seen.topics else []
+            if len(known) != partitions or any(part.leader < 0 for part in known):
+                return False
+        return True
+
+    def _live_ports(self) -> list[int]:
+        return [
+            self._brokers_ports[broker.node_id - 1] for broker in self.brokers if broker.alive and not broker.paused
+        ]
+
+    def _await(self, what: str, holds: Callable[[], bool], needed: Sequence[Broker] = ()) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not holds():
+            ended = [broker for broker in needed if not broker.alive]
+            if ended:
+                raise BrokerError(f"Node {ended[0].node_id} ended. The end of its log:\n{ended[0].log_tail()}")
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"node {broker.node_id}:\n{broker.log_tail()}" for broker in self.brokers)
+                raise BrokerError(f"Not after {START_TIMEOUT_SECONDS:.0f} s: {what}. The ends of the logs:\n{tails}")
+            time.sleep(POLL_SECONDS)
+
+    def _admin(self) -> AdminClient:
+        return _admin_client(",".join(f"{HOST}:{port}" for port in self._live_ports()))
+
+    def _remembered_id(self) -> str:
+        remembered = self.data / "cluster.id"
+        if not remembered.exists():
+            self.data.mkdir(parents=True, exist_ok=True)
+            remembered.write_text(random_id())
+        return remembered.read_text()
+
+    def _broker(self, index: int) -> Broker:
+        nodes = len(self._brokers_ports)
+        listeners = [f"PLAINTEXT://{HOST}:{self._brokers_ports[index]}"]
+        advertised = list(listeners)
+        if self._proxy is not None:
+            listeners.append(f"PROXY://{HOST}:{self._behind_proxy[index]}")
+            advertised.append(f"PROXY://{HOST}:{self._proxy.ports[index]}")
+        listeners.append(f"CONTROLLER://{HOST}:{self._controller_ports[index]}")
+        voters = ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(self._controller_ports, start=1))
+        copies = {
+            "offsets.topic.replication.factor": str(nodes),
+            "transaction.state.log.replication.factor": str(nodes),
+            "transaction.state.log.min.isr": str(min(2, nodes)),
+            "share.coordinator.state.topic.replication.factor": str(nodes),
+            "share.coordinator.state.topic.min.isr": str(min(2, nodes)),
+        }
+        fixed = {
+            "process.roles": "broker,controller",
+            "node.id": str(index + 1),
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": ",".join(listeners),
+            "advertised.listeners": ",".join(advertised),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXY:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+        return Broker(
+            index + 1,
+            self.data / f"node-{index + 1}",
+            {**DEFAULT_PROPERTIES, **copies, **fixed, **self.properties},
+            self._cluster_id,
+            self._features,
+            self._jvm_options,
+        )
+
+
+def _admin_client(servers: str) -> AdminClient:
+    import logging
+
+    from confluent_kafka.admin import AdminClient
+
+    # librdkafka prints every refused connection on stderr, and refused connections are normal here.
+    silent = logging.getLogger("integration.broker.librdkafka")
+    silent.addHandler(logging.NullHandler())
+    silent.propagate = False
+    config: dict[str, Any] = {"bootstrap.servers": servers, "socket.timeout.ms": 10000, "logger": silent}
+    return AdminClient(config)
+
+
+def _metadata(server: str) -> Any | None:
+    from confluent_kafka import KafkaException
+
+    try:
+        return _admin_client(server).list_topics(timeout=5)
+    except KafkaException:
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a cluster until Ctrl-C or SIGTERM; print its address."""
+    parser = argparse.ArgumentParser(prog="python -m integration.broker", description="Run a Kafka broker for tests.")
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
+    parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE", dest="properties")
+    parser.add_argument("--data", type=Path, help="keep the data in this folder")
+    chosen = parser.parse_args(arguments)
+    malformed = [entry for entry in chosen.properties if "=" not in entry]
+    if malformed:
+        parser.error(f"--property wants key=value, not {malformed[0]!r}")
+    properties = dict(entry.split("=", 1) for entry in chosen.properties)
+    # Both by hand: a shell starts its background jobs with SIGINT ignored.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), Cluster(chosen.nodes, properties, chosen.data) as cluster:
+        print(cluster.bootstrap_servers, flush=True)
+        print(f"Kafka {KAFKA_VERSION}, data in {cluster.data}. Ctrl-C ends it.", file=sys.stderr, flush=True)
+        while True:
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What is installed is what is in the tree, and PySpark finds the formats in it."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+AUTOLOAD = ROOT / "connector" / "autoload"
+
+
+def test_setup_cfg_names_every_package_of_the_tree() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    packages = {
+        str(file.parent.relative_to(ROOT)).replace("/", ".")
+        for top in ("connector", "transactional")
+        for file in (ROOT / top).rglob("__init__.py")
+        if AUTOLOAD not in file.parents
+    }
+    shims = {file.parent.name for file in AUTOLOAD.rglob("__init__.py")}
+    assert set(config["options"]["packages"].split()) == packages | shims
+    assert set(config["options"]["package_dir"].strip().splitlines()) == {
+        f"{shim} = connector/autoload/{shim}" for shim in shims
+    }
+
+
+def test_the_shims_are_found_and_cheap_to_import(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from importlib import import_module\n"
+        "from pkgutil import iter_modules\n"
+        "ours = ('pyspark_2pc_kafka', 'pyspark_barrier_kafka')\n"
+        "modules = [info.name for info in iter_modules() if info.name in ours]\n"
+        "formats = [import_module(module).DefaultSource for module in modules]\n"
+        "print(*sorted(f'{format.name()}={format.__module__.split(chr(46))[0]}' for format in formats))\n"
+        "print(*[heavy for heavy in ('confluent_kafka', 'kafka', 'pyarrow', 'pandas') if heavy in sys.modules])\n"
+    )
+    # Not from the root of the checkout: there the current folder would help.
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert run.stdout.split("\n") == ["2pc-kafka=connector barrier-kafka=connector", "", ""]
+
+
+def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['connector.kafka.sink'] = None\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from pyspark_2pc_kafka import DefaultSource\n"
+        "print(DefaultSource.name())\n"
+        "try:\n"
+        "    DefaultSource({})\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", program, str(AUTOLOAD)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    name, message = run.stdout.splitlines()
+    assert name == "2pc-kafka"
+    assert '"2pc-kafka" is installed but cannot be imported' in message
+    assert "connector.kafka.sink" in message

@@ -1,0 +1,96 @@
+"""The checkpoint barrier: a mark in a micro-batch's end offset (Flink's CheckpointBarrier)."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transactional.metadata import canonical
+
+__all__ = ["BarrierKind", "CheckpointBarrier", "barrier_of_line", "closes_checkpoint", "sources_digest"]
+
+
+class BarrierKind(str, enum.Enum):
+    """Why the barrier was put there."""
+
+    CHECKPOINT = "checkpoint"
+    FINAL = "final"
+
+
+@dataclass(frozen=True)
+class CheckpointBarrier:
+    """A label in the stream of micro-batches: everything before it belongs to one checkpoint. Never a key.
+
+    Parameters
+    ----------
+    number : int
+        The source's own running number, from 1.
+    kind : BarrierKind
+    timestamp : int
+        Milliseconds since the epoch when the source made it.
+    """
+
+    number: int
+    kind: BarrierKind
+    timestamp: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in an end offset, under the key ``barrier``."""
+        return {"kind": self.kind.value, "number": self.number, "timestamp": self.timestamp}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CheckpointBarrier:
+        """Inverse of `to_json`."""
+        return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
+
+
+def barrier_of_line(line: str) -> CheckpointBarrier | None:
+    """The barrier in one source line of Spark's offset log, or None where the source is not ours."""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(offset, dict) or offset.get("source") != "barrier-kafka" or not offset.get("barrier"):
+        return None
+    return CheckpointBarrier.from_json(offset["barrier"])
+
+
+def sources_digest(lines: Sequence[str]) -> str:
+    """Digest of a micro-batch's source lines: our positions and barrier, other sources' lines as text."""
+    parts = []
+    for line in lines:
+        try:
+            offset = json.loads(line)
+        except ValueError:
+            offset = None
+        if isinstance(offset, dict) and offset.get("source") == "barrier-kafka":
+            line = canonical({"barrier": offset.get("barrier"), "topics": offset.get("topics")})
+        parts.append(line)
+    return hashlib.sha256(canonical(parts).encode()).hexdigest()[:32]
+
+
+def closes_checkpoint(lines: Sequence[str], previous: Sequence[str] | None) -> bool:
+    """Whether the micro-batch with these source lines closes a checkpoint (DESIGN: 'the way of a micro-batch').
+
+    Parameters
+    ----------
+    lines : Sequence[str]
+        Source lines of ``offsets/N``.
+    previous : Sequence[str] or None
+        Those of ``offsets/N-1``; None for the first batch.
+
+    Returns
+    -------
+    bool
+        True when (1) one source is not ours, (2) all lines equal those of N-1 (a no-data batch), or (3) one of our
+        lines holds a barrier that the same line of N-1 does not.
+    """
+    barriers = [barrier_of_line(line) for line in lines]
+    if previous is None or None in barriers or list(lines) == list(previous):
+        return True
+    before = [barrier_of_line(line) for line in previous]
+    return any(b not in (before[i] if i < len(before) else None,) for i, b in enumerate(barriers))

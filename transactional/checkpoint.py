@@ -1,0 +1,193 @@
+"""A checkpoint's two lives, pending and completed, and what is acknowledged into it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = [
+    "Acknowledgement",
+    "AcknowledgeResult",
+    "CheckpointFailureReason",
+    "CompletedCheckpoint",
+    "ExpectedPart",
+    "Mode",
+    "Part",
+    "PendingCheckpoint",
+    "TaskPlan",
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one writer task prepared of one micro-batch.
+
+    Parameters
+    ----------
+    partition : int
+        The task's partition id.
+    handle : Mapping[str, Any] or None
+        None where the task had no row, or where its rows are visible already (at-least-once).
+    rows, bytes : int
+    digest : str
+        See `transactional.digest`.
+    """
+
+    partition: int
+    handle: Mapping[str, Any] | None
+    rows: int
+    bytes: int
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the journal."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Part:
+        """Inverse of `to_json`."""
+        return cls(value["partition"], value["handle"], value["rows"], value["bytes"], value["digest"])
+
+
+class Mode(str, enum.Enum):
+    """What the tasks of a micro-batch do with their rows."""
+
+    WRITE = "write"
+    DRAIN = "drain"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True)
+class ExpectedPart:
+    """What a repair of a lost part has to equal; `free` after an operator accepted a difference."""
+
+    partition: int
+    rows: int
+    bytes: int
+    digest: str
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What planning hands to the tasks of one micro-batch. Pickled to executors.
+
+    Parameters
+    ----------
+    token : int
+        The run: journal number of its `run` entry.
+    batch : int
+    mode : Mode
+    queryId, prefix : str
+    repairs : Mapping[int, ExpectedPart]
+        By partition id, in mode REPAIR.
+    """
+
+    token: int
+    batch: int
+    mode: Mode
+    queryId: str
+    prefix: str
+    repairs: Mapping[int, ExpectedPart] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """A writer task's report; travels as Spark's commit message.
+
+    Parameters
+    ----------
+    token : int
+        From the plan.
+    batch, partition, taskAttemptId : int
+    drained : bool
+        True where the task wrote nothing because its rows are prepared or decided already.
+    part : Part
+        What was prepared; for a drained task without a handle.
+    """
+
+    token: int
+    batch: int
+    partition: int
+    taskAttemptId: int
+    drained: bool
+    part: Part
+
+
+class AcknowledgeResult(enum.Enum):
+    """What became of an acknowledgement; late and repeated ones are normal."""
+
+    SUCCESS = "taken"
+    DUPLICATE = "the same partition acknowledged before"
+    UNKNOWN = "of another micro-batch or run"
+    DISCARDED = "the checkpoint is decided or aborted already"
+
+
+class CheckpointFailureReason(enum.Enum):
+    """Why a checkpoint was not completed."""
+
+    TASK_FAILED = "a writer task failed or was stopped before it acknowledged"
+    MIXED_RUNS = "acknowledgements of two runs arrived for one micro-batch"
+    HANDLE_NOT_ALIVE = "a prepared transaction was gone, or too old, at the look before the decision"
+    FENCED = "a newer run owns the checkpoint location"
+
+
+class PendingCheckpoint:
+    """Collects the acknowledgements of one micro-batch. Decided, or aborted, exactly once.
+
+    Parameters
+    ----------
+    token : int
+        The run whose acknowledgements count.
+    batch : int
+    """
+
+    def __init__(self, token: int, batch: int) -> None:
+        self.token = token
+        self.batch = batch
+        self._parts: dict[int, Acknowledgement] = {}
+        self._over = False
+
+    def acknowledge(self, message: Acknowledgement) -> AcknowledgeResult:
+        """Take a task's report."""
+        if self._over:
+            return AcknowledgeResult.DISCARDED
+        if (message.token, message.batch) != (self.token, self.batch):
+            return AcknowledgeResult.UNKNOWN
+        if message.partition in self._parts:
+            return AcknowledgeResult.DUPLICATE
+        self._parts[message.partition] = message
+        return AcknowledgeResult.SUCCESS
+
+    @property
+    def parts(self) -> list[Part]:
+        """The written parts, by partition."""
+        return [self._parts[p].part for p in sorted(self._parts) if not self._parts[p].drained]
+
+    def finish(self) -> None:
+        """It is decided or aborted: later acknowledgements are discarded."""
+        self._over = True
+
+
+@dataclass(frozen=True)
+class CompletedCheckpoint:
+    """A `decided` entry of the journal: its existence is the commit decision.
+
+    Parameters
+    ----------
+    id : int
+        The entry's number; only grows.
+    batches : Sequence[int]
+        The micro-batches that it covers.
+    timestamp : int
+        Milliseconds since the epoch of the decision.
+    queryId, prefix : str
+    """
+
+    id: int
+    batches: Sequence[int]
+    timestamp: int
+    queryId: str = ""
+    prefix: str = ""

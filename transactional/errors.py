@@ -1,0 +1,128 @@
+"""Every error that this project raises on purpose.
+
+::
+
+    TwoPhaseCommitError
+    ├── OptionError (also ValueError)      an option is missing, unknown or out of range
+    ├── LocationError                      the checkpoint location and the journal do not belong together
+    ├── JournalError                       the journal can't be read or written, or is of an unknown version
+    ├── FencedError                        a newer run owns the location, or this run has ended
+    ├── ProtocolError                      Spark called the host in an order that the protocol excludes
+    ├── StoreError                         the sink's store refused for good (rights, versions, missing topic)
+    │   └── RowRefusedError                the store refused a row (too large, wrong type)
+    ├── RetriableError                     nothing is decided; the same batch can be written again
+    ├── TransactionLostError               prepared transactions that will never be committed
+    ├── AmbiguousOutcomeError              nobody can tell whether a transaction was committed
+    ├── ReplayMismatchError                a repair's rows are not the recorded ones
+    └── RewindRequiredError                lost parts belong to batches that Spark has moved past
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "AmbiguousOutcomeError",
+    "FencedError",
+    "JournalError",
+    "LocationError",
+    "OptionError",
+    "ProtocolError",
+    "ReplayMismatchError",
+    "RetriableError",
+    "RewindRequiredError",
+    "RowRefusedError",
+    "StoreError",
+    "TransactionLostError",
+    "TwoPhaseCommitError",
+]
+
+
+class TwoPhaseCommitError(Exception):
+    """Root of the tree: a named condition, a sentence that says what to do, and its parameters.
+
+    Parameters
+    ----------
+    condition : str
+        Stable upper-case name, e.g. ``"UNKNOWN_OPTION"``.
+    message : str
+        What happened, to what, and the way out. Never contains a secret.
+    **parameters
+        The values in the message, for programs; JSON types only.
+    """
+
+    def __init__(self, condition: str, message: str, **parameters: Any) -> None:
+        super().__init__(condition, message)
+        self.condition = condition
+        self.message = message
+        self.parameters = parameters
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.condition, self.message, self.parameters)
+
+
+def _rebuild(kind: type[TwoPhaseCommitError], condition: str, message: str, parameters: dict[str, Any]) -> Exception:
+    return kind(condition, message, **parameters)
+
+
+class OptionError(TwoPhaseCommitError, ValueError):
+    """An option is missing, unknown, forbidden or out of range."""
+
+
+class LocationError(TwoPhaseCommitError):
+    """The checkpoint location, Spark's logs and the journal do not belong together."""
+
+
+class JournalError(TwoPhaseCommitError):
+    """The journal can't be read or written, or was written by a newer version."""
+
+
+class FencedError(TwoPhaseCommitError):
+    """A newer run owns the location (or another query the prefix); this one must stop."""
+
+
+class ProtocolError(TwoPhaseCommitError):
+    """A call or message arrived that the protocol excludes."""
+
+
+class StoreError(TwoPhaseCommitError):
+    """The sink's store refused for good: rights, versions, a missing topic or table."""
+
+
+class RowRefusedError(StoreError):
+    """The store refused a row: too large, or of a type that it can't hold."""
+
+
+class RetriableError(TwoPhaseCommitError):
+    """Nothing was decided; the batch can be written again by the next run."""
+
+
+class TransactionLostError(TwoPhaseCommitError):
+    """These prepared transactions will never be committed; all others of the call are.
+
+    ``parameters["handles"]`` holds the lost handles, as they were passed in.
+    """
+
+    def __init__(self, condition: str, message: str, handles: Sequence[Mapping[str, Any]], **parameters: Any) -> None:
+        super().__init__(condition, message, handles=[dict(h) for h in handles], **parameters)
+
+    @property
+    def handles(self) -> list[dict[str, Any]]:
+        """The lost handles."""
+        return list(self.parameters["handles"])
+
+
+class AmbiguousOutcomeError(TwoPhaseCommitError):
+    """The store can't say whether a transaction was committed: an operator has to (`resolve`)."""
+
+
+class ReplayMismatchError(TwoPhaseCommitError):
+    """The rows that a repair wrote are not the recorded ones: the plan or its parallelism changed."""
+
+
+class RewindRequiredError(TwoPhaseCommitError):
+    """Lost parts belong to batches that Spark has moved past: go back to an earlier checkpoint."""

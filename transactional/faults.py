@@ -1,0 +1,96 @@
+"""Fault points: names that the code passes, at which a test may kill, raise or pause the process.
+
+Inert unless the environment variable ``BARRIER_FAULTS`` names a folder. A file ``<point>.<k>`` in it (k = any text)
+arms the point once; its content is the action: ``kill`` (this process), ``kill-jvm`` (the nearest Java ancestor, then
+this process), ``raise``, or ``pause`` (until a file ``<point>.resume`` exists). A point that fires renames the file to
+``<file>.fired``, so that each armed file fires exactly once, in whichever process comes first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+__all__ = ["POINTS", "InjectedFault", "reach"]
+
+VARIABLE = "BARRIER_FAULTS"
+
+POINTS = (
+    "task.begun",
+    "task.written",
+    "task.prepared",
+    "commit.called",
+    "commit.looked",
+    "decision.written",
+    "journal.created",
+    "commit.one",
+    "commit.done",
+    "settled.written",
+    "abort.journalled",
+    "recovery.claimed",
+    "recovery.settling",
+    "recovery.swept",
+    "repair.verdict",
+    "repair.handles",
+    "source.latest",
+)
+
+
+class InjectedFault(RuntimeError):
+    """Raised by an armed fault point."""
+
+
+def reach(point: str) -> None:
+    """Pass a fault point; does nothing unless the environment arms it."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return
+    if point not in POINTS:
+        raise ValueError(f"unknown fault point {point!r}")
+    action = _take(folder, point)
+    if action is None:
+        return
+    if action.startswith("pause"):
+        resume = os.path.join(folder, f"{point}.resume")
+        while not os.path.exists(resume):
+            time.sleep(0.02)
+    elif action == "raise":
+        raise InjectedFault(f"fault point {point}")
+    else:
+        if action == "kill-jvm":
+            _kill_java_ancestor()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _take(folder: str, point: str) -> str | None:
+    """Disarm one file of the point and return its action, or None where none is armed."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return None
+    for name in names:
+        if not name.startswith(point + ".") or name.endswith((".fired", ".resume")):
+            continue
+        path = os.path.join(folder, name)
+        try:
+            os.rename(path, path + ".fired")
+        except FileNotFoundError:
+            continue
+        with open(path + ".fired", encoding="utf-8") as file:
+            return file.read().strip()
+    return None
+
+
+def _kill_java_ancestor() -> None:
+    """SIGKILL the nearest ancestor that is a Java process: the driver, or a local-cluster executor."""
+    pid = os.getppid()
+    while pid > 1:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            stat = file.read()
+        name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :]
+        if name == "java":
+            os.kill(pid, signal.SIGKILL)
+            return
+        pid = int(rest.split()[1])
+    raise InjectedFault("no Java ancestor to kill")

@@ -1,0 +1,339 @@
+"""The fold over the journal: all that the coordinator knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transactional.checkpoint import CompletedCheckpoint, ExpectedPart
+from transactional.errors import JournalError
+from transactional.metadata import Entry, EntryKind
+
+__all__ = ["BatchRecord", "CheckpointRecord", "Ledger", "PartRecord", "RunRecord"]
+
+KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
+KEPT_CHECKPOINTS = 50  # settled ones, for people
+KEPT_RUNS = 50  # ended ones; enough to tell a fenced driver by which run
+
+
+@dataclass
+class RunRecord:
+    """One driver's claim on the location."""
+
+    token: int
+    driver: str
+    settings: str
+    sink: str
+    location: str
+    prefix: str
+    identity: dict[str, str]
+    mark: dict[str, Any] | None = None
+    ended: str | None = None
+
+
+@dataclass
+class PartRecord:
+    """A prepared part: its handles (the original, then repairs) and what was judged of each.
+
+    `verdicts[i]` belongs to `handles[i]`: ``committed``, ``lost`` or None while it is open.
+    """
+
+    batch: int
+    partition: int
+    rows: int
+    bytes: int
+    digest: str
+    handles: list[dict[str, Any]]
+    verdicts: list[str | None]
+    free: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Its last handle is neither known to be committed nor known to be lost."""
+        return bool(self.handles) and self.verdicts[-1] is None
+
+    @property
+    def lost(self) -> bool:
+        """Its last handle was judged lost: a repair is due."""
+        return bool(self.handles) and self.verdicts[-1] == "lost"
+
+    @property
+    def committed(self) -> bool:
+        """Its last handle was judged committed."""
+        return bool(self.handles) and self.verdicts[-1] == "committed"
+
+    def expected(self) -> ExpectedPart:
+        """What a repair has to equal."""
+        return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
+
+
+@dataclass
+class BatchRecord:
+    """A micro-batch whose handles the journal holds. `checkpoint` is None while it is prepared only."""
+
+    batch: int
+    sources: str
+    writers: int
+    entry: int
+    run: int
+    parts: list[PartRecord]
+    checkpoint: int | None = None
+
+
+@dataclass
+class CheckpointRecord:
+    """A decided checkpoint."""
+
+    id: int
+    batches: list[int]
+    time: int
+    rows: int
+    settled: bool = False
+
+
+@dataclass
+class Ledger:
+    """The state after `position` entries.
+
+    Attributes
+    ----------
+    position : int
+        Number of the last folded entry; 0 for an empty journal.
+    base : int
+        Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
+    """
+
+    position: int = 0
+    base: int = -1
+    location: str = ""
+    identity_suffix: str = ""
+    runs: dict[int, RunRecord] = field(default_factory=dict)
+    batches: dict[int, BatchRecord] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
+
+    # -- questions --------------------------------------------------------------------------------------------------
+
+    @property
+    def newest_run(self) -> RunRecord | None:
+        """The run with the highest token."""
+        return self.runs[max(self.runs)] if self.runs else None
+
+    @property
+    def accounted(self) -> int:
+        """The last micro-batch that is decided or prepared."""
+        return max(self.batches, default=self.base)
+
+    def unsettled(self) -> list[CheckpointRecord]:
+        """Decided checkpoints whose handles may not all be committed yet, oldest first."""
+        return [c for _, c in sorted(self.checkpoints.items()) if not c.settled]
+
+    def undecided(self) -> list[BatchRecord]:
+        """Prepared micro-batches that no decision covers, in order."""
+        return [b for _, b in sorted(self.batches.items()) if b.checkpoint is None]
+
+    def parts_of(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
+        """Its parts, by batch and partition."""
+        return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
+
+    def needs_repair(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
+        """Its parts whose last handle was judged lost."""
+        return [part for part in self.parts_of(checkpoint) if part.lost]
+
+    def known_handles(self) -> list[dict[str, Any]]:
+        """Last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
+        parts = [p for c in self.unsettled() for p in self.parts_of(c)]
+        parts += [p for b in self.undecided() for p in b.parts]
+        return [p.handles[-1] for p in parts if p.open]
+
+    def completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
+        """The checkpoint as sinks see it."""
+        return CompletedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time)
+
+    # -- the fold ---------------------------------------------------------------------------------------------------
+
+    def apply(self, entry: Entry) -> None:
+        """Fold the next entry.
+
+        Raises
+        ------
+        JournalError
+            The entry does not fit: the journal was changed from outside.
+        """
+        if entry.number != self.position + 1:
+            raise JournalError(
+                "JOURNAL_GAP",
+                f"entry {entry.number} follows entry {self.position}: entries in between are missing",
+                expected=self.position + 1,
+                found=entry.number,
+            )
+        try:
+            _FOLDS[entry.kind](self, entry, entry.body)
+        except KeyError as error:
+            raise JournalError(
+                "JOURNAL_INCONSISTENT",
+                f"entry {entry.number} ({entry.kind}) refers to {error}, which the journal does not hold",
+                number=entry.number,
+                kind=entry.kind,
+            ) from error
+        self.position = entry.number
+
+    def _run(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.runs[entry.number] = RunRecord(
+            token=entry.number,
+            driver=body["driver"],
+            settings=body["settings"],
+            sink=body["sink"],
+            location=body["location"],
+            prefix=body["prefix"],
+            identity=dict(body["identity"]),
+        )
+        self.location = body["location"]
+        for token in sorted(self.runs)[:-KEPT_RUNS]:
+            del self.runs[token]
+
+    def _mark(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.runs[body["run"]].mark = dict(body["mark"])
+
+    def _record(self, entry: Entry, body: Mapping[str, Any], checkpoint: int | None) -> BatchRecord:
+        parts = [
+            PartRecord(
+                batch=body["batch"],
+                partition=p["partition"],
+                rows=p["rows"],
+                bytes=p["bytes"],
+                digest=p["digest"],
+                handles=[p["handle"]] if p["handle"] is not None else [],
+                verdicts=[None] if p["handle"] is not None else [],
+            )
+            for p in body["parts"]
+        ]
+        return BatchRecord(
+            body["batch"], body["sources"], body["writers"], entry.number, body["run"], parts, checkpoint
+        )
+
+    def _prepared(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.batches[body["batch"]] = self._record(entry, body, None)
+
+    def _decided(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        covered = [b.batch for b in self.undecided()]
+        if body["covers"] != covered:
+            raise JournalError(
+                "JOURNAL_INCONSISTENT",
+                f"entry {entry.number} decides the prepared micro-batches {body['covers']}, the journal holds {covered}",
+                number=entry.number,
+            )
+        for number in covered:
+            self.batches[number].checkpoint = entry.number
+        batches = list(covered)
+        if body["batch"] not in covered:  # else: a prepared micro-batch closed later
+            self.batches[body["batch"]] = self._record(entry, body, entry.number)
+            batches.append(body["batch"])
+        parts = [p for b in batches for p in self.batches[b].parts]
+        settled = not any(p.handles for p in parts)
+        rows = sum(p.rows for p in parts)
+        if settled:
+            for number in batches:
+                self.batches[number].parts = []
+        self.checkpoints[entry.number] = CheckpointRecord(entry.number, batches, entry.time, rows, settled)
+        self._trim()
+
+    def _settled(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.checkpoints[body["checkpoint"]].settled = True
+        for batch in self.checkpoints[body["checkpoint"]].batches:
+            self.batches[batch].parts = []
+
+    def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        for judged in body["parts"]:
+            self._part(judged).verdicts[-1] = judged["verdict"]
+
+    def _repair(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        for repaired in body["parts"]:
+            part = self._part(repaired)
+            part.handles.append(repaired["handle"])
+            part.verdicts.append(None)
+
+    def _resolve(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        part = self._part(body)
+        part.verdicts[-1] = {"accept-loss": "committed"}.get(body["decision"], "lost")
+        part.free = part.free or body["decision"] == "accept-difference"
+
+    def _part(self, where: Mapping[str, Any]) -> PartRecord:
+        for part in self.batches[where["batch"]].parts:
+            if part.partition == where["partition"]:
+                return part
+        raise KeyError(f"partition {where['partition']} of micro-batch {where['batch']}")
+
+    def _void(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        if "checkpoint" in body:
+            for batch in self.checkpoints.pop(body["checkpoint"]).batches:
+                del self.batches[batch]
+        else:
+            del self.batches[body["prepared"]]
+
+    def _end_run(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        if body["run"] in self.runs:
+            self.runs[body["run"]].ended = entry.kind
+
+    def _adopt(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        for run in self.runs.values():
+            run.ended = run.ended or EntryKind.ADOPT
+        self.location = body["location"]
+        self.identity_suffix = body["suffix"]
+        self.base = body["base"]
+        if body["drop"]:  # the unsettled entries are another location's, or about batches that Spark no longer has
+            self.checkpoints = {k: c for k, c in self.checkpoints.items() if c.settled and max(c.batches) <= self.base}
+            self.batches = {k: b for k, b in self.batches.items() if b.checkpoint in self.checkpoints}
+
+    def _trim(self) -> None:
+        """Forget what no recovery needs."""
+        keep = max(self.batches) - KEPT_BATCHES
+        for number in [n for n, b in self.batches.items() if n <= keep]:
+            record = self.batches[number]
+            if record.checkpoint is not None and self.checkpoints[record.checkpoint].settled:
+                self.base = max(self.base, number)
+                del self.batches[number]
+        for number in [k for k, c in sorted(self.checkpoints.items()) if c.settled][:-KEPT_CHECKPOINTS]:
+            if not any(b in self.batches for b in self.checkpoints[number].batches):
+                del self.checkpoints[number]
+
+    # -- snapshots --------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole state, for a snapshot."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Ledger:
+        """Inverse of `to_json`."""
+        return cls(
+            position=value["position"],
+            base=value["base"],
+            location=value["location"],
+            identity_suffix=value["identity_suffix"],
+            runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
+            batches={
+                int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})
+                for k, v in value["batches"].items()
+            },
+            checkpoints={int(k): CheckpointRecord(**v) for k, v in value["checkpoints"].items()},
+        )
+
+    def __iter__(self) -> Iterator[CheckpointRecord]:
+        return iter(c for _, c in sorted(self.checkpoints.items()))
+
+
+_FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
+    EntryKind.RUN: Ledger._run,
+    EntryKind.MARK: Ledger._mark,
+    EntryKind.PREPARED: Ledger._prepared,
+    EntryKind.DECIDED: Ledger._decided,
+    EntryKind.SETTLED: Ledger._settled,
+    EntryKind.VERDICT: Ledger._verdict,
+    EntryKind.REPAIR: Ledger._repair,
+    EntryKind.VOID: Ledger._void,
+    EntryKind.ABORTED: Ledger._end_run,
+    EntryKind.FENCED: Ledger._end_run,
+    EntryKind.RESOLVE: Ledger._resolve,
+    EntryKind.ADOPT: Ledger._adopt,
+}

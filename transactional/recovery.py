@@ -1,0 +1,221 @@
+"""What was found -> what to do. Pure: the ledger, Spark's logs and the store's answers go in, a decision comes out."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transactional.barrier import sources_digest
+from transactional.errors import AmbiguousOutcomeError, LocationError, RewindRequiredError
+from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
+from transactional.sink import HandleState, Outcome
+
+__all__ = [
+    "Claim",
+    "Judgement",
+    "SparkView",
+    "check_account",
+    "check_place",
+    "judge_checkpoint",
+    "judge_prepared",
+    "whose_run",
+]
+
+WAY_OUT_ADOPT = (
+    "If the location was moved or Spark's logs were changed on purpose, stop every query on it and run "
+    "`python -m connector.cli adopt LOCATION --claim` (this place goes on as the query) or `--no-claim` (a copy, with "
+    "an identity of its own)."
+)
+WAY_OUT_RESOLVE = "`python -m connector.cli resolve LOCATION` lists what can be accepted, and with what consequence."
+
+
+@dataclass(frozen=True)
+class SparkView:
+    """What Spark's own logs say, read at planning and at commit.
+
+    Parameters
+    ----------
+    queryId : str
+        From ``<checkpointLocation>/metadata``.
+    location : str
+        Canonical checkpoint location.
+    batch : int
+        The micro-batch at work: the highest of ``offsets/``.
+    committed : int
+        The highest of ``commits/``; -1 where there is none.
+    lines : Sequence[str]
+        Source lines of ``offsets/<batch>``.
+    previous : Sequence[str] or None
+        Those of ``offsets/<batch - 1>``.
+    """
+
+    queryId: str
+    location: str
+    batch: int
+    committed: int
+    lines: Sequence[str]
+    previous: Sequence[str] | None
+
+    @property
+    def sources(self) -> str:
+        """Digest of the micro-batch's source lines."""
+        return sources_digest(self.lines)
+
+
+class Claim(enum.Enum):
+    """What a planning driver does about the run."""
+
+    TAKE = "the newest run is this driver's: take its token"
+    FENCED = "another driver's run came after ours: record it and stop"
+    NEW = "claim a new run"
+
+
+def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
+    """Whose the location is, told by the journal alone, never by a process's memory.
+
+    Returns
+    -------
+    tuple[Claim, RunRecord or None]
+        With TAKE the newest run; with FENCED our older run that has no `fenced` entry yet.
+    """
+    newest = ledger.newest_run
+    if newest is None or newest.ended:
+        return Claim.NEW, None
+    if newest.driver == driver:
+        return (Claim.TAKE, newest) if newest.settings == settings else (Claim.NEW, None)
+    ours = [run for run in ledger.runs.values() if run.driver == driver and not run.ended]
+    if ours:
+        return Claim.FENCED, max(ours, key=lambda run: run.token)
+    return Claim.NEW, None
+
+
+def check_place(ledger: Ledger, view: SparkView) -> None:
+    """The journal is tied to its place.
+
+    Raises
+    ------
+    LocationError
+        The location was copied or moved.
+    """
+    if ledger.position and ledger.location != view.location:
+        raise LocationError(
+            "LOCATION_MOVED",
+            f"the journal was written at {ledger.location}, and is read at {view.location}. {WAY_OUT_ADOPT}",
+            recorded=ledger.location,
+            found=view.location,
+        )
+
+
+def check_account(ledger: Ledger, view: SparkView) -> None:
+    """The journal accounts for every micro-batch from its first to N - 1, and N has the recorded sources.
+
+    Raises
+    ------
+    LocationError
+        Half of the location was deleted, restored or rewound by hand.
+    """
+    if view.committed > view.batch - 1:
+        raise LocationError(
+            "SPARK_LOGS_INCONSISTENT",
+            f"commits/{view.committed} exists beside the newest offsets/{view.batch}: offsets were deleted. {WAY_OUT_ADOPT}",
+            committed=view.committed,
+            batch=view.batch,
+        )
+    last = ledger.accounted
+    if not last <= view.batch <= last + 1:
+        raise LocationError(
+            "BATCHES_NOT_ACCOUNTED",
+            f"Spark is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}: part of the "
+            f"checkpoint location was deleted, or restored from a backup. {WAY_OUT_ADOPT}",
+            batch=view.batch,
+            accounted=last,
+        )
+    record = ledger.batches.get(view.batch)
+    if record is not None and record.sources != view.sources:
+        raise LocationError(
+            "BATCH_HAS_OTHER_SOURCES",
+            f"offsets/{view.batch} is not the one that the journal recorded for micro-batch {view.batch} (entry "
+            f"{record.entry}): Spark's logs were changed or rewound by hand. {WAY_OUT_ADOPT}",
+            batch=view.batch,
+            entry=record.entry,
+        )
+
+
+class Judgement(enum.Enum):
+    """What to do with a decided checkpoint's handles."""
+
+    COMMIT = "none is lost: commit all"
+    REPAIR = "some are committed, some lost: commit the living, write the lost parts again"
+    VOID = "none was committed and some are lost: abort the living, and if that proves it, void the decision"
+
+
+def judge_checkpoint(
+    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
+) -> Judgement:
+    """Judge a decided checkpoint from its open parts' states.
+
+    Parameters
+    ----------
+    states : Sequence[tuple[PartRecord, HandleState]]
+        Of every open part.
+    batch : int
+        The micro-batch that Spark is about to run; only its parts can be written again.
+
+    Raises
+    ------
+    AmbiguousOutcomeError
+        A handle's outcome can't be told.
+    RewindRequiredError
+        Lost parts belong to micro-batches that Spark has moved past.
+    """
+    parts = ledger.parts_of(checkpoint)
+    for part, state in states:
+        if state.outcome is Outcome.UNKNOWN:
+            raise AmbiguousOutcomeError(
+                "OUTCOME_UNKNOWN",
+                f"nobody can tell whether the transaction of micro-batch {part.batch}, partition {part.partition} "
+                f"({part.rows} rows) of checkpoint {checkpoint.id} was committed: {state.evidence}. {WAY_OUT_RESOLVE}",
+                checkpoint=checkpoint.id,
+                batch=part.batch,
+                partition=part.partition,
+                rows=part.rows,
+                handle=dict(part.handles[-1]),
+                evidence=state.evidence,
+            )
+    lost = [part for part, state in states if state.outcome is Outcome.LOST]
+    lost += [part for part in parts if part.lost]
+    if not lost:
+        return Judgement.COMMIT
+    committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
+    committed = committed or any("committed" in part.verdicts for part in parts)
+    rewritten = {part.batch for part in lost} if committed else set(checkpoint.batches)
+    if rewritten != {batch}:
+        raise RewindRequiredError(
+            "LOST_BEHIND",
+            f"transactions of micro-batches {sorted(rewritten)} (checkpoint {checkpoint.id}) were lost, and Spark is at "
+            f"micro-batch {batch}: only going back to an earlier checkpoint writes them again",
+            batches=sorted(rewritten),
+            checkpoint=checkpoint.id,
+        )
+    return Judgement.REPAIR if committed else Judgement.VOID
+
+
+def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: SparkView) -> bool:
+    """Whether a prepared, undecided micro-batch keeps its handles; False: write it anew.
+
+    Raises
+    ------
+    RewindRequiredError
+        Some are gone and Spark has ``commits/<batch>``.
+    """
+    if all(state.ready for state in states):
+        return True
+    if record.batch <= view.committed:
+        raise RewindRequiredError(
+            "PREPARED_LOST",
+            f"prepared transactions of micro-batch {record.batch} are gone or too old, and Spark has moved past it: "
+            "only going back to an earlier checkpoint writes it again",
+            batches=[record.batch],
+        )
+    return False

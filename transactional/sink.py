@@ -1,0 +1,230 @@
+"""What the author of a sink subclasses: `TwoPhaseCommitSink`.
+
+The contract is that of Flink's TwoPhaseCommitSinkFunction, cut for Spark: the process that prepares is never the one
+that commits, so a *handle* (a small JSON mapping) is all that travels between them.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transactional.checkpoint import CompletedCheckpoint
+
+__all__ = ["Handle", "HandleState", "Options", "Outcome", "RunMark", "TransactionContext", "TwoPhaseCommitSink"]
+
+Handle = Mapping[str, Any]
+RunMark = Mapping[str, Any]
+TransactionT = TypeVar("TransactionT")
+HandleT = TypeVar("HandleT", bound=Mapping[str, Any])
+
+
+class Options(Mapping[str, str]):
+    """Options as Spark passes them: keys are case-insensitive, values are strings."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {key.lower(): value for key, value in options.items()}
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key.lower() in self._values
+
+    def replaced(self, **values: str) -> Options:
+        """A copy with these values set."""
+        return Options({**self._values, **values})
+
+    def __repr__(self) -> str:  # values may be secrets
+        return f"Options({sorted(self._values)})"
+
+
+class Outcome(str, enum.Enum):
+    """What a store says of a handle."""
+
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class HandleState:
+    """One handle's state at the store.
+
+    Parameters
+    ----------
+    outcome : Outcome
+    seconds_left : float or None
+        For `PREPARED`: seconds until the store gives the transaction up; None where it never does.
+    margin : float
+        For `PREPARED`: seconds that must be left for a decision to be taken.
+    evidence : str
+        How it is known, in a few words; goes into the journal with a verdict.
+    """
+
+    outcome: Outcome
+    seconds_left: float | None = None
+    margin: float = 0.0
+    evidence: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """True when a decision may rest on it."""
+        return self.outcome is Outcome.PREPARED and (self.seconds_left is None or self.seconds_left > self.margin)
+
+
+@dataclass(frozen=True)
+class TransactionContext:
+    """Whose transaction `beginTransaction` opens. *Made on an executor, once per task.*
+
+    A store whose names must be a bounded set (Kafka) makes them from `prefix`, `partitionId` and `taskAttemptId`; one
+    whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.
+    """
+
+    queryId: str
+    batchId: int
+    partitionId: int
+    taskAttemptId: int
+    prefix: str
+    nonce: str
+
+
+class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
+    """A store that can make a task's rows durable but invisible, and visible or gone later.
+
+    The host builds the sink in every process from ``(options, schema)``; it is never pickled. For each begun
+    transaction either `preCommit` returns or `rollback` is called, unless the process dies.
+
+    Parameters
+    ----------
+    options : Options
+        The user's options, with ``transactionalIdPrefix`` filled in (the query id by default).
+    schema : pyarrow.Schema
+        Schema of every batch that `write` will get.
+
+    Raises
+    ------
+    OptionError
+        From the constructor, which must be cheap and offline.
+    """
+
+    supportsOverwrite: ClassVar[bool] = False
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+
+    @classmethod
+    @abstractmethod
+    def name(cls) -> str:
+        """The format's name, as in ``writeStream.format(name)``."""
+
+    def close(self) -> None:
+        """Drop clients. *Called in every process, best effort.* Must not touch prepared transactions."""
+
+    # -- executor, once per task ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def beginTransaction(self, context: TransactionContext) -> TransactionT:
+        """Open a transaction. *Called on an executor, once per task, at its first row.*"""
+
+    @abstractmethod
+    def write(self, transaction: TransactionT, batch: pa.RecordBatch) -> None:
+        """Write a batch of at least one row. *Called on an executor, once per Arrow batch.*"""
+
+    @abstractmethod
+    def preCommit(self, transaction: TransactionT) -> HandleT | None:
+        """Make everything written durable, invisible, and able to survive this process. *Executor, once per task.*
+
+        Returns
+        -------
+        HandleT or None
+            JSON mapping from which any process can commit or abort; None where the rows are visible already
+            (at-least-once) and there is nothing to commit.
+        """
+
+    def rollback(self, transaction: TransactionT) -> None:
+        """Give up a transaction whose `preCommit` did not return. Default: leave it to `abortLingering`."""
+
+    # -- driver, any process, any number of times -------------------------------------------------------------------
+
+    def identify(self) -> Mapping[str, str]:
+        """Check that the store can be used and say which it is. *Called on the driver, once per planning.*
+
+        Returns
+        -------
+        Mapping[str, str]
+            Identity of the store (cluster id, topic id, ...), recorded with the run. While entries are unsettled a
+            run whose store has another identity is refused.
+
+        Raises
+        ------
+        OptionError, StoreError
+            Unreachable, unknown topic, missing rights: before the first row is read.
+        """
+        return {}
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        """Claim the prefix at the store, or check that it is still ours. *Driver, once per planning.*
+
+        Parameters
+        ----------
+        mark : RunMark or None
+            What this run's first call returned; None on a new run, which takes the prefix over.
+
+        Returns
+        -------
+        RunMark
+            To be journalled if it differs from `mark`.
+
+        Raises
+        ------
+        FencedError
+            Another query uses the prefix.
+        """
+        return {}
+
+    @abstractmethod
+    def commit(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> None:
+        """Make all of them visible, now or earlier. *Driver, any process, any number of times.*
+
+        Raises
+        ------
+        TransactionLostError
+            Those handles never will be committed; all others are.
+        Exception
+            Anything else: unknown; it is called again with the same arguments.
+        """
+
+    @abstractmethod
+    def abort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
+        """End them; returns those found committed. All others can never be committed from now on."""
+
+    def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
+        """State of each, in order. Default: prepared, for ever."""
+        return [HandleState(Outcome.PREPARED) for _ in handles]
+
+    def recoverAndCommit(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> None:
+        """`commit` of what an earlier run left."""
+        self.commit(handles, checkpoint)
+
+    def recoverAndAbort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
+        """`abort` of what an earlier run left."""
+        return self.abort(handles)
+
+    @abstractmethod
+    def abortLingering(self, known: Sequence[HandleT]) -> int:
+        """Abort every open or prepared transaction under our prefix that `known` does not name; how many."""
