@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
     from transactional.sink import TwoPhaseCommitSink
 
@@ -32,7 +33,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     from connector.kafka.sink import TwoPhaseKafkaDataSource
     from connector.kafka.source import BarrierKafkaDataSource
 
-    formats = [BarrierKafkaDataSource, TwoPhaseKafkaDataSource]
+    formats: list[type[DataSource]] = [BarrierKafkaDataSource, TwoPhaseKafkaDataSource]
     if sinks:
         from connector.spark.host import data_source_for
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from integration.broker import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +29,26 @@ def topic_name(request: pytest.FixtureRequest) -> str:
     """Return a topic name that no other test uses; the topic itself is for the test to create."""
     test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return f"{test[:80]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One small session for all tests that kill nothing."""
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as environment:
+        # Spark's Python processes take the first python3 of the PATH otherwise, and need not find this tree.
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

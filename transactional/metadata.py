@@ -70,7 +70,7 @@ def canonical(value: Any) -> str:
 def encode(entry: Entry) -> bytes:
     """The entry's bytes, complete with format and checksum."""
     value = {
-        "body": entry.body,
+        "body": json.loads(canonical(entry.body)),  # as it will be read: keys that are no strings sort differently
         "format": FORMAT,
         "kind": entry.kind,
         "nonce": entry.nonce,

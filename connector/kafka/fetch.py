@@ -176,8 +176,8 @@ def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -
             "DATA_LOST",
             f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
             f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-            "again. Start the query on a new checkpoint location once it is clear what was lost, and give the topic a longer "
-            "retention than the query's longest stop.",
+            "again. Start the query on a new checkpoint location once it is clear what was lost, and give the topic a "
+            "longer retention than the query's longest stop.",
             partition=str(wanted.partition),
             offset=position,
             earliest=first,

@@ -68,8 +68,9 @@ READ_OPTIONS = OptionTable(
             "startingOffsets",
             "latest",
             as_starting_offsets,
-            "Where a new query begins: earliest, latest, or JSON with every partition's offset (-2 earliest, -1 latest). "
-            "A query that has a checkpoint goes on from there; partitions added later are read from their first row.",
+            "Where a new query begins: earliest, latest, or JSON with every partition's offset (-2 earliest, -1 "
+            "latest). A query that has a checkpoint goes on from there; partitions added later are read from their "
+            "first row.",
         ),
         Option(
             "maxOffsetsPerTrigger",

@@ -246,7 +246,8 @@ def _check_joint(before: Positions, start: Positions) -> None:
         raise LocationError(
             "OFFSETS_DISAGREE",
             f"barrier-kafka: in the checkpoint's offset log, a micro-batch does not begin where the one before it "
-            f"ended: {told}. Its files were edited, or mixed from two checkpoints: restore them, or start on a new location.",
+            f"ended: {told}. Its files were edited, or mixed from two checkpoints: restore them, or "
+            "start on a new location.",
             partitions=[str(partition) for partition in apart],
         )
 

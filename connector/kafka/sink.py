@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.admin import Description, KafkaAdmin, missing_right
+from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin, missing_right
 from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check_handle
 from connector.kafka.lanes import TransactionalId, choose_lane, run_id
 from connector.kafka.partition_log import Witness
 from connector.kafka.write_options import LONGEST_DEFAULT_TIMEOUT_MS, parse_write_options
 from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, write_error
+from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import (
     FencedError,
@@ -25,7 +26,6 @@ from transactional.errors import (
     RetriableError,
     StoreError,
     TransactionLostError,
-    TwoPhaseCommitError,
 )
 from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from transactional.checkpoint import CompletedCheckpoint
 
-__all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction"]
+__all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
 
 INIT_SECONDS: Final = 60.0
 """Limit of a new producer's init: 63 ms as a rule; a coordinator that loads its log takes seconds."""
@@ -125,7 +125,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             transaction.name = choose_lane(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
             settings = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
             transaction.producer = self._producer(transaction, settings)
-            self._open(transaction)
+            self._open(transaction, transaction.producer, admin)
         except BaseException:
             transaction.drop()
             raise
@@ -155,7 +155,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         transaction.deliveries.check()
         if waiting:
             raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
-        handle = self._handle(transaction) if self._settings.exactly_once and transaction.rows else None
+        # An empty transaction does not exist at the broker; at-least-once has none.
+        handle = self._handle(transaction, transaction.admin) if transaction.admin and transaction.rows else None
         transaction.drop()
         return handle
 
@@ -168,7 +169,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         transaction.producer = None
         admin = transaction.admin
         if admin is not None and transaction.producer_id >= 0:
-            with contextlib.suppress(TwoPhaseCommitError):
+            with contextlib.suppress(Exception):
                 limit = Deadline(ROLLBACK_SECONDS, self._clock)
                 admin.limit = limit
                 described = admin.describe([transaction.name])
@@ -176,12 +177,14 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 TransactionEnder(admin, admin.cluster_id()).abort_open(ours, admin.end_txn_version(), limit)
         transaction.drop()
 
-    def _open(self, transaction: KafkaTransaction) -> None:
+    def _open(self, transaction: KafkaTransaction, producer: Producer, admin: KafkaAdmin) -> None:
         from confluent_kafka import KafkaException
 
-        producer, admin = transaction.producer, transaction.admin
-        assert producer is not None and admin is not None  # noqa: PT018 - set by beginTransaction.
         try:
+            for _ in range(2):
+                # The first answer replaces the bootstrap connection, the second comes over the node's own. An init in
+                # between finds no connection and waits half a second for its next try.
+                producer.list_topics(self._settings.topic or TRANSACTION_LOG, timeout=INIT_SECONDS)
             producer.init_transactions(INIT_SECONDS)
             producer.begin_transaction()
         except KafkaException as problem:
@@ -193,9 +196,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             raise RetriableError("LANE_TAKEN", f"{transaction.name} is unknown right after it was initialised.")
         transaction.producer_id, transaction.producer_epoch = found.producer_id, found.producer_epoch
 
-    def _handle(self, transaction: KafkaTransaction) -> KafkaHandle:
-        admin = transaction.admin
-        assert admin is not None
+    def _handle(self, transaction: KafkaTransaction, admin: KafkaAdmin) -> KafkaHandle:
         described = self._described(admin, transaction)
         topics = admin.topics(topic for topic, _ in described.partitions)
         missing = {topic for topic, _ in described.partitions} - set(topics)
@@ -244,6 +245,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             # Only failures are reported: a report for each row would cost more than writing it.
             "delivery.report.only.error": True,
             "on_delivery": transaction.deliveries.report,
+            "error_cb": transaction.deliveries.fail,
         }
         try:
             return Producer(configuration)
@@ -291,8 +293,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 if seen != dict(mark):
                     raise FencedError(
                         "PREFIX_TAKEN",
-                        f"Another query uses the transactionalIdPrefix {self._prefix()!r}: {name} was initialised by it "
-                        f"(epoch {mark['epoch']} is now {found.producer_epoch}). Give each query a prefix of its own.",
+                        f"Another query uses the transactionalIdPrefix {self._prefix()!r}: {name} was initialised "
+                        f"by it (epoch {mark['epoch']} is now {found.producer_epoch}). Give each query its own prefix.",
                         prefix=self._prefix(),
                     )
                 return mark
@@ -308,8 +310,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if lost:
             raise TransactionLostError(
                 "TRANSACTION_LOST",
-                f"{len(lost)} of {len(handles)} prepared transactions were aborted, by their timeout or by another user "
-                f"of their ids; the first is {lost[0]['transactionalId']}.",
+                f"{len(lost)} of {len(handles)} prepared transactions were aborted, by their timeout or by another "
+                f"user of their ids; the first is {lost[0]['transactionalId']}.",
                 handles=lost,
             )
 
@@ -370,8 +372,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if asked is not None and allowed is not None and asked > allowed:
             raise OptionError(
                 "TRANSACTION_TIMEOUT_TOO_LONG",
-                f"kafka.transaction.timeout.ms={asked} is over the brokers' transaction.max.timeout.ms={allowed}: lower "
-                "the option or raise the brokers' limit.",
+                f"kafka.transaction.timeout.ms={asked} is over the brokers' transaction.max.timeout.ms={allowed}: "
+                "lower the option or raise the brokers' limit.",
                 option="kafka.transaction.timeout.ms",
                 value=asked,
                 limit=allowed,
@@ -383,7 +385,4 @@ def _is_open(found: Description, transaction: KafkaTransaction) -> bool:
     return found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == ours
 
 
-with contextlib.suppress(ImportError):
-    from connector.spark.host import data_source_for
-
-    TwoPhaseKafkaDataSource = data_source_for(KafkaSink)
+TwoPhaseKafkaDataSource = data_source_for(KafkaSink)

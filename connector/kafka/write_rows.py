@@ -38,7 +38,8 @@ DEFAULT_QUEUE_ROWS: Final = 100_000
 POLL_SECONDS: Final = 0.02
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
-CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE"})
+FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL"})
 """Errors that follow an earlier one and don't say why."""
 
 
@@ -102,6 +103,14 @@ class Deliveries:
         if self._error is None or larger or self._error.name() in CONSEQUENCES:
             self._error, self._place, self._size = error, (message.topic(), message.partition()), size
 
+    def fail(self, error: KafkaError) -> None:
+        """Note an error of the producer itself; those that are not fatal heal, or show in a row's report.
+
+        Without this callback a fatal error would be raised inside poll, in the middle of the rows' reports.
+        """
+        if error.fatal() and (self._error is None or self._error.name() in CONSEQUENCES):
+            self._error = error
+
     def check(self) -> None:
         """Raise if any row was not delivered."""
         if self._error is not None:
@@ -123,6 +132,13 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
     if name in ("_UNKNOWN_PARTITION", "INVALID_RECORD"):
         return RowRefusedError(
             "ROW_REFUSED", f"A row of {size} bytes for {place} was refused: {name}, {error.str()}.", **told
+        )
+    if name in FENCED:
+        return RetriableError(
+            "LANE_TAKEN",
+            f"The task's transactional id was initialised by somebody else while it wrote ({name}): by another attempt "
+            "of the task, by a newer run's sweep, or by another query with the same transactionalIdPrefix.",
+            **told,
         )
     if name in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
         return StoreError("UNKNOWN_TOPIC", f"The topic {topic} does not exist: create it.", **told)
@@ -160,10 +176,11 @@ class RowWriter:
             if self._needs_rows(chunk):
                 self._write_rows(producer, chunk, values, keys, deliveries)
             elif self._topic is not None:
-                self._write_batch(producer, self._topic, values, keys)
+                self._write_batch(producer, self._topic, values, keys, deliveries)
             else:
                 for topic, places in self._by_topic(chunk).items():
-                    self._write_batch(producer, topic, [values[i] for i in places], [keys[i] for i in places])
+                    chosen = [values[i] for i in places], [keys[i] for i in places]
+                    self._write_batch(producer, topic, *chosen, deliveries)
             producer.poll(0)
             deliveries.check()
 
@@ -190,7 +207,9 @@ class RowWriter:
         )
 
     @staticmethod
-    def _write_batch(producer: Producer, topic: str, values: Sequence[Any], keys: Sequence[Any]) -> None:
+    def _write_batch(
+        producer: Producer, topic: str, values: Sequence[Any], keys: Sequence[Any], deliveries: Deliveries
+    ) -> None:
         from confluent_kafka import KafkaException
 
         messages: list[Any] = [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]
@@ -199,6 +218,9 @@ class RowWriter:
         except KafkaException as problem:
             raise write_error(problem.args[0], topic, None, 0) from None
         if queued < len(messages):
+            # A producer that has failed for good takes nothing and says nothing here.
+            producer.poll(0)
+            deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
             if refused is None:
                 raise RetriableError("WRITE_FAILED", f"{len(messages) - queued} rows for {topic} were not queued.")

@@ -13,9 +13,7 @@ from transactional.errors import LocationError
 
 partitions = st.builds(Partition, st.text("abc.-_", min_size=1, max_size=4), st.integers(0, 300))
 positions = st.dictionaries(partitions, st.integers(0, 2**62), max_size=20)
-barriers = st.builds(
-    CheckpointBarrier, st.integers(1, 10**6), st.sampled_from(BarrierKind), st.integers(0, 2**45)
-)
+barriers = st.builds(CheckpointBarrier, st.integers(1, 10**6), st.sampled_from(BarrierKind), st.integers(0, 2**45))
 offsets = st.builds(SourceOffset, positions, positions, st.none() | barriers, st.booleans(), st.integers(0, 10**6))
 
 
@@ -57,7 +55,7 @@ def test_the_text_of_version_1_stays_what_it_is() -> None:
 
 def test_a_newer_version_is_refused_by_name() -> None:
     value = {**SourceOffset({}, {}).to_json(), "version": 2}
-    with pytest.raises(LocationError, match="UNKNOWN_OFFSET_VERSION.*version 2"):
+    with pytest.raises(LocationError, match=r"UNKNOWN_OFFSET_VERSION.*version 2"):
         SourceOffset.from_json(value)
 
 

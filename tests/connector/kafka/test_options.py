@@ -37,7 +37,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(wrong: str, nearest:
 
 
 def test_a_missing_option_is_named() -> None:
-    with pytest.raises(OptionError, match="MISSING_OPTION.*subscribe"):
+    with pytest.raises(OptionError, match=r"MISSING_OPTION.*subscribe"):
         READ_OPTIONS.parse({})
 
 

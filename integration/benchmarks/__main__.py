@@ -1,0 +1,170 @@
+"""``make bench``: throughput beside bare client loops, the source alone, the price of the two phases and the digest.
+
+How to read it: every line compares two things measured in this run, on this machine; only ratios carry over to others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from rich.console import Console
+from rich.table import Table
+
+from integration.benchmarks.bare_loop import run_bare_loops
+from integration.benchmarks.plain_sink import PlainSinkDataSource
+from integration.broker import Cluster
+
+PARTITIONS = 4
+PROCESSES = 2
+ROW = 100
+SMALL_BATCHES = 40  # micro-batches of 10 rows; the first ten are left out
+
+
+def main() -> int:
+    """Run all of it and print the table."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3, help="of each throughput measurement; the median is printed")
+    arguments = parser.parse_args()
+    console = Console(width=110)
+    table = Table("what", "measured", "beside", "ratio", title=f"{arguments.rows:,} rows of {ROW} bytes")
+    with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
+        bench = Benchmark(cluster, Path(folder), arguments.rows)
+        bare, through, source = [], [], []
+        bench.throughput("warm")  # after it Spark's code is compiled and its Python workers are there
+        for number in range(arguments.rounds):
+            bare.append(bench.bare(f"bare-{number}"))
+            through.append(bench.throughput(f"through-{number}"))
+            source.append(bench.source_only())
+            console.print(f"round {number}: bare {bare[-1]:,.0f}, 2pc {through[-1]:,.0f}, source {source[-1]:,.0f} rows/s")
+        rate, beside = statistics.median(through), statistics.median(bare)
+        table.add_row("topic to topic, exactly-once", _rate(rate), f"bare loops {_rate(beside)}", f"{rate / beside:.2f}")
+        alone = statistics.median(source)
+        table.add_row("source to noop", _rate(alone), f"bare loops {_rate(beside)}", f"{alone / beside:.2f}")
+        two, plain = bench.small_batches("2pc-kafka"), bench.small_batches("plain-kafka")
+        table.add_row("micro-batch of 10 rows", f"{two:.0f} ms", f"without protocol {plain:.0f} ms", f"+{two - plain:.0f} ms")
+        price = bench.digest()
+        table.add_row("digest", f"{price:.2f} µs/row", f"whole way {1e6 / rate:.2f} µs/row", f"{price * rate / 1e6:.2f}")
+        bench.spark.stop()
+    console.print(table)
+    return 0
+
+
+def _rate(rows: float) -> str:
+    return f"{rows:,.0f} rows/s"
+
+
+class Benchmark:
+    """One broker, one Spark session, one input topic."""
+
+    def __init__(self, cluster: Cluster, folder: Path, rows: int) -> None:
+        self._cluster, self._folder, self._rows = cluster, folder, rows
+        cluster.create_topic("input", partitions=PARTITIONS)
+        self._produce("input", rows)
+        self.spark = (
+            SparkSession.builder.master(f"local[{PROCESSES}]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "2g")
+            .config("spark.sql.shuffle.partitions", "2")
+            .getOrCreate()
+        )
+        self.spark.sparkContext.setLogLevel("ERROR")
+        self.spark.dataSource.register(PlainSinkDataSource)
+
+    def _produce(self, topic: str, rows: int) -> None:
+        """Random-looking keys, so that the partitions get equal shares."""
+        producer = Producer(
+            {"bootstrap.servers": self._cluster.bootstrap_servers, "queue.buffering.max.messages": 2_000_000, "linger.ms": 20}
+        )
+        value = b"x" * (ROW - 10)
+        for begin in range(0, rows, 10_000):
+            end = min(begin + 10_000, rows)
+            batch = [{"key": b"%d" % n, "value": b"%010d" % n + value} for n in range(begin, end)]
+            producer.produce_batch(topic, batch)
+            producer.poll(0)
+            while len(producer) > 1_000_000:
+                producer.poll(0.1)
+        if producer.flush(120):
+            raise RuntimeError("the input was not delivered")
+
+    def _read(self, topic: str, per_trigger: int) -> DataFrame:
+        return (
+            self.spark.readStream.format("barrier-kafka")
+            .option("kafka.bootstrap.servers", self._cluster.bootstrap_servers)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(per_trigger))
+            .load()
+        )
+
+    def _run(self, frame: DataFrame, sink: str, target: str, name: str) -> list[dict[str, Any]]:
+        writer = (
+            frame.select("key", "value").writeStream.format(sink).option("checkpointLocation", str(self._folder / name))
+        )
+        if sink != "noop":
+            writer = writer.option("kafka.bootstrap.servers", self._cluster.bootstrap_servers).option("topic", target)
+        query: StreamingQuery = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+    def throughput(self, name: str) -> float:
+        """Rows a second from topic to topic through Spark, exactly once."""
+        self._cluster.create_topic(name, partitions=PARTITIONS)
+        progress = self._run(self._read("input", self._rows // 2), "2pc-kafka", name, name)
+        self._cluster.delete_topic(name)
+        return _rows_per_second(progress)
+
+    def bare(self, name: str) -> float:
+        """Rows a second of the bare loops."""
+        self._cluster.create_topic(name, partitions=PARTITIONS)
+        bootstrap = self._cluster.bootstrap_servers
+        seconds, rows = run_bare_loops(bootstrap, "input", name, PARTITIONS, PROCESSES)
+        self._cluster.delete_topic(name)
+        if rows != self._rows:
+            raise RuntimeError(f"the bare loops copied {rows} of {self._rows} rows")
+        return rows / seconds
+
+    def source_only(self) -> float:
+        """Rows a second of the source into Spark's noop sink."""
+        name = f"noop-{time.monotonic_ns()}"
+        return _rows_per_second(self._run(self._read("input", self._rows // 2), "noop", "", name))
+
+    def small_batches(self, sink: str) -> float:
+        """Median milliseconds of a micro-batch of 10 rows."""
+        topic, target = f"small-{sink}", f"small-{sink}-out"
+        self._cluster.create_topic(topic)
+        self._cluster.create_topic(target)
+        self._produce(topic, 10 * SMALL_BATCHES)
+        progress = self._run(self._read(topic, 10), sink, target, topic)
+        return statistics.median(p["durationMs"]["triggerExecution"] for p in progress[10:])
+
+    def digest(self) -> float:
+        """Microseconds a row of the digest over key and value."""
+        import pyarrow as pa
+
+        from transactional.digest import RowDigest
+
+        keys = pa.array([b"%d" % n for n in range(10_000)])
+        batch = pa.record_batch([keys, pa.array([bytes(ROW)] * 10_000)], names=["key", "value"])
+        begin = time.perf_counter()
+        for _ in range(50):
+            RowDigest().update(batch)
+        return (time.perf_counter() - begin) / 500_000 * 1e6
+
+
+def _rows_per_second(progress: list[dict[str, Any]]) -> float:
+    rows = sum(p["numInputRows"] for p in progress)
+    return rows / (sum(p["durationMs"]["triggerExecution"] for p in progress) / 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

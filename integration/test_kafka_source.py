@@ -1,0 +1,379 @@
+"""The source on a real broker: its reader in this process, and the whole format in a real Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from connector.kafka.fetch import borrow_consumer
+from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
+from connector.kafka.rows import spark_schema
+from connector.kafka.source import BarrierKafkaDataSource
+from integration.broker import Cluster
+from transactional.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Row = tuple[int, int, bytes | None]
+"""Partition, offset, value."""
+
+
+def produce(kafka: Cluster, topic: str, values: Sequence[int], partitions: int = 2, **extra: Any) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % partitions, **extra)
+    assert producer.flush(30) == 0
+
+
+def options_of(kafka: Cluster, topic: str, **more: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, **more}
+
+
+def reader_of(kafka: Cluster, topic: str, **more: str) -> BarrierKafkaStreamReader:
+    source = BarrierKafkaDataSource(options_of(kafka, topic, **more))
+    return source.streamReader(spark_schema(more.get("includeHeaders") == "true"))
+
+
+def rows_between(reader: BarrierKafkaStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+    copy = pickle.loads(pickle.dumps(reader))
+    found: list[Row] = []
+    for partition in reader.partitions(start, end):
+        for batch in copy.read(pickle.loads(pickle.dumps(partition))):
+            columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
+            found += list(zip(*columns, strict=True))
+    return found
+
+
+def batches_of(
+    reader: BarrierKafkaStreamReader, limit: ReadLimit | Callable[[], ReadLimit] | None = None
+) -> Iterator[tuple[dict[str, Any], list[Row]]]:
+    """Drive the reader as Spark does, until nothing is new."""
+    start = reader.initialOffset()
+    while True:
+        chosen = limit() if callable(limit) else limit or reader.getDefaultReadLimit()
+        # Through text, as Spark keeps it.
+        end = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), chosen)))
+        if json.dumps(end) == json.dumps(start):
+            return
+        yield end, rows_between(reader, start, end)
+        start = end
+
+
+def values(rows: Sequence[Row]) -> list[int]:
+    return sorted(int(value or b"-1") for _, _, value in rows)
+
+
+# -- the reader, without Spark --------------------------------------------------------------------------------------
+
+
+def test_every_batch_with_rows_gets_the_next_barrier_and_an_idle_one_gets_none(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    produce(kafka, topic_name, range(10))
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    batches = list(batches_of(reader))
+    assert [end["barrier"]["number"] for end, _ in batches] == [1, 2, 3]
+    assert [len(rows) for _, rows in batches] == [4, 4, 2]
+    assert values([row for _, rows in batches for row in rows]) == list(range(10))
+    assert batches[1][0]["start"] == batches[0][0]["topics"]
+
+
+def test_only_committed_rows_are_read_under_any_limit_and_ranges_may_end_in_a_gap(
+    kafka: Cluster, topic_name: str
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic_name})
+    producer.init_transactions(30)
+    committed = []
+    for number in range(30):
+        producer.begin_transaction()
+        for value in range(number * 10, number * 10 + 1 + number % 7):
+            producer.produce(topic_name, str(value).encode(), partition=value % 2)
+            committed += [] if number % 3 == 1 else [value]
+        if number % 3 == 1:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+    # One stays open: nothing at or behind it may be read.
+    producer.begin_transaction()
+    producer.produce(topic_name, b"-5", partition=0)
+    producer.flush(30)
+    produce(kafka, topic_name, [1000], partitions=2)
+    produce(kafka, topic_name, [2001], partitions=2)
+
+    chance = random.Random(7)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    read = [row for _, rows in batches_of(reader, lambda: ReadMaxRows(chance.randint(1, 40))) for row in rows]
+    assert values(read) == sorted([*committed, 2001])
+    for partition in (0, 1):
+        offsets = [offset for at, offset, _ in read if at == partition]
+        assert offsets == sorted(set(offsets))
+    producer.abort_transaction(30)
+
+
+def test_a_replay_of_the_first_batch_loses_nothing_with_latest(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    produce(kafka, topic_name, range(4))
+    first = reader_of(kafka, topic_name)
+    start = first.initialOffset()
+    produce(kafka, topic_name, range(4, 8))
+    end = first.latestOffset(start, ReadAllAvailable())
+    produce(kafka, topic_name, range(8, 12))
+    second = reader_of(kafka, topic_name)
+    later = second.initialOffset()
+    assert later != start
+    assert values(rows_between(second, later, end)) == [4, 5, 6, 7]
+    following = second.latestOffset(end, ReadAllAvailable())
+    assert values(rows_between(second, end, following)) == [8, 9, 10, 11]
+
+
+def test_json_starts_every_partition_where_it_says(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name, partitions=3)
+    produce(kafka, topic_name, range(9), partitions=3)
+    starting = json.dumps({topic_name: {"0": 1, "1": -2, "2": -1}})
+    [(end, rows)] = batches_of(reader_of(kafka, topic_name, startingOffsets=starting))
+    assert values(rows) == [1, 3, 4, 6, 7]
+    assert end["start"] == {topic_name: {"0": 1, "1": 0, "2": 3}}
+    for wrong, named in (({"0": 1}, "-1"), ({"0": 1, "1": 1, "2": 1, "3": 1}, "-3")):
+        reader = reader_of(kafka, topic_name, startingOffsets=json.dumps({topic_name: wrong}))
+        with pytest.raises(OptionError, match=f"startingOffsets.*{topic_name}{named}"):
+            reader.initialOffset()
+
+
+def test_rows_that_are_gone_are_an_error_with_the_offsets(kafka: Cluster, topic_name: str) -> None:
+    from confluent_kafka import TopicPartition
+
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(10), partitions=1)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for answer in admin.delete_records([TopicPartition(topic_name, 0, 6)]).values():
+        answer.result(30)
+    with pytest.raises(StoreError, match=r"DATA_LOST.*offset 0 .*\[6, 10\)") as caught:
+        rows_between(reader, start, end)
+    assert caught.value.parameters["earliest"] == 6
+
+
+def test_a_topic_that_was_made_anew_is_an_error(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(10), partitions=1)
+    [(end, _)] = batches_of(reader_of(kafka, topic_name, startingOffsets="earliest"))
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    with pytest.raises(StoreError, match="OFFSETS_WENT_BACK"):
+        reader_of(kafka, topic_name).latestOffset(end, ReadAllAvailable())
+
+
+def test_available_now_stops_at_its_target_and_leaves_new_partitions_to_the_next_run(
+    kafka: Cluster, topic_name: str
+) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(5), partitions=1)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    produce(kafka, topic_name, range(5, 9), partitions=1)
+    add_partitions(kafka, topic_name, 2)
+    produce(kafka, topic_name, range(9, 12), partitions=2)
+    batches = list(batches_of(reader))
+    assert values([row for _, rows in batches for row in rows]) == [0, 1, 2, 3, 4]
+    [(end, rows)] = list(batches_of_from(reader_of(kafka, topic_name), batches[-1][0]))
+    assert values(rows) == list(range(5, 12))
+    assert end["start"][topic_name] == {"0": 5, "1": 0}
+    assert start["topics"][topic_name] == {"0": 0}
+
+
+def batches_of_from(
+    reader: BarrierKafkaStreamReader, start: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], list[Row]]]:
+    end = reader.latestOffset(start, ReadAllAvailable())
+    yield end, rows_between(reader, start, end)
+
+
+def add_partitions(kafka: Cluster, topic: str, total: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+    from confluent_kafka import TopicPartition
+
+    def has_leaders() -> bool:
+        question = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(total)}
+        return all(answer.exception(10) is None for answer in admin.list_offsets(question).values())
+
+    wait_until(has_leaders)
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_groups_offsets_follow_the_batches(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    produce(kafka, topic_name, range(6))
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest", **{"kafka.group.id": topic_name})
+    [(end, _)] = batches_of(reader)
+    reader.commit(end)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def committed() -> dict[int, int]:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic_name)])[topic_name]
+        return {at.partition: at.offset for at in asked.result(30).topic_partitions}
+
+    wait_until(lambda: committed() == {0: 3, 1: 3})
+
+
+def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    config = reader_of(kafka, topic_name)._config
+    with borrow_consumer(config) as first, borrow_consumer(config) as other:
+        assert other is not first
+    with borrow_consumer(config) as second:
+        assert second is first
+    with pytest.raises(RuntimeError), borrow_consumer(config) as failed:
+        raise RuntimeError
+    with borrow_consumer(config) as third:
+        assert third is not failed
+
+
+def test_no_client_is_pickled(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    reader = reader_of(kafka, topic_name)
+    reader.initialOffset()
+    assert reader._admin is not None
+    assert pickle.loads(pickle.dumps(reader))._admin is None
+    reader.stop()
+
+
+# -- in Spark -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def registered(spark: SparkSession) -> SparkSession:
+    spark.dataSource.register(BarrierKafkaDataSource)
+    return spark
+
+
+def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    return spark.readStream.format("barrier-kafka").options(**options).load()
+
+
+def collect(rows: DataFrame, location: Path, *, now: bool) -> tuple[StreamingQuery, dict[int, list[Any]]]:
+    """Start a query that keeps each micro-batch's rows here."""
+    seen: dict[int, list[Any]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        seen[number] = batch.collect()
+
+    writer = rows.writeStream.foreachBatch(keep).option("checkpointLocation", str(location))
+    return (
+        writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
+    ).start(), seen
+
+
+def test_spark_sees_the_rows_of_its_own_kafka_source(
+    kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    stamp = 1_700_000_000_123
+    produce(kafka, topic_name, range(5), key=b"k", timestamp=stamp, headers=[("a", b"1"), ("b", None), ("a", b"2")])
+    produce(kafka, topic_name, [5])
+    options = options_of(kafka, topic_name, startingOffsets="earliest", includeHeaders="true", maxOffsetsPerTrigger="4")
+    query, seen = collect(load(registered, options), tmp_path, now=True)
+    assert query.awaitTermination(60)
+    assert [len(rows) for _, rows in sorted(seen.items())] == [4, 2]
+    rows = [row for batch in seen.values() for row in batch]
+    assert sorted(int(row.value) for row in rows) == list(range(6))
+    one = next(row for row in rows if row.value == b"3")
+    assert (one.key, one.topic, one.partition, one.offset, one.timestampType) == (b"k", topic_name, 1, 1, 0)
+    assert round(one.timestamp.timestamp() * 1000) == stamp
+    assert [(header.key, header.value) for header in one.headers] == [("a", b"1"), ("b", None), ("a", b"2")]
+    assert next(row for row in rows if row.value == b"5").headers is None
+
+    # Nothing is new: no batch. Then the last one again, as after a crash: the same rows, and no others.
+    query, again = collect(load(registered, options), tmp_path, now=True)
+    assert query.awaitTermination(60)
+    assert again == {}
+    produce(kafka, topic_name, [6])
+    for name in ("1", ".1.crc"):
+        (tmp_path / "commits" / name).unlink()
+    query, again = collect(load(registered, options), tmp_path, now=True)
+    assert query.awaitTermination(60)
+    assert sorted(again[1], key=str) == sorted(seen[1], key=str)
+    assert [row.value for row in again[2]] == [b"6"]
+    shutil.rmtree(tmp_path)
+
+
+def test_partitions_added_while_a_query_runs_are_read_from_their_first_row(
+    kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    kafka.create_topic(topic_name, partitions=1)
+    produce(kafka, topic_name, range(3), partitions=1)
+    query, seen = collect(load(registered, options_of(kafka, topic_name)), tmp_path, now=False)
+    try:
+        query.processAllAvailable()
+        produce(kafka, topic_name, range(3, 6), partitions=1)
+        query.processAllAvailable()
+        add_partitions(kafka, topic_name, 3)
+        produce(kafka, topic_name, range(6, 12), partitions=3)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(int(row.value) for rows in seen.values() for row in rows) == list(range(3, 12))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"subscribe": "no-such-topic"}, r"UNKNOWN_TOPIC.*no-such-topic"),
+        ({"startingOfsets": "earliest"}, r"UNKNOWN_OPTION.*startingOffsets"),
+        ({"kafka.auto.offset.reset": "earliest"}, r"FORBIDDEN_OPTION.*kafka\.auto\.offset\.reset.*startingOffsets"),
+        ({"kafka.bogus.setting": "1"}, r"INVALID_OPTION.*bogus\.setting"),
+        ({"kafka.bootstrap.servers": ""}, r"MISSING_OPTION.*kafka\.bootstrap\.servers"),
+        ({"maxOffsetsPerTrigger": "many"}, r"INVALID_OPTION.*maxOffsetsPerTrigger"),
+    ],
+)
+def test_bad_input_is_refused_at_load(
+    kafka: Cluster, registered: SparkSession, topic_name: str, wrong: dict[str, str], told: str
+) -> None:
+    kafka.create_topic(topic_name)
+    with pytest.raises(Exception, match=rf"(?s){told}"):
+        load(registered, {**options_of(kafka, topic_name), **wrong})
+
+
+@pytest.mark.slow
+def test_unreachable_brokers_are_refused_at_load_within_30_seconds(registered: SparkSession) -> None:
+    began = time.monotonic()
+    # Port 1 of the loopback address: nobody listens there.
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    with pytest.raises(Exception, match=r"(?s)BROKERS_UNREACHABLE.*127\.0\.0\.1:1.*refused"):
+        load(registered, options)
+    assert time.monotonic() - began < 30
+
+
+def test_the_partition_of_a_task_says_what_it_reads(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(2), partitions=1)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    assert isinstance(partition, KafkaInputPartition)
+    assert str(partition.range) == f"{topic_name}-0 [0, 2)"
