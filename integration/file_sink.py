@@ -103,7 +103,9 @@ class FileSink(TwoPhaseCommitSink[FileTransaction, FileHandle]):
     def abortLingering(self, known: Sequence[FileHandle]) -> int:
         """Rename our pending files that `known` does not name."""
         names = {handle["file"] for handle in known}
-        lingering = [name for name in pending_files(self._folder) if name.split("~")[0] == self._prefix and name not in names]
+        lingering = [
+            name for name in pending_files(self._folder) if name.split("~")[0] == self._prefix and name not in names
+        ]
         for name in lingering:
             self._move(FileHandle(folder=str(self._folder), file=name), "aborted")
         return len(lingering)
@@ -130,7 +132,9 @@ FileSinkDataSource = data_source_for(FileSink)
 
 def committed_rows(folder: Path) -> list[dict[str, Any]]:
     """All visible rows."""
-    return [json.loads(line) for path in sorted((folder / "committed").glob("*")) for line in path.open(encoding="utf-8")]
+    return [
+        json.loads(line) for path in sorted((folder / "committed").glob("*")) for line in path.open(encoding="utf-8")
+    ]
 
 
 def pending_files(folder: Path) -> list[str]:

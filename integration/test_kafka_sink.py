@@ -391,7 +391,7 @@ OUTCOMES = {
 """What an EndTxn is answered after the transaction ended in the first way: FACTS' table, row by row."""
 
 
-@pytest.mark.parametrize(("first", "then"), OUTCOMES, ids="-then-".join)
+@pytest.mark.parametrize(("first", "then"), OUTCOMES, ids=["-then-".join(row) for row in OUTCOMES])
 def test_the_outcome_table_is_true(kafka: Cluster, sink: KafkaSink, topic: str, first: str, then: str) -> None:
     handle = prepare(sink, "row")
     if first == "init":
@@ -473,7 +473,8 @@ def test_a_log_that_starts_past_the_witness_makes_the_outcome_unknown(
     sink.commit([handle], CHECKPOINT)
     await_rows(kafka.bootstrap_servers, topic, "row")
     places = [TopicPartition(topic, partition, -1) for partition in range(2)]
-    for future in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).delete_records(places).values():
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in client.delete_records(places).values():
         future.result(DEADLINE_SECONDS)
     assert state(sink, handle).outcome is Outcome.UNKNOWN
 
@@ -721,6 +722,24 @@ def test_an_older_cluster_gets_version_4_and_is_fenced_by_init(older: Cluster, t
     wait_until(lambda: admin_of(sink).describe([f"{prefix}.run", *ids]) == {})
     assert sink.guardRun(mark) != mark
     assert [found.outcome for found in sink.inspect(handles)] == [Outcome.COMMITTED] * 2 + [Outcome.LOST] * 2
+    sink.close()
+
+
+def test_an_abort_fences_the_zombie_on_an_older_cluster_too(older: Cluster, topic_name: str, prefix: str) -> None:
+    older.create_topic(topic_name)
+    sink = make_sink(older.bootstrap_servers, topic_name, prefix)
+    zombie = begin(sink)
+    sink.write(zombie, batch_of(["first half"]))
+    assert zombie.producer is not None
+    assert zombie.producer.flush(DEADLINE_SECONDS) == 0
+    before = admin_of(sink).describe([zombie.name])[zombie.name].producer_epoch
+    assert sink.abortLingering([]) == 1
+    assert admin_of(sink).describe([zombie.name])[zombie.name].producer_epoch > before
+    sink.write(zombie, batch_of([str(number) for number in range(50)]))
+    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+        sink.preCommit(zombie)
+    sink.rollback(zombie)
+    assert read(older.bootstrap_servers, topic_name) == []
     sink.close()
 
 

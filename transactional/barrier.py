@@ -68,8 +68,9 @@ def sources_digest(lines: Sequence[str]) -> str:
         except ValueError:
             offset = None
         if isinstance(offset, dict) and offset.get("source") == "barrier-kafka":
-            line = canonical({"barrier": offset.get("barrier"), "topics": offset.get("topics")})
-        parts.append(line)
+            parts.append(canonical({"barrier": offset.get("barrier"), "topics": offset.get("topics")}))
+        else:
+            parts.append(line)
     return hashlib.sha256(canonical(parts).encode()).hexdigest()[:32]
 
 
@@ -93,4 +94,4 @@ def closes_checkpoint(lines: Sequence[str], previous: Sequence[str] | None) -> b
     if previous is None or None in barriers or list(lines) == list(previous):
         return True
     before = [barrier_of_line(line) for line in previous]
-    return any(b not in (before[i] if i < len(before) else None,) for i, b in enumerate(barriers))
+    return len(before) != len(barriers) or any(new != old for new, old in zip(barriers, before, strict=True))

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = [
-    "Acknowledgement",
     "AcknowledgeResult",
+    "Acknowledgement",
     "CheckpointFailureReason",
     "CompletedCheckpoint",
     "ExpectedPart",

@@ -235,13 +235,17 @@ class CheckpointCoordinator:
                     self._journal.append(EntryKind.SETTLED, {"checkpoint": identifier, "run": token}, judge)
                     return
                 continue
-            verdicts = [self._verdict(part, state.outcome, state.evidence) for part, state in states if part not in living]
+            verdicts = [
+                self._verdict(part, state.outcome, state.evidence) for part, state in states if part not in living
+            ]
             if judgement is Judgement.VOID:
                 found = self._sink.recoverAndAbort([part.handles[-1] for part in living])
                 if not found:
                     body = {"checkpoint": identifier, "run": token, "evidence": verdicts}
                     self._journal.append(EntryKind.VOID, body, judge)
-                    log.warning("checkpoint %d is void: its transactions were lost, its rows are written anew", identifier)
+                    log.warning(
+                        "checkpoint %d is void: its transactions were lost, its rows are written anew", identifier
+                    )
                     return
                 for part in living:
                     outcome = Outcome.COMMITTED if part.handles[-1] in found else Outcome.LOST
@@ -249,17 +253,25 @@ class CheckpointCoordinator:
                 living = []
             if verdicts:
                 body = {"checkpoint": identifier, "run": token, "parts": verdicts}
-                self._journal.append(EntryKind.VERDICT, body, judge)
+                self._journal.append(EntryKind.VERDICT, body, self._must_settle(token, identifier, verdicts, "open"))
                 faults.reach("repair.verdict")
             if self._commit(checkpoint, living, recovering):
                 return  # the lost parts wait for their replay
         raise RetriableError(
-            "NOT_SETTLED", f"checkpoint {identifier} is decided, but its transactions keep being lost", checkpoint=identifier
+            "NOT_SETTLED",
+            f"checkpoint {identifier} is decided, but its transactions keep being lost",
+            checkpoint=identifier,
         )
 
     @staticmethod
     def _verdict(part: PartRecord, outcome: Outcome, evidence: str) -> dict[str, Any]:
-        return {"batch": part.batch, "partition": part.partition, "verdict": outcome.value, "evidence": evidence}
+        return {
+            "batch": part.batch,
+            "partition": part.partition,
+            "handle": len(part.handles) - 1,
+            "verdict": outcome.value,
+            "evidence": evidence,
+        }
 
     def _commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
         """Commit the parts' handles; False where some were found lost, so that they have to be judged."""
@@ -308,7 +320,8 @@ class CheckpointCoordinator:
             if not checkpoint.settled:
                 self._repair(checkpoint, found, acknowledged, token)
                 self._settle(checkpoint.id, token, recovering=True)
-                if not self._journal.ledger.checkpoints[checkpoint.id].settled:
+                after = self._journal.ledger.checkpoints.get(checkpoint.id)
+                if after is None or not after.settled:
                     raise RetriableError(
                         "REPAIR_LOST", f"a repair of checkpoint {checkpoint.id} was lost again: the next run repeats it"
                     )
@@ -316,9 +329,7 @@ class CheckpointCoordinator:
             self._decide(acknowledged, batch, token, found)
         self._sink.abortLingering(self._journal.ledger.known_handles())  # C9
 
-    def _decide(
-        self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None
-    ) -> None:
+    def _decide(self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None) -> None:
         pending = PendingCheckpoint(token, batch)
         for message in messages:
             if message.drained is not (found is not None):  # C3, C4
@@ -399,16 +410,24 @@ class CheckpointCoordinator:
             repaired = written.get(partition)
             if repaired is None or repaired.handle is None:
                 raise mismatch(record.batch, f"rows of partition {partition}", part.rows, 0)
-            if not part.free and (repaired.rows, repaired.bytes, repaired.digest) != (part.rows, part.bytes, part.digest):
+            if not part.free and (repaired.rows, repaired.bytes, repaired.digest) != (
+                part.rows,
+                part.bytes,
+                part.digest,
+            ):
                 raise mismatch(
                     record.batch, f"partition {partition}", (part.rows, part.digest), (repaired.rows, repaired.digest)
                 )
         self._look(record.batch, [h for p in lost if (h := written[p].handle) is not None])
-        parts = [{"batch": record.batch, "partition": p, "handle": written[p].handle} for p in lost]
+        parts = [
+            {"batch": record.batch, "partition": p, "replaces": len(lost[p].handles) - 1, "handle": written[p].handle}
+            for p in lost
+        ]
+        replaced = [{**part, "handle": part["replaces"]} for part in parts]
         self._journal.append(
             EntryKind.REPAIR,
             {"checkpoint": checkpoint.id, "run": token, "parts": parts},
-            self._must_settle(token, checkpoint.id),
+            self._must_settle(token, checkpoint.id, replaced, "lost"),
         )
         faults.reach("repair.handles")
 
@@ -475,23 +494,40 @@ class CheckpointCoordinator:
             if newest.token != token:
                 raise self._superseded(token, ledger)
             if newest.ended:
-                raise FencedError("RUN_ENDED", f"run {token} has ended ({newest.ended}): start the query again", run=token)
+                raise FencedError(
+                    "RUN_ENDED", f"run {token} has ended ({newest.ended}): start the query again", run=token
+                )
             if undecided and batch in ledger.batches:
                 raise FencedError("BATCH_TAKEN", f"micro-batch {batch} is in the journal already", batch=batch)
             if covers is not None and covers != [record.batch for record in ledger.undecided()]:
-                raise FencedError("BATCH_TAKEN", f"prepared micro-batches changed before {batch} was decided", batch=batch)
+                raise FencedError(
+                    "BATCH_TAKEN", f"prepared micro-batches changed before {batch} was decided", batch=batch
+                )
 
         return judge
 
-    def _must_settle(self, token: int, checkpoint: int) -> Callable[[Ledger], None]:
-        """A judge: the run is the newest, and the checkpoint still open."""
+    def _must_settle(
+        self, token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = ""
+    ) -> Callable[[Ledger], None]:
+        """A judge: the run is the newest, the checkpoint unsettled, and each named handle the last of its part still.
+
+        Two commit processes of one run can meet here: a query that is stopped in the middle of a commit and started
+        again in its session. Without the last condition both would repair one part.
+        """
         own = self._must_own(token)
 
         def judge(ledger: Ledger) -> None:
             own(ledger)
-            if checkpoint not in ledger.checkpoints or ledger.checkpoints[checkpoint].settled:
+            found = ledger.checkpoints.get(checkpoint)
+            taken = found is None or found.settled
+            for part in () if taken else parts:
+                record = ledger.part(part["batch"], part["partition"])
+                taken |= len(record.handles) - 1 != part["handle"] or not getattr(record, must_be)
+            if taken:
                 raise FencedError(
-                    "CHECKPOINT_TAKEN", f"checkpoint {checkpoint} was settled or voided by somebody else", checkpoint=checkpoint
+                    "CHECKPOINT_TAKEN",
+                    f"checkpoint {checkpoint} was settled, repaired or voided by somebody else",
+                    checkpoint=checkpoint,
                 )
 
         return judge

@@ -102,12 +102,15 @@ class Ledger:
         Number of the last folded entry; 0 for an empty journal.
     base : int
         Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
+    voided : list[int]
+        Prepared micro-batches whose handles were lost, until they are recorded anew.
     """
 
     position: int = 0
     base: int = -1
     location: str = ""
     identity_suffix: str = ""
+    voided: list[int] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
@@ -135,6 +138,13 @@ class Ledger:
     def parts_of(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
         """Its parts, by batch and partition."""
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
+
+    def part(self, batch: int, partition: int) -> PartRecord:
+        """One part; KeyError where there is none."""
+        for part in self.batches[batch].parts:
+            if part.partition == partition:
+                return part
+        raise KeyError(f"partition {partition} of micro-batch {batch}")
 
     def needs_repair(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
         """Its parts whose last handle was judged lost."""
@@ -208,6 +218,7 @@ class Ledger:
             )
             for p in body["parts"]
         ]
+        self.voided = [number for number in self.voided if number != body["batch"]]
         return BatchRecord(
             body["batch"], body["sources"], body["writers"], entry.number, body["run"], parts, checkpoint
         )
@@ -245,24 +256,19 @@ class Ledger:
 
     def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for judged in body["parts"]:
-            self._part(judged).verdicts[-1] = judged["verdict"]
+            part = self.part(judged["batch"], judged["partition"])
+            part.verdicts[judged["handle"]] = judged["verdict"]
 
     def _repair(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for repaired in body["parts"]:
-            part = self._part(repaired)
+            part = self.part(repaired["batch"], repaired["partition"])
             part.handles.append(repaired["handle"])
             part.verdicts.append(None)
 
     def _resolve(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        part = self._part(body)
+        part = self.part(body["batch"], body["partition"])
         part.verdicts[-1] = {"accept-loss": "committed"}.get(body["decision"], "lost")
         part.free = part.free or body["decision"] == "accept-difference"
-
-    def _part(self, where: Mapping[str, Any]) -> PartRecord:
-        for part in self.batches[where["batch"]].parts:
-            if part.partition == where["partition"]:
-                return part
-        raise KeyError(f"partition {where['partition']} of micro-batch {where['batch']}")
 
     def _void(self, entry: Entry, body: Mapping[str, Any]) -> None:
         if "checkpoint" in body:
@@ -270,6 +276,7 @@ class Ledger:
                 del self.batches[batch]
         else:
             del self.batches[body["prepared"]]
+            self.voided.append(body["prepared"])
 
     def _end_run(self, entry: Entry, body: Mapping[str, Any]) -> None:
         if body["run"] in self.runs:
@@ -311,6 +318,7 @@ class Ledger:
             base=value["base"],
             location=value["location"],
             identity_suffix=value["identity_suffix"],
+            voided=list(value["voided"]),
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={
                 int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})

@@ -92,7 +92,9 @@ def decode(data: bytes, source: str) -> Entry:
         value = json.loads(data)
         version = value["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise JournalError("JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {error}", file=source) from error
+        raise JournalError(
+            "JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {error}", file=source
+        ) from error
     if version != FORMAT:
         raise JournalError(
             "JOURNAL_FORMAT_UNKNOWN",

@@ -123,6 +123,13 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             batch=view.batch,
         )
     last = ledger.accounted
+    if view.batch > last + 1 and last + 1 in ledger.voided:
+        raise RewindRequiredError(
+            "PREPARED_LOST",
+            f"the prepared transactions of micro-batch {last + 1} were lost, and Spark has moved past it to {view.batch}: "
+            "only going back to an earlier checkpoint writes it again",
+            batches=sorted(ledger.voided),
+        )
     if not last <= view.batch <= last + 1:
         raise LocationError(
             "BATCHES_NOT_ACCOUNTED",

@@ -1,0 +1,1 @@
+"""Kafka: the source `barrier-kafka` and the sink `2pc-kafka`."""

@@ -223,7 +223,7 @@ def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> Adm
             fatal.set()
 
     # Without a limit a silent address takes the client's own 30 s before it has a reason.
-    limits = {"socket.connection.setup.timeout.ms": "5000", "log_level": 0, "error_cb": note}
+    limits: dict[str, Any] = {"socket.connection.setup.timeout.ms": "5000", "log_level": 0, "error_cb": note}
     try:
         admin = AdminClient({**limits, **config.for_librdkafka()})
     except (KafkaException, ValueError, TypeError) as problem:

@@ -209,10 +209,27 @@ class TransactionEnder:
                 break
             self._admin.clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        return [
+        states = [
             self._other_cluster(handle) if other else self._judge(handle, described.get(handle["transactionalId"]))
             for handle, other in zip(handles, foreign, strict=True)
         ]
+        return self._without_topic(handles, states)
+
+    def _without_topic(self, handles: Sequence[KafkaHandle], states: Sequence[HandleState]) -> list[HandleState]:
+        """A coordinator would commit a transaction whose topic was deleted, and nobody would ever see its rows."""
+        alive = [h for h, state in zip(handles, states, strict=True) if state.outcome is Outcome.PREPARED]
+        topics = self._admin.topics(witness["topic"] for handle in alive for witness in handle["witnesses"])
+
+        def judged(handle: KafkaHandle, state: HandleState) -> HandleState:
+            for witness in handle["witnesses"] if state.outcome is Outcome.PREPARED else ():
+                found = topics.get(witness["topic"])
+                if found is None or found.topic_id != witness["topicId"]:
+                    became = "was deleted" if found is None else f"was created again as {found.topic_id}"
+                    evidence = f"its topic {witness['topic']} ({witness['topicId']}) {became}"
+                    return HandleState(Outcome.UNKNOWN, evidence=evidence)
+            return state
+
+        return [judged(handle, state) for handle, state in zip(handles, states, strict=True)]
 
     @staticmethod
     def _is_ending(handle: KafkaHandle, description: Description | None) -> bool:

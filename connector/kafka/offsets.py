@@ -92,7 +92,7 @@ class SourceOffset:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> SourceOffset:
+    def from_json(cls, value: Any) -> SourceOffset:
         """Inverse of `to_json`.
 
         Raises

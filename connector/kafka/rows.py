@@ -90,7 +90,7 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
 
     count = len(messages)
     first, last = messages[0].offset(), messages[-1].offset()
-    if last - first == count - 1:
+    if first is not None and last is not None and last - first == count - 1:
         # Offsets rise strictly: without a gap the two ends say them all.
         offsets = np.arange(first, last + 1, dtype=np.int64)
     else:

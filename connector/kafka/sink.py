@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin, missing_right
@@ -16,7 +17,7 @@ from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check
 from connector.kafka.lanes import TransactionalId, choose_lane, run_id
 from connector.kafka.partition_log import Witness
 from connector.kafka.write_options import LONGEST_DEFAULT_TIMEOUT_MS, parse_write_options
-from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, write_error
+from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, serve, write_error
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import (
@@ -151,7 +152,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if transaction.producer is None:
             raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
         # Each row's own limit is the transaction's timeout: past it nothing is left in the queue.
-        waiting = transaction.producer.flush(transaction.timeout_ms / 1000 + 5)
+        limit = transaction.timeout_ms / 1000 + 5
+        waiting = serve(partial(transaction.producer.flush, limit))
         transaction.deliveries.check()
         if waiting:
             raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
@@ -245,7 +247,6 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             # Only failures are reported: a report for each row would cost more than writing it.
             "delivery.report.only.error": True,
             "on_delivery": transaction.deliveries.report,
-            "error_cb": transaction.deliveries.fail,
         }
         try:
             return Producer(configuration)

@@ -119,7 +119,6 @@ class TopicReader:
             return self.earliest(partitions)
         if starting == "latest":
             return self.latest(partitions)
-        assert not isinstance(starting, str)
         wanted = {partition: starting[partition] for partition in partitions}
         earliest = self.earliest([partition for partition, offset in wanted.items() if offset == EARLIEST])
         latest = self.latest([partition for partition, offset in wanted.items() if offset == LATEST])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.admin import missing_right
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import KafkaError, Message, Producer
 
-__all__ = ["COLUMNS", "Deliveries", "RowWriter", "check_columns"]
+__all__ = ["COLUMNS", "Deliveries", "RowWriter", "check_columns", "serve", "write_error"]
 
 COLUMNS: Final[Mapping[str, str]] = {
     "value": "string or binary",
@@ -103,14 +103,6 @@ class Deliveries:
         if self._error is None or larger or self._error.name() in CONSEQUENCES:
             self._error, self._place, self._size = error, (message.topic(), message.partition()), size
 
-    def fail(self, error: KafkaError) -> None:
-        """Note an error of the producer itself; those that are not fatal heal, or show in a row's report.
-
-        Without this callback a fatal error would be raised inside poll, in the middle of the rows' reports.
-        """
-        if error.fatal() and (self._error is None or self._error.name() in CONSEQUENCES):
-            self._error = error
-
     def check(self) -> None:
         """Raise if any row was not delivered."""
         if self._error is not None:
@@ -149,6 +141,22 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
     return RetriableError("WRITE_FAILED", f"Rows could not be written to {place}: {name}, {error.str()}.", **told)
 
 
+def serve(call: Callable[[], int]) -> int:
+    """Call poll or flush of a producer, and make an error of ours of a fatal one.
+
+    confluent-kafka raises it in the middle of the rows' reports, which then fail with SystemError around it.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return call()
+    except (KafkaException, SystemError) as problem:
+        cause = problem if isinstance(problem, KafkaException) else problem.__cause__
+        if not isinstance(cause, KafkaException):
+            raise
+        raise write_error(cause.args[0], None, None, 0) from None
+
+
 class RowWriter:
     """Puts Arrow batches into a producer's queue, in order, without overfilling it.
 
@@ -181,7 +189,7 @@ class RowWriter:
                 for topic, places in self._by_topic(chunk).items():
                     chosen = [values[i] for i in places], [keys[i] for i in places]
                     self._write_batch(producer, topic, *chosen, deliveries)
-            producer.poll(0)
+            serve(lambda: producer.poll(0))
             deliveries.check()
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -194,10 +202,10 @@ class RowWriter:
         # A queue that is full drops rows out of the middle of a batch call, and their order with them.
         room = self._queue_rows - chunk.num_rows
         while len(producer) > room:
-            producer.poll(POLL_SECONDS)
+            serve(lambda: producer.poll(POLL_SECONDS))
         self._bytes_since_empty += chunk.nbytes
         if self._bytes_since_empty > QUEUED_BYTES:
-            producer.flush()
+            serve(producer.flush)
             self._bytes_since_empty = chunk.nbytes
 
     def _needs_rows(self, chunk: pa.RecordBatch) -> bool:
@@ -219,7 +227,7 @@ class RowWriter:
             raise write_error(problem.args[0], topic, None, 0) from None
         if queued < len(messages):
             # A producer that has failed for good takes nothing and says nothing here.
-            producer.poll(0)
+            serve(lambda: producer.poll(0))
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
             if refused is None:
@@ -258,7 +266,7 @@ class RowWriter:
                         producer.produce(to, **row)
                         break
                     except BufferError:
-                        producer.poll(POLL_SECONDS)
+                        serve(lambda: producer.poll(POLL_SECONDS))
                         deliveries.check()
             except KafkaException as problem:
                 size = len(value or b"") + len(key or b"")

@@ -176,7 +176,9 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             expected = plan.repairs.get(partition)
             found = (digest.rows, digest.bytes, digest.hexadecimal())
             if expected is not None and not expected.free and found != (expected.rows, expected.bytes, expected.digest):
-                raise mismatch(plan.batch, f"partition {partition}", (expected.rows, expected.digest), (found[0], found[2]))
+                raise mismatch(
+                    plan.batch, f"partition {partition}", (expected.rows, expected.digest), (found[0], found[2])
+                )
             handle = sink.preCommit(transaction) if begun else None
             prepared = True
             faults.reach("task.prepared")
@@ -188,7 +190,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     # -- driver, commit worker --------------------------------------------------------------------------------------
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """*Called on the driver, once per micro-batch.* Decide, then commit."""
         location = CheckpointLocation.from_options(self._options)
         sink, coordinator = self._coordinator(location, spark_view(location, batchId))
@@ -197,7 +199,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         finally:
             sink.close()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """*Called on the driver, after a failure or a stop.* Give the micro-batch up unless the journal has it."""
         location = CheckpointLocation.from_options(self._options)
         sink, coordinator = self._coordinator(location, spark_view(location, batchId))

@@ -43,7 +43,10 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
         sources = json.loads(lines[2])
         return [value if isinstance(value, str) else json.dumps(value) for _, value in sorted(sources.items())]
     raise LocationError(
-        "SPARK_OFFSETS_UNKNOWN", f"{path} has version line {version!r}: tested are v1 and v2", path=path, version=version
+        "SPARK_OFFSETS_UNKNOWN",
+        f"{path} has version line {version!r}: tested are v1 and v2",
+        path=path,
+        version=version,
     )
 
 

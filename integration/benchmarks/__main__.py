@@ -45,15 +45,23 @@ def main() -> int:
             bare.append(bench.bare(f"bare-{number}"))
             through.append(bench.throughput(f"through-{number}"))
             source.append(bench.source_only())
-            console.print(f"round {number}: bare {bare[-1]:,.0f}, 2pc {through[-1]:,.0f}, source {source[-1]:,.0f} rows/s")
+            console.print(
+                f"round {number}: bare {bare[-1]:,.0f}, 2pc {through[-1]:,.0f}, source {source[-1]:,.0f} rows/s"
+            )
         rate, beside = statistics.median(through), statistics.median(bare)
-        table.add_row("topic to topic, exactly-once", _rate(rate), f"bare loops {_rate(beside)}", f"{rate / beside:.2f}")
+        table.add_row(
+            "topic to topic, exactly-once", _rate(rate), f"bare loops {_rate(beside)}", f"{rate / beside:.2f}"
+        )
         alone = statistics.median(source)
         table.add_row("source to noop", _rate(alone), f"bare loops {_rate(beside)}", f"{alone / beside:.2f}")
         two, plain = bench.small_batches("2pc-kafka"), bench.small_batches("plain-kafka")
-        table.add_row("micro-batch of 10 rows", f"{two:.0f} ms", f"without protocol {plain:.0f} ms", f"+{two - plain:.0f} ms")
+        table.add_row(
+            "micro-batch of 10 rows", f"{two:.0f} ms", f"without protocol {plain:.0f} ms", f"+{two - plain:.0f} ms"
+        )
         price = bench.digest()
-        table.add_row("digest", f"{price:.2f} µs/row", f"whole way {1e6 / rate:.2f} µs/row", f"{price * rate / 1e6:.2f}")
+        table.add_row(
+            "digest", f"{price:.2f} µs/row", f"whole way {1e6 / rate:.2f} µs/row", f"{price * rate / 1e6:.2f}"
+        )
         bench.spark.stop()
     console.print(table)
     return 0
@@ -83,7 +91,11 @@ class Benchmark:
     def _produce(self, topic: str, rows: int) -> None:
         """Random-looking keys, so that the partitions get equal shares."""
         producer = Producer(
-            {"bootstrap.servers": self._cluster.bootstrap_servers, "queue.buffering.max.messages": 2_000_000, "linger.ms": 20}
+            {
+                "bootstrap.servers": self._cluster.bootstrap_servers,
+                "queue.buffering.max.messages": 2_000_000,
+                "linger.ms": 20,
+            }
         )
         value = b"x" * (ROW - 10)
         for begin in range(0, rows, 10_000):

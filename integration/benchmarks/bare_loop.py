@@ -34,7 +34,16 @@ def run_bare_loops(bootstrap: str, source: str, target: str, partitions: int, pr
     workers = [
         context.Process(
             target=_copy,
-            args=(bootstrap, source, target, range(slot, partitions, processes), f"bare-{target}-{slot}", ready, go, counts),
+            args=(
+                bootstrap,
+                source,
+                target,
+                range(slot, partitions, processes),
+                f"bare-{target}-{slot}",
+                ready,
+                go,
+                counts,
+            ),
         )
         for slot in range(processes)
     ]

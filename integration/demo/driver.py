@@ -1,0 +1,126 @@
+"""A query's driver as a child process: its Python, its JVM and its Python workers, all of which end together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["Driver", "DriverFailed"]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+GONE_SECONDS = 20.0
+"""A killed process goes at once; one that waits for a slow disk may take a moment."""
+
+
+class DriverFailed(RuntimeError):
+    """A driver ended by itself before its query had, or did not get anywhere; the message ends with its log."""
+
+
+class Driver:
+    """One driver process in a session of its own.
+
+    Spark's Python workers leave the driver's process group, but nothing leaves its session: that is what is killed.
+
+    Parameters
+    ----------
+    arguments : Sequence[str]
+        Of `integration.demo.query`.
+    folder : Path
+        Its working directory and its temporary files.
+    log : Path
+        Gets all it prints; several drivers may share one.
+    faults : Path, optional
+        The folder with armed fault points.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path, log: Path, faults: Path | None = None) -> None:
+        self.log = log
+        folder.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "integration.demo.query", "--scratch", str(folder), *arguments],
+                # Nothing is ever written to it: it breaks when we are gone.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=_environment(folder, faults),
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether its Python process runs."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def freeze(self) -> None:
+        """Stop its Python process and its JVM where they are (SIGSTOP)."""
+        self._signal_group(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let them run on (SIGCONT)."""
+        self._signal_group(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill every process of the session with SIGKILL, the JVM's group first, and wait until all are gone."""
+        if self.alive:
+            self._signal_group(signal.SIGKILL)
+        deadline = time.monotonic() + GONE_SECONDS
+        while members := _session(self._process.pid):
+            if time.monotonic() > deadline:
+                raise DriverFailed(f"processes {members} of a killed driver did not end")
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        self._process.wait(GONE_SECONDS)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def log_tail(self, lines: int = 25) -> str:
+        """Return the last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def _environment(folder: Path, faults: Path | None) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("SPARK_LOCAL_DIRS", "BARRIER_FAULTS")}
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "TMPDIR": str(folder),
+        **({"BARRIER_FAULTS": str(faults)} if faults else {}),
+    }
+
+
+def _session(leader: int) -> list[int]:
+    """Return the living processes of a session (proc_pid_stat(5): state is the third field, session the sixth)."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == leader and fields[0] not in "ZX":
+            members.append(int(entry.name))
+    return members

@@ -1,0 +1,53 @@
+"""A query's micro-batches as its checkpoint location shows them from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from connector.spark.location import CheckpointLocation
+
+__all__ = ["MicroBatches"]
+
+
+class MicroBatches:
+    """Reads Spark's logs and the journal; writes nothing.
+
+    Parameters
+    ----------
+    location : Path
+        The query's checkpoint location; need not exist yet.
+    """
+
+    def __init__(self, location: Path) -> None:
+        self._location = location
+
+    def running(self) -> int | None:
+        """Return the micro-batch whose offsets are written and whose commit is not, if there is one."""
+        newest = max(self._numbers("offsets"), default=None)
+        return None if newest is None or self.committed(newest) else newest
+
+    def committed(self, batch: int) -> bool:
+        """Whether Spark has written the micro-batch's commit."""
+        return (self._location / "commits" / str(batch)).exists()
+
+    def count(self) -> int:
+        """Return how many micro-batches Spark has committed."""
+        return len(self._numbers("commits"))
+
+    def reached(self, batch: int) -> str:
+        """Say how far the micro-batch got, in the words of the journal. The driver must be dead."""
+        ledger = CheckpointLocation(str(self._location)).journal().load()
+        record = ledger.batches.get(batch)
+        if record is None:
+            return "before its decision: its rows are aborted and written again"
+        if record.checkpoint is None:
+            return "prepared and not decided"
+        if not ledger.checkpoints[record.checkpoint].settled:
+            return "after its decision: recovery finishes its commit"
+        return "after its commit, before Spark's: it is not written again"
+
+    def _numbers(self, folder: str) -> list[int]:
+        try:
+            return [int(path.name) for path in (self._location / folder).iterdir() if path.name.isdigit()]
+        except FileNotFoundError:
+            return []

@@ -1,0 +1,118 @@
+"""The file sink with its calls written down, and with gates at which a test holds a task."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from integration.file_sink import FileHandle, FileSink, FileTransaction
+from transactional.checkpoint import CompletedCheckpoint
+from transactional.sink import HandleState, RunMark, TransactionContext
+
+__all__ = ["ProbedFileSink", "calls", "gate"]
+
+ROLES = {
+    "pyspark.sql.worker.write_into_data_source": "planning",
+    "pyspark.sql.worker.python_streaming_sink_runner": "commit",
+    "pyspark.worker": "task",
+}
+"""Spark's entry module in the call stack tells whose call it is."""
+
+
+class ProbedFileSink(FileSink):
+    """Appends every call to ``<path>/calls``; waits in `beginTransaction` where a gate is closed."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "2pc-testfile-probed"
+
+    def beginTransaction(self, context: TransactionContext) -> FileTransaction:
+        """Wait at the gate ``begin``, then begin."""
+        self._note("beginTransaction", batch=context.batchId, partition=context.partitionId)
+        taken = self._folder / "gates" / "begin.taken"
+        try:
+            os.rename(self._folder / "gates" / "begin", taken)
+        except FileNotFoundError:
+            return super().beginTransaction(context)
+        taken.write_text(str(os.getpid()))
+        while not (self._folder / "gates" / "begin.open").exists():
+            time.sleep(0.02)
+        return super().beginTransaction(context)
+
+    def preCommit(self, transaction: FileTransaction) -> FileHandle:
+        """Note it."""
+        handle = super().preCommit(transaction)
+        self._note("preCommit", file=handle["file"])
+        return handle
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        """Note it."""
+        self._note("guardRun")
+        return super().guardRun(mark)
+
+    def commit(self, handles: Sequence[FileHandle], checkpoint: CompletedCheckpoint) -> None:
+        """Note it."""
+        self._note("commit", files=[handle["file"] for handle in handles], checkpoint=checkpoint.id)
+        super().commit(handles, checkpoint)
+
+    def recoverAndCommit(self, handles: Sequence[FileHandle], checkpoint: CompletedCheckpoint) -> None:
+        """Note it."""
+        self._note("recoverAndCommit", files=[handle["file"] for handle in handles], checkpoint=checkpoint.id)
+        super().recoverAndCommit(handles, checkpoint)
+
+    def abort(self, handles: Sequence[FileHandle]) -> Sequence[FileHandle]:
+        """Note it."""
+        self._note("abort", files=[handle["file"] for handle in handles])
+        return super().abort(handles)
+
+    def inspect(self, handles: Sequence[FileHandle]) -> Sequence[HandleState]:
+        """Note it."""
+        self._note("inspect", files=[handle["file"] for handle in handles])
+        return super().inspect(handles)
+
+    def abortLingering(self, known: Sequence[FileHandle]) -> int:
+        """Note it."""
+        found = super().abortLingering(known)
+        self._note("abortLingering", found=found)
+        return found
+
+    def _note(self, call: str, **facts: Any) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"call": call, "pid": os.getpid(), "role": _role(), **facts}) + "\n"
+        with open(self._folder / "calls", "a", encoding="utf-8") as file:
+            file.write(line)  # one short write: lines of several processes don't mix
+
+
+def _role() -> str:
+    frame = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        spec = frame.f_globals.get("__spec__")
+        name = spec.name if module == "__main__" and spec is not None else module
+        if name in ROLES:
+            return ROLES[name]
+        frame = frame.f_back  # type: ignore[assignment]
+    return "unknown"
+
+
+def calls(folder: Path) -> list[dict[str, Any]]:
+    """All calls so far, in the order in which they were written down."""
+    try:
+        lines = (folder / "calls").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]
+
+
+def gate(folder: Path) -> Path:
+    """Close the gate ``begin`` for the next transaction; the returned file, once made, opens it."""
+    gates = folder / "gates"
+    gates.mkdir(parents=True, exist_ok=True)
+    (gates / "begin").touch()
+    return gates / "begin.open"

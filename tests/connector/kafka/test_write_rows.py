@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.kafka.write_rows import CHUNK_ROWS, Deliveries, RowWriter, check_columns, write_error
+from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class FakeProducer:
+    """Takes what a `confluent_kafka.Producer` would, into a queue of `limit` rows that poll empties."""
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self.rows: list[tuple[str, Any]] = []
+        self.calls: list[str] = []
+        self.most = 0
+        self._limit, self._queued = limit, 0
+
+    def __len__(self) -> int:
+        return self._queued
+
+    def poll(self, timeout: float) -> int:
+        self._queued = 0
+        return 0
+
+    def flush(self) -> int:
+        return self.poll(0)
+
+    def _take(self, rows: int) -> None:
+        self._queued += rows
+        self.most = max(self.most, self._queued)
+        assert self._queued <= self._limit
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
+        self.calls.append("produce_batch")
+        self._take(len(messages))
+        self.rows += [(topic, message) for message in messages]
+        return len(messages)
+
+    def produce(self, topic: str, **row: Any) -> None:
+        self.calls.append("produce")
+        self._take(1)
+        self.rows.append((topic, row))
+
+
+class FakeError:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        return self._name
+
+    def code(self) -> str:
+        return self._name
+
+    def str(self) -> str:
+        return "told"
+
+
+class FakeMessage:
+    def __init__(self, value: bytes | None, key: bytes | None = None) -> None:
+        self._value, self._key = value, key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def topic(self) -> str:
+        return "out"
+
+    def partition(self) -> int:
+        return 3
+
+
+def written(schema: pa.Schema, topic: str | None, rows: dict[str, list[Any]], **fake: int) -> FakeProducer:
+    producer = FakeProducer(**fake)
+    writer = RowWriter(schema, topic, fake.get("limit", 100_000))
+    writer.write(producer, pa.RecordBatch.from_pydict(rows, schema=schema), Deliveries())  # type: ignore[arg-type]
+    return producer
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view()])
+def test_strings_and_binaries_go_out_as_bytes_in_one_call(kind: pa.DataType) -> None:
+    schema = pa.schema([("key", kind), ("value", kind)])
+    values = [b"v1", None] if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ["v1", None]
+    producer = written(schema, "out", {"key": values, "value": values})
+    assert producer.rows == [("out", {"value": b"v1", "key": b"v1"}), ("out", {"value": None, "key": None})]
+    assert producer.calls == ["produce_batch"]
+
+
+def test_rows_with_headers_or_a_partition_go_one_by_one_because_the_batch_call_drops_headers() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS), ("partition", pa.int32())])
+    rows: dict[str, list[Any]] = {
+        "value": ["a", "b"],
+        "headers": [[{"key": "h", "value": b"1"}], None],
+        "partition": [None, 2],
+    }
+    producer = written(schema, "out", rows)
+    assert producer.rows == [
+        ("out", {"value": b"a", "key": None, "headers": [("h", b"1")]}),
+        ("out", {"value": b"b", "key": None, "partition": 2}),
+    ]
+
+
+def test_headers_and_partitions_that_are_all_null_do_not_cost_the_batch_call() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS), ("partition", pa.int32())])
+    producer = written(schema, "out", {"value": ["a"], "headers": [None], "partition": [None]})
+    assert producer.calls == ["produce_batch"]
+
+
+def test_each_topic_gets_its_rows_in_order_and_the_option_wins_over_the_column() -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    rows: dict[str, list[Any]] = {"value": ["1", "2", "3"], "topic": ["x", "y", "x"]}
+    assert [(topic, row["value"]) for topic, row in written(schema, None, rows).rows] == [
+        ("x", b"1"),
+        ("x", b"3"),
+        ("y", b"2"),
+    ]
+    assert {topic for topic, _ in written(schema, "out", rows).rows} == {"out"}
+
+
+def test_a_row_without_a_topic_is_refused() -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    with pytest.raises(RowRefusedError, match="NULL_TOPIC"):
+        written(schema, None, {"value": ["1"], "topic": [None]})
+
+
+def test_a_negative_partition_is_refused() -> None:
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    with pytest.raises(RowRefusedError, match="-1"):
+        written(schema, "out", {"value": ["1"], "partition": [-1]})
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_the_queue_is_never_overfilled_and_the_order_kept(limit: int) -> None:
+    values = [str(number) for number in range(3000)]
+    producer = written(pa.schema([("value", pa.string())]), "out", {"value": values}, limit=limit)
+    assert producer.most <= limit
+    assert [row["value"].decode() for _, row in producer.rows] == values
+
+
+def test_large_rows_go_in_small_chunks() -> None:
+    producer = written(pa.schema([("value", pa.binary())]), "out", {"value": [b"x" * 1_000_000] * 100})
+    assert len(producer.calls) == 4
+    assert len(written(pa.schema([("value", pa.binary())]), "out", {"value": [b"x"] * 3 * CHUNK_ROWS}).calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic", "condition", "told"),
+    [
+        ([("key", pa.string())], "out", "MISSING_COLUMN", "to_json"),
+        ([], "out", "MISSING_COLUMN", "no columns"),
+        ([("value", pa.int64())], "out", "WRONG_COLUMN_TYPE", "int64"),
+        ([("value", pa.string()), ("key", pa.list_(pa.string()))], "out", "WRONG_COLUMN_TYPE", "key"),
+        ([("value", pa.string()), ("partition", pa.string())], "out", "WRONG_COLUMN_TYPE", "partition"),
+        ([("value", pa.string()), ("headers", pa.list_(pa.string()))], "out", "WRONG_COLUMN_TYPE", "headers"),
+        ([("value", pa.string()), ("topic", pa.null())], None, "WRONG_COLUMN_TYPE", "topic"),
+        ([("value", pa.string()), ("vlaue", pa.string())], "out", "UNKNOWN_COLUMN", "vlaue"),
+        ([("value", pa.string()), ("timestamp", pa.timestamp("us"))], "out", "UNKNOWN_COLUMN", "timestamp"),
+        ([("value", pa.string()), ("value", pa.string())], "out", "UNKNOWN_COLUMN", "each once"),
+        ([("value", pa.string())], None, "MISSING_TOPIC", "option"),
+    ],
+)
+def test_wrong_columns_are_refused_before_anything_runs(
+    fields: list[tuple[str, pa.DataType]], topic: str | None, condition: str, told: str
+) -> None:
+    with pytest.raises(OptionError, match=told) as refused:
+        check_columns(pa.schema(fields), topic)
+    assert refused.value.condition == condition
+
+
+def test_a_column_that_is_null_everywhere_is_taken() -> None:
+    check_columns(pa.schema([("value", pa.null()), ("key", pa.null())]), "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "condition"),
+    [
+        ("MSG_SIZE_TOO_LARGE", RowRefusedError, "ROW_TOO_LARGE"),
+        ("_UNKNOWN_PARTITION", RowRefusedError, "ROW_REFUSED"),
+        ("UNKNOWN_TOPIC_OR_PART", StoreError, "UNKNOWN_TOPIC"),
+        ("TOPIC_AUTHORIZATION_FAILED", StoreError, "MISSING_RIGHT"),
+        ("_FENCED", RetriableError, "LANE_TAKEN"),
+        ("_MSG_TIMED_OUT", RetriableError, "WRITE_FAILED"),
+    ],
+)
+def test_what_the_client_refuses_has_a_name_of_ours(name: str, kind: type[Exception], condition: str) -> None:
+    error = write_error(FakeError(name), "out", 3, 17)  # type: ignore[arg-type]
+    assert isinstance(error, kind)
+    assert error.condition == condition
+
+
+def test_the_first_cause_counts_and_of_a_refused_batch_the_largest_row() -> None:
+    deliveries = Deliveries()
+    deliveries.check()
+    for name, size in [
+        ("_PURGE_QUEUE", 9),
+        ("MSG_SIZE_TOO_LARGE", 5),
+        ("MSG_SIZE_TOO_LARGE", 50),
+        ("_MSG_TIMED_OUT", 99),
+    ]:
+        deliveries.report(FakeError(name), FakeMessage(b"x" * size))  # type: ignore[arg-type]
+    with pytest.raises(RowRefusedError, match=r"50 bytes for out \[3\]"):
+        deliveries.check()
