@@ -86,9 +86,10 @@ def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
         or pa.types.is_large_binary(kind)
     ):
         length = int(_byte_length(column))
-        items = column.to_pylist()
+        items = column.cast(pa.large_binary()).to_pylist()
     else:
-        items = [None if v is None else json.dumps(v, sort_keys=True, default=_plain) for v in column.to_pylist()]
+        values = column.to_pylist()
+        items = [None if v is None else json.dumps(v, sort_keys=True, default=_plain).encode() for v in values]
         length = sum(len(v) for v in items if v is not None)
     if column.null_count:
         hashes: Any = (_NULL if v is None else xxhash.xxh3_64_intdigest(v) for v in items)
