@@ -38,7 +38,7 @@ BREAKS = {
     "drain-writes": "the replay of a prepared micro-batch writes again, and its messages are decided too",
     "repair-judge": "a repair whose number was taken is journalled without judging its parts anew",
     "verdict-judge": "a verdict whose number was taken is journalled without judging that it meets the same handles",
-    "void-forgotten": "the ledger forgets that a prepared micro-batch was voided, and Spark may have its commits/N",
+    "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
 # These break nothing that the search can see. (Nor does C7 as it is, which does not read the journal again after C6.)
@@ -205,6 +205,7 @@ class Ledger:
         elif kind == "void":
             for batch in self.checkpoints.pop(entry[1])[0]:
                 del self.batches[batch]
+                self.voided |= {batch}
         elif kind == "void-prepared":
             del self.batches[entry[1]]
             self.voided |= {entry[1]}
@@ -354,7 +355,7 @@ class Model:
         return lambda ledger: ledger.live == s.token and checkpoint == ledger.unsettled
 
     def _behind(self, ledger: Ledger, s: Session) -> bool:
-        """Spark has moved past a micro-batch whose `prepared` was voided and that nobody wrote anew."""
+        """Spark has moved past a micro-batch that was voided and that nobody wrote anew."""
         missing = set(range(max(ledger.batches, default=-1) + 1, s.batch))
         return self.broken != "void-forgotten" and bool(missing) and missing <= ledger.voided
 
@@ -949,7 +950,7 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
 }
 
 
-def run(name: str, broken: str = "", big: bool = False, most: int = 5_000_000) -> tuple[Result, int, str]:
+def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) -> tuple[Result, int, str]:
     """Search one scenario; also how many states' exits were tried, and the first without one."""
     scenario = SCENARIOS[name][big]
     model = Model(scenario, broken)
@@ -965,7 +966,7 @@ def main() -> int:
     parser.add_argument("--scenario", choices=SCENARIOS, action="append")
     parser.add_argument("--break", dest="broken", choices=[*BREAKS, *HARMLESS], default="")
     parser.add_argument("--big", action="store_true")
-    parser.add_argument("--most", type=int, default=5_000_000)
+    parser.add_argument("--most", type=int, default=20_000_000)
     arguments = parser.parse_args()
     bad = False
     for name in arguments.scenario or SCENARIOS:

@@ -103,7 +103,7 @@ class Ledger:
     base : int
         Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
     voided : list[int]
-        Prepared micro-batches whose handles were lost, until they are recorded anew.
+        Micro-batches whose record was voided, until they are recorded anew.
     """
 
     position: int = 0
@@ -271,12 +271,10 @@ class Ledger:
         part.free = part.free or body["decision"] == "accept-difference"
 
     def _void(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        if "checkpoint" in body:
-            for batch in self.checkpoints.pop(body["checkpoint"]).batches:
-                del self.batches[batch]
-        else:
-            del self.batches[body["prepared"]]
-            self.voided.append(body["prepared"])
+        batches = self.checkpoints.pop(body["checkpoint"]).batches if "checkpoint" in body else [body["prepared"]]
+        for batch in batches:
+            del self.batches[batch]
+        self.voided += batches
 
     def _end_run(self, entry: Entry, body: Mapping[str, Any]) -> None:
         if body["run"] in self.runs:
