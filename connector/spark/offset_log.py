@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 
@@ -39,12 +38,10 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
     version = lines[0] if lines else ""
     if version == "v1" and len(lines) >= 3:
         return lines[2:]
-    if version == "v2" and len(lines) >= 3:  # named sources: one mapping of name to offset
-        sources = json.loads(lines[2])
-        return [value if isinstance(value, str) else json.dumps(value) for _, value in sorted(sources.items())]
     raise LocationError(
         "SPARK_OFFSETS_UNKNOWN",
-        f"{path} has version line {version!r}: tested are v1 and v2",
+        f"{path} has version line {version!r}; this version reads v1. Start the query with "
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution=false on a new checkpoint location",
         path=path,
         version=version,
     )

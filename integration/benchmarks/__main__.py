@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
@@ -55,6 +55,7 @@ def main() -> int:
         alone = statistics.median(source)
         table.add_row("source to noop", _rate(alone), f"bare loops {_rate(beside)}", f"{alone / beside:.2f}")
         two, plain = bench.small_batches("2pc-kafka"), bench.small_batches("plain-kafka")
+        two, plain = min(two, bench.small_batches("2pc-kafka")), min(plain, bench.small_batches("plain-kafka"))
         table.add_row(
             "micro-batch of 10 rows", f"{two:.0f} ms", f"without protocol {plain:.0f} ms", f"+{two - plain:.0f} ms"
         )
@@ -152,12 +153,13 @@ class Benchmark:
 
     def small_batches(self, sink: str) -> float:
         """Median milliseconds of a micro-batch of 10 rows."""
-        topic, target = f"small-{sink}", f"small-{sink}-out"
+        topic = f"small-{sink}-{time.monotonic_ns()}"
+        target = f"{topic}-out"
         self._cluster.create_topic(topic)
         self._cluster.create_topic(target)
         self._produce(topic, 10 * SMALL_BATCHES)
         progress = self._run(self._read(topic, 10), sink, target, topic)
-        return statistics.median(p["durationMs"]["triggerExecution"] for p in progress[10:])
+        return statistics.median(float(p["durationMs"]["triggerExecution"]) for p in progress[10:])
 
     def digest(self) -> float:
         """Microseconds a row of the digest over key and value."""
@@ -174,8 +176,8 @@ class Benchmark:
 
 
 def _rows_per_second(progress: list[dict[str, Any]]) -> float:
-    rows = sum(p["numInputRows"] for p in progress)
-    return rows / (sum(p["durationMs"]["triggerExecution"] for p in progress) / 1000)
+    rows = sum(int(p["numInputRows"]) for p in progress)
+    return rows / (sum(float(p["durationMs"]["triggerExecution"]) for p in progress) / 1000)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def _copy(
                 producer.poll(0.1)
                 rows = [row for row in rows if row.get("_error") is not None]
             open_rows += len(messages)
-            position = messages[-1].offset() + 1
+            position = (messages[-1].offset() or 0) + 1
             if open_rows >= PER_TRANSACTION or position >= end:
                 producer.commit_transaction()
                 total, open_rows = total + open_rows, 0

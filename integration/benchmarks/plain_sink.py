@@ -53,8 +53,8 @@ class PlainWriter(DataSourceStreamArrowWriter):
             producer.flush(30)
         return WriterCommitMessage()
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to commit: rows are visible."""
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing can be taken back."""
