@@ -6,6 +6,7 @@ How to read it: every line compares two things measured in this run, on this mac
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -57,7 +58,7 @@ def main() -> int:
         two, plain = bench.small_batches("2pc-kafka"), bench.small_batches("plain-kafka")
         two, plain = min(two, bench.small_batches("2pc-kafka")), min(plain, bench.small_batches("plain-kafka"))
         table.add_row(
-            "micro-batch of 10 rows", f"{two:.0f} ms", f"without protocol {plain:.0f} ms", f"+{two - plain:.0f} ms"
+            "micro-batch of 10 rows", f"{two:.0f} ms", f"without protocol {plain:.0f} ms", f"{two - plain:+.0f} ms"
         )
         price = bench.digest()
         table.add_row(
@@ -79,9 +80,11 @@ class Benchmark:
         self._cluster, self._folder, self._rows = cluster, folder, rows
         cluster.create_topic("input", partitions=PARTITIONS)
         self._produce("input", rows)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         self.spark = (
             SparkSession.builder.master(f"local[{PROCESSES}]")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.memory", "2g")
             .config("spark.sql.shuffle.partitions", "2")
             .getOrCreate()
