@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 __all__ = ["ProgressBoard"]
 
-LINE_SECONDS = 5.0
+LINE_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 
 

@@ -55,13 +55,14 @@ def run(chosen: argparse.Namespace) -> None:
         SparkSession.builder.master("local[2]")
         .appName("flights")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         # Half a minute of a JVM is not worth its second compiler. The rest keeps all files in the demo's folder.
         .config(
             "spark.driver.extraJavaOptions",
-            f"-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={chosen.scratch}",
+            f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={chosen.scratch}",
         )
         .config("spark.local.dir", chosen.scratch)
         .config("spark.sql.warehouse.dir", f"{chosen.scratch}/warehouse")
