@@ -1,0 +1,365 @@
+"""The order of the durable steps, one row of the protocol a test, on the real coordinator and journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.errors import (
+    AmbiguousOutcomeError,
+    FencedError,
+    JournalError,
+    LocationError,
+    ProtocolError,
+    ReplayMismatchError,
+    RetriableError,
+)
+from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
+from transactional.ledger import Ledger
+from transactional.metadata import Entry, EntryKind, decode, encode
+from transactional.recovery import SparkView
+from transactional.sink import HandleState, Options, Outcome, TransactionContext
+from transactional.testing import MemoryTransactions, RecordingSink
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class Query:
+    """One query on one journal and one store; `driver` starts it as another driver."""
+
+    def __init__(self, store: JournalStore | None = None) -> None:
+        self.journal_store = store or MemoryJournalStore()
+        self.transactions = MemoryTransactions()
+        self.committed = -1
+        self.sinks: list[RecordingSink] = []
+
+    def view(self, batch: int) -> SparkView:
+        return SparkView("q", "/place", batch, self.committed, [f"line {batch}"], [f"line {batch - 1}"])
+
+    def coordinator(self, batch: int, driver: str = "A") -> CheckpointCoordinator:
+        sink = RecordingSink(Options({"transactionalIdPrefix": "p"}), SCHEMA, self.transactions)
+        self.sinks.append(sink)
+        settings = RunSettings(driver, sink.name(), "options", "p")
+        return CheckpointCoordinator(Journal(self.journal_store), sink, settings, self.view(batch))
+
+    def plan(self, batch: int, driver: str = "A") -> TaskPlan:
+        return self.coordinator(batch, driver).plan()
+
+    def tasks(self, plan: TaskPlan, partitions: int = 2, row: int = 0) -> list[Acknowledgement | None]:
+        """What Spark's writer tasks do with the plan."""
+        return [self.task(plan, partition, row) for partition in range(partitions)]
+
+    def task(self, plan: TaskPlan, partition: int, row: int = 0) -> Acknowledgement:
+        drained = plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs)
+        handle = None
+        if not drained:
+            sink = self.sinks[-1]
+            context = TransactionContext("q", plan.batch, partition, partition, "p", "nonce")
+            number = sink.beginTransaction(context)
+            value = plan.batch * 10 + partition + row
+            sink.write(number, pa.record_batch([pa.array([value])], schema=SCHEMA))
+            handle = dict(sink.preCommit(number))
+        part = Part(partition, handle, 0 if drained else 1, 8, f"digest {row}")
+        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, part)
+
+    def commit(self, messages: Sequence[Acknowledgement | None], batch: int, driver: str = "A") -> None:
+        self.coordinator(batch, driver).commit(messages, batch)
+
+    def run(self, batch: int, driver: str = "A") -> None:
+        """One micro-batch without trouble."""
+        self.commit(self.tasks(self.plan(batch, driver)), batch, driver)
+        self.committed = batch
+
+    def rows(self) -> list[int]:
+        return sorted(row["n"] for row in self.transactions.rows())
+
+    def kinds(self) -> list[str]:
+        names = sorted(
+            (n for n in self.journal_store.names() if "snapshot" not in n), key=lambda n: int(n.split(".")[0])
+        )
+        return [decode(self.journal_store.read(name), name).kind for name in names]
+
+    def ledger(self) -> Ledger:
+        return Journal(self.journal_store).load()
+
+
+class CrashAt(MemoryJournalStore):
+    """Raises instead of the create of the entry kind that is armed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = ""
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self.armed and json.loads(data)["kind"] == self.armed:
+            raise KeyboardInterrupt(self.armed)
+        return super().create(name, data)
+
+
+def test_a_micro_batch_is_decided_before_its_first_handle_is_committed() -> None:
+    query = Query(CrashAt())
+    plan = query.plan(0)
+    messages = query.tasks(plan)
+    query.journal_store.armed = "decided"  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        query.commit(messages, 0)
+    assert query.rows() == []
+
+
+def test_a_decided_checkpoint_is_committed_by_the_next_planning_and_its_replay_drains() -> None:
+    query = Query(CrashAt())
+    messages = query.tasks(query.plan(0))
+    query.journal_store.armed = "settled"  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        query.commit(messages, 0)
+    query.journal_store.armed = ""  # type: ignore[attr-defined]
+    plan = query.plan(0, "B")
+    assert plan.mode is Mode.DRAIN
+    assert query.rows() == [0, 1]
+    query.commit(query.tasks(plan), 0, "B")
+    assert query.rows() == [0, 1]
+    assert query.kinds() == ["run", "mark", "decided", "run", "mark", "settled"]
+
+
+def test_abort_of_a_decided_micro_batch_changes_nothing() -> None:
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    query.commit(messages, 0)
+    query.coordinator(0).abort(messages, 0)
+    assert query.rows() == [0, 1]
+    assert EntryKind.ABORTED not in query.kinds()
+
+
+def test_abort_is_journalled_before_a_handle_is_aborted() -> None:
+    query = Query(CrashAt())
+    messages = query.tasks(query.plan(0))
+    query.journal_store.armed = "aborted"  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        query.coordinator(0).abort(messages, 0)
+    assert len(query.transactions.unfinished()) == 2
+
+
+def test_an_aborted_run_has_ended_and_its_micro_batch_is_written_again() -> None:
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    query.coordinator(0).abort(messages, 0)
+    assert query.transactions.unfinished() == []
+    with pytest.raises(FencedError, match="RUN_ENDED"):
+        query.commit(messages, 0)
+    query.run(0)
+    assert query.rows() == [0, 1]
+
+
+def test_the_driver_that_was_overtaken_neither_commits_nor_aborts_anything() -> None:
+    query = Query()
+    old = query.tasks(query.plan(0, "A"))
+    new = query.tasks(query.plan(0, "B"))
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        query.commit(old, 0, "A")
+    query.coordinator(0, "A").abort([None, None], 0)
+    query.coordinator(0, "A").abort(old, 0)
+    assert len(query.transactions.unfinished()) == 2
+    query.commit(new, 0, "B")
+    assert query.rows() == [0, 1]
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        query.plan(1, "A")
+    assert query.kinds()[-1] == EntryKind.FENCED
+
+
+def test_a_transaction_that_is_gone_at_the_look_is_not_decided() -> None:
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    query.transactions.expire(1)
+    with pytest.raises(RetriableError, match="HANDLE_NOT_ALIVE"):
+        query.commit(messages, 0)
+    assert EntryKind.DECIDED not in query.kinds()
+    query.coordinator(0).abort(messages, 0)
+    query.run(0)
+    assert query.rows() == [0, 1]
+
+
+def lost_after_decision(committed: Sequence[int]) -> Query:
+    """A decided micro-batch of two parts; those of `committed` were committed, the others expired, the driver died."""
+    query = Query(CrashAt())
+    messages = query.tasks(query.plan(0))
+    query.journal_store.armed = "settled"  # type: ignore[attr-defined]
+    outcomes = query.transactions
+    query.transactions = query.sinks[-1].store
+    for number in (1, 2):
+        if number not in committed:
+            outcomes.expire(number)
+    look = RecordingSink.inspect
+    RecordingSink.inspect = lambda self, handles: [HandleState(Outcome.PREPARED) for _ in handles]  # type: ignore[method-assign]
+    try:
+        with pytest.raises((KeyboardInterrupt, RetriableError)):
+            query.commit(messages, 0)
+    finally:
+        RecordingSink.inspect = look  # type: ignore[method-assign]
+    query.journal_store.armed = ""  # type: ignore[attr-defined]
+    return query
+
+
+def test_a_decision_of_which_nothing_was_committed_and_something_is_lost_is_void_and_written_anew() -> None:
+    query = lost_after_decision(committed=[])
+    plan = query.plan(0, "B")
+    assert (plan.mode, query.kinds()[-1]) == (Mode.WRITE, EntryKind.VOID)
+    query.commit(query.tasks(plan), 0, "B")
+    assert query.rows() == [0, 1]
+
+
+def test_the_lost_part_of_a_part_committed_decision_is_repaired_alone() -> None:
+    query = lost_after_decision(committed=[1])
+    plan = query.plan(0, "B")
+    assert plan.mode is Mode.REPAIR
+    assert set(plan.repairs) == {1}
+    query.commit(query.tasks(plan), 0, "B")
+    assert query.rows() == [0, 1]
+    assert query.kinds()[-3:] == [EntryKind.VERDICT, EntryKind.REPAIR, EntryKind.SETTLED]
+
+
+def test_a_repair_with_other_rows_is_refused_with_both_figures() -> None:
+    query = lost_after_decision(committed=[1])
+    plan = query.plan(0, "B")
+    with pytest.raises(ReplayMismatchError, match=r"digest 0.*digest 5"):
+        query.commit(query.tasks(plan, row=5), 0, "B")
+    assert query.rows() == [0]
+
+
+def test_a_repair_with_another_number_of_writer_tasks_is_refused() -> None:
+    query = lost_after_decision(committed=[1])
+    plan = query.plan(0, "B")
+    with pytest.raises(ReplayMismatchError, match="writer tasks was 2, is 3"):
+        query.commit(query.tasks(plan, partitions=3), 0, "B")
+
+
+def test_a_repair_that_was_journalled_is_committed_by_the_next_planning() -> None:
+    query = lost_after_decision(committed=[1])
+    messages = query.tasks(query.plan(0, "B"))
+    query.journal_store.armed = "settled"  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        query.commit(messages, 0, "B")
+    query.journal_store.armed = ""  # type: ignore[attr-defined]
+    assert query.plan(0, "C").mode is Mode.DRAIN
+    assert query.rows() == [0, 1]
+
+
+def test_an_unknown_outcome_stops_and_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = lost_after_decision(committed=[1])
+    unknown = lambda self, handles: [HandleState(Outcome.UNKNOWN, evidence="no marker") for _ in handles]  # noqa: E731
+    monkeypatch.setattr(RecordingSink, "inspect", unknown)
+    with pytest.raises(AmbiguousOutcomeError, match=r"no marker.*resolve"):
+        query.plan(0, "B")
+
+
+def test_acknowledgements_of_two_runs_are_refused() -> None:
+    query = Query()
+    old = query.tasks(query.plan(0, "A"))
+    new = query.tasks(query.plan(0, "B"))
+    with pytest.raises(ProtocolError, match="MIXED_RUNS"):
+        query.commit([old[0], new[1]], 0, "B")
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_micro_batch_that_the_journal_does_not_expect_stops_the_query(batch: int) -> None:
+    query = Query()
+    query.run(0)
+    query.run(1)
+    query.committed = batch - 1
+    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*adopt"):
+        query.plan(batch)
+
+
+def test_a_copied_location_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query()
+    query.run(0)
+    elsewhere = SparkView("q", "/copy", 1, 0, ["line 1"], ["line 0"])
+    monkeypatch.setattr(query, "view", lambda batch: elsewhere)
+    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*adopt"):
+        query.plan(1)
+
+
+def test_a_query_runs_on_over_snapshots_and_reads_a_bounded_number_of_files() -> None:
+    query = Query()
+    for batch in range(150):
+        query.run(batch)
+    assert len(query.journal_store.names()) < 200
+    assert query.ledger().accounted == 149
+    assert len(query.rows()) == 300
+
+
+# -- the journal --------------------------------------------------------------------------------------------------------
+
+RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "/l", "prefix": "p", "identity": {}}
+
+
+def append_runs(store: JournalStore, count: int) -> None:
+    for _ in range(count):
+        journal = Journal(store)
+        journal.load()
+        journal.append(EntryKind.RUN, RUN, lambda ledger: None)
+        journal.fold(every=4)
+
+
+def test_of_two_creates_of_one_number_on_a_local_disk_one_succeeds(tmp_path: Path) -> None:
+    store = LocalJournalStore(str(tmp_path / "log"))
+    assert store.create("1.json", b"first")
+    assert not store.create("1.json", b"second")
+    assert store.read("1.json") == b"first"
+    assert store.names() == ["1.json"]
+
+
+def test_a_create_that_wakes_up_after_its_number_was_folded_and_deleted_counts_for_nothing(tmp_path: Path) -> None:
+    store = LocalJournalStore(str(tmp_path / "log"))
+    late = Journal(store)
+    late.load()
+    append_runs(store, 12)
+    assert "1.json" not in store.names()
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        late.append(EntryKind.RUN, RUN, lambda ledger: None)
+    journal = Journal(store)
+    assert journal.load().position == 12
+
+
+class LostAnswer(MemoryJournalStore):
+    """Creates, or does not, and raises in either case."""
+
+    def __init__(self, creates: bool) -> None:
+        super().__init__()
+        self.creates = creates
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self.creates:
+            super().create(name, data)
+        raise OSError("connection reset")
+
+
+def test_a_create_whose_answer_was_lost_is_recognised_by_its_nonce() -> None:
+    journal = Journal(LostAnswer(creates=True))
+    assert journal.append(EntryKind.RUN, RUN, lambda ledger: None).number == 1
+
+
+def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
+    with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*1\.json"):
+        Journal(LostAnswer(creates=False)).append(EntryKind.RUN, RUN, lambda ledger: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "condition"),
+    [
+        (lambda data: data[:-20], "JOURNAL_ENTRY_TORN"),
+        (lambda data: data.replace(b'"driver":"d"', b'"driver":"e"'), "JOURNAL_ENTRY_CHANGED"),
+        (lambda data: data.replace(b'"format":1', b'"format":2'), "JOURNAL_FORMAT_UNKNOWN"),
+    ],
+)
+def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition: str) -> None:
+    data = encode(Entry(1, EntryKind.RUN, "n", 0, RUN))
+    assert decode(data, "1.json").body == RUN
+    with pytest.raises(JournalError, match=rf"{condition}.*1\.json"):
+        decode(change(data), "1.json")
