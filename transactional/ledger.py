@@ -125,7 +125,7 @@ class Ledger:
     @property
     def accounted(self) -> int:
         """The last micro-batch that is decided or prepared."""
-        return max(self.batches, default=self.base)
+        return max([self.base, *self.batches])
 
     def unsettled(self) -> list[CheckpointRecord]:
         """Decided checkpoints whose handles may not all be committed yet, oldest first."""
@@ -289,6 +289,7 @@ class Ledger:
         if body["drop"]:  # the unsettled entries are another location's, or about batches that Spark no longer has
             self.checkpoints = {k: c for k, c in self.checkpoints.items() if c.settled and max(c.batches) <= self.base}
             self.batches = {k: b for k, b in self.batches.items() if b.checkpoint in self.checkpoints}
+            self.voided = []
 
     def _trim(self) -> None:
         """Forget what no recovery needs."""

@@ -1,0 +1,212 @@
+"""A driver without Spark: the calls that Spark makes, in Spark's order, around the real host, coordinator and sink.
+
+It writes ``metadata``, ``offsets/N`` and ``commits/N`` as Spark does, plans each micro-batch with a new writer, runs its
+tasks on pickled copies of it, and commits or aborts with yet another. What it reads is the same at every replay.
+
+A death is an `InjectedFault` after which the driver does nothing more: no abort, no rollback. Its tasks live on as
+zombies, whose rows arrive nevertheless. ``python -m integration.engine`` runs one in a process that can be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import mock
+
+import pyarrow as pa
+
+from connector.kafka.offsets import Partition, SourceOffset
+from connector.kafka.sink import KafkaSink, KafkaTransaction
+from connector.spark import internals
+from connector.spark.host import HostedStreamWriter
+from integration.jobs import newest
+from transactional.barrier import BarrierKind, CheckpointBarrier
+from transactional.faults import InjectedFault
+from transactional.sink import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import WriterCommitMessage
+
+__all__ = ["SCHEMA", "Engine", "MortalSink", "Work"]
+
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string()), ("partition", pa.int32())])
+
+FLUSH_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a query does, however often it is started. Row values are 0 to batches * rows - 1.
+
+    Parameters
+    ----------
+    location : str
+        The checkpoint location.
+    options : Mapping[str, str]
+        Of the sink.
+    batches, rows, writers : int
+        Micro-batches, rows in each, and writer tasks. In each second micro-batch the last task has no row.
+    partitions : int
+        Of the output topic; every task with rows writes into all of them.
+    """
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    batches: int = 2
+    rows: int = 24
+    writers: int = 3
+    partitions: int = 1
+
+    @property
+    def expected(self) -> int:
+        """Rows in the end: their values are 0 to this, exclusive."""
+        return self.batches * self.rows
+
+    def values(self, batch: int, writer: int) -> range:
+        """Values of the rows that a task of the micro-batch has."""
+        busy = self.writers - 1 if batch % 2 and self.writers > 1 else self.writers
+        if writer >= busy:
+            return range(0)
+        first = batch * self.rows
+        return range(first + self.rows * writer // busy, first + self.rows * (writer + 1) // busy)
+
+    def task(self, batch: int, writer: int) -> Iterator[pa.RecordBatch]:
+        """A task's rows, in two Arrow batches."""
+        values = list(self.values(batch, writer))
+        for part in (values[: len(values) // 2], values[len(values) // 2 :]):
+            columns = {
+                "key": [f"key-{value}" for value in part],
+                "value": [str(value) for value in part],
+                "partition": [value % self.partitions for value in part],
+            }
+            yield pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+    def offset(self, batch: int) -> str:
+        """The source's line in ``offsets/<batch>``: every micro-batch ends with a barrier."""
+        source = Partition("input", 0)
+        barrier = CheckpointBarrier(batch + 1, BarrierKind.CHECKPOINT, 0)
+        return json.dumps(SourceOffset({source: (batch + 1) * self.rows}, {source: 0}, barrier).to_json())
+
+
+class MortalSink(KafkaSink):
+    """The Kafka sink, whose tasks can die: then nothing is rolled back, and their rows arrive all the same."""
+
+    dying: ClassVar[bool] = False
+    zombies: ClassVar[list[KafkaTransaction]] = []
+
+    def rollback(self, transaction: KafkaTransaction) -> None:
+        """Roll back, unless the task is dead."""
+        if not (MortalSink.dying and isinstance(sys.exc_info()[1], InjectedFault)):
+            super().rollback(transaction)
+            return
+        MortalSink.zombies.append(transaction)
+        assert transaction.producer is not None
+        assert transaction.producer.flush(FLUSH_SECONDS) == 0
+
+    @classmethod
+    def bury(cls) -> None:
+        """Drop the zombies."""
+        while cls.zombies:
+            cls.zombies.pop().drop()
+
+
+class Engine:
+    """One driver's life.
+
+    Parameters
+    ----------
+    work : Work
+    prepared : Callable[[int], None]
+        Called with each micro-batch's number when its tasks are done, before the commit.
+    """
+
+    def __init__(self, work: Work, prepared: Callable[[int], None] = lambda batch: None) -> None:
+        self.work = work
+        self._prepared = prepared
+        self._driver = f"driver-{uuid.uuid4().hex}"
+        self.attempt = 0
+        """Spark's task attempt id of the next task; starts at 0 in every driver."""
+
+    def run(self, batches: int | None = None, *, error: bool = False) -> None:
+        """Run micro-batches until so many are committed, all by default.
+
+        Parameters
+        ----------
+        batches : int, optional
+        error : bool
+            Whether an injected fault is an error, after which Spark aborts, or the death of the driver.
+        """
+        MortalSink.dying = not error
+        location = Path(self.work.location)
+        if not (location / "metadata").exists():
+            self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        last = self.work.batches if batches is None else batches
+        while (batch := self._next()) < last:
+            if newest(location, "offsets") < batch:
+                self._write(f"offsets/{batch}", f"v1\n{{}}\n{self.work.offset(batch)}\n")
+            self._micro_batch(batch, error)
+            self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}\n')
+
+    def _next(self) -> int:
+        return max(newest(self.work.location, "offsets"), newest(self.work.location, "commits") + 1)
+
+    def _micro_batch(self, batch: int, error: bool) -> None:
+        messages: list[WriterCommitMessage | None] = [None] * self.work.writers
+        with mock.patch.object(internals, "driver_identity", return_value=self._driver):
+            planned = self._writer()
+            planned.prepare(overwrite=False)
+            try:
+                for partition in range(self.work.writers):
+                    messages[partition] = self._task(planned, batch, partition)
+                self._prepared(batch)
+                self._writer().commit(messages, batch)
+            except Exception as problem:
+                if error or not isinstance(problem, InjectedFault):
+                    self._writer().abort(messages, batch)
+                raise
+
+    def _task(self, planned: HostedStreamWriter, batch: int, partition: int) -> WriterCommitMessage:
+        writer: HostedStreamWriter = pickle.loads(pickle.dumps(planned))
+        query = json.loads((Path(self.work.location) / "metadata").read_text())["id"]
+        attempt, self.attempt = self.attempt, self.attempt + 1
+        with mock.patch.object(internals, "task_batch", return_value=(query, batch, partition, attempt)):
+            message = writer.write(self.work.task(batch, partition))
+        copy: WriterCommitMessage = pickle.loads(pickle.dumps(message))
+        return copy
+
+    def _writer(self) -> HostedStreamWriter:
+        from pyspark.sql.types import StructType
+
+        schema = StructType().add("key", "string").add("value", "string").add("partition", "integer")
+        options = Options({**self.work.options, "checkpointLocation": self.work.location})
+        return HostedStreamWriter(MortalSink, options, schema)
+
+    def _write(self, name: str, text: str) -> None:
+        """Whole or not at all, as Spark writes its logs."""
+        path = Path(self.work.location) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+
+
+def main(description: str) -> None:
+    """Run the work to its end. An armed point kills the process."""
+    given: dict[str, Any] = json.loads(description)
+    Engine(Work(**given)).run()
+
+
+def command(work: Work) -> list[str]:
+    """The command line that runs the work in a process of its own."""
+    return [sys.executable, "-m", "integration.engine", json.dumps(asdict(replace(work, options=dict(work.options))))]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
