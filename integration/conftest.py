@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.broker import Cluster
+from integration.driver_process import Faults
+from transactional.faults import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,16 +34,32 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One small session for all tests that kill nothing."""
+def armed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's Python workers look for armed fault points."""
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture
+def faults(armed_folder: Path) -> Iterator[Faults]:
+    """Fault points of the session's workers, all inert at the beginning and in the end."""
+    found = Faults(armed_folder)
+    found.reset()
+    yield found
+    found.release()
+
+
+@pytest.fixture(scope="session")
+def spark(armed_folder: Path) -> Iterator[SparkSession]:
+    """One small session for all tests that kill no JVM. A task is tried twice, as on a cluster it is tried four times."""
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as environment:
         # Spark's Python processes take the first python3 of the PATH otherwise, and need not find this tree.
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+        environment.setenv(VARIABLE, str(armed_folder))
         session = (
-            SparkSession.builder.master("local[2]")
+            SparkSession.builder.master("local[2,2]")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.driver.memory", "1g")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from integration.file_sink import committed_rows, pending_files
-from integration.jobs import Job, newest
+from integration.jobs import JVM_OPTIONS, Job, newest
 from transactional import faults
 from transactional.journal import Journal, LocalJournalStore
 from transactional.ledger import Ledger
@@ -91,12 +91,18 @@ class Faults:
         (self.folder / f"{point}.resume").touch()
 
     def clear(self) -> None:
-        """Disarm everything, and let go on whoever pauses."""
+        """Disarm everything that has not fired."""
         for name in os.listdir(self.folder):
             if name.endswith((".fired", ".resume")):
                 continue
             with contextlib.suppress(FileNotFoundError):  # it fires just now
                 os.unlink(self.folder / name)
+
+    def release(self) -> None:
+        """Disarm everything, and let go on whoever pauses."""
+        self.clear()
+        for point in faults.POINTS:
+            self.resume(point)
 
     def reset(self) -> None:
         """As new; nobody may be pausing."""
@@ -145,7 +151,9 @@ class Place:
         """The journal's entries that are not folded, by number."""
         folder = self.location / "barrier" / "log"
         names = os.listdir(folder) if folder.is_dir() else []
-        numbers = sorted(int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit() and name.count(".") == 1)
+        numbers = sorted(
+            int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit() and name.count(".") == 1
+        )
         return [decode((folder / f"{number}.json").read_bytes(), f"{number}.json") for number in numbers]
 
     def kinds(self) -> list[str]:
@@ -225,10 +233,8 @@ class DriverProcess:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONPATH": root,
-            "SPARK_LOCAL_DIRS": "",
+            "SPARK_LAUNCHER_OPTS": JVM_OPTIONS,
         }
-        del environment["SPARK_LOCAL_DIRS"]  # a test that runs inside Spark's own environment must not hand its on
-        environment.pop("PYSPARK_GATEWAY_PORT", None)
         with log.open("w") as out, log.with_suffix(".err").open("w") as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "integration.jobs", *job.arguments()],
@@ -260,10 +266,10 @@ class DriverProcess:
             self.kill()
         return status
 
-    def wait_death(self, deadline: float = DEADLINE) -> None:
-        """Wait until a fault has killed the JVM (its Python driver ends with it), and make sure that nothing is left."""
-        process = self._running()
-        wait_until(lambda: process.poll() is not None or not self._java(), "death of the JVM", deadline, self._tail_late)
+    def wait_death(self, point: str, times: int = 1, deadline: float = DEADLINE) -> None:
+        """Wait until the point has fired and the JVM is gone, and make sure that nothing of the driver is left."""
+        self.wait_fired(point, times, deadline)
+        wait_until(lambda: not self._java(), f"death of the JVM at {point}", deadline)
         self.kill()
 
     def kill(self, spare: int | None = None) -> None:
@@ -280,19 +286,12 @@ class DriverProcess:
         process.wait()
         self._process = None
 
-    def wait_died(self) -> None:
-        """Alias for a driver whose end is expected, whatever its status."""
-        self.wait_exit()
-
     def _running(self) -> subprocess.Popen[str]:
         assert self._process is not None, "no driver was started"
         return self._process
 
     def _java(self) -> list[int]:
         return [pid for pid in _members(self._running().pid) if _name(pid) == "java"]
-
-    def _tail_late(self) -> str | None:
-        return None
 
     # -- what it says -----------------------------------------------------------------------------------------------
 

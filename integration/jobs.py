@@ -30,8 +30,13 @@ FAILED = 3
 LOOK_EVERY = 0.05
 """Seconds between two looks at the query: far below a micro-batch."""
 
-JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss2m"
-"""A driver lives for seconds here: it should start fast, not run fast."""
+TWO_HOSTS = "two-hosts"
+"""A master that is a cluster of two hosts with a core each."""
+
+JVM_OPTIONS = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss2m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""A driver lives for seconds here: it should start fast, not run fast. To verify Spark's classes takes half of a start."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def parse(arguments: Sequence[str]) -> Job:
     parser.add_argument("--batches", type=int, default=3, help="micro-batches with rows; then the query is stopped")
     parser.add_argument("--rows", type=int, default=10, help="rows per micro-batch")
     parser.add_argument("--writers", type=int, default=2, help="writer tasks")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--master", default="local[2]", help=f"as Spark's, or {TWO_HOSTS}")
     parser.add_argument("--trigger", default="0 seconds", help="a processing time, or availableNow")
     parser.add_argument("--restarts", type=int, default=0, help="times a failed query is started again in this session")
     parser.add_argument("--mode", default="append")
@@ -98,14 +103,41 @@ def build_session(job: Job) -> SparkSession:
         "spark.driver.extraJavaOptions": JVM_OPTIONS,
         "spark.executor.extraJavaOptions": JVM_OPTIONS,
         "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.codegen.wholeStage": "false",  # to compile plans takes longer than to run them here
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         **job.conf,
     }
-    builder = SparkSession.builder.master(job.master).appName(f"job {job.name}")
+    master = _start_hosts(settings, job) if job.master == TWO_HOSTS else job.master
+    builder = SparkSession.builder.master(master).appName(f"job {job.name}")
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _start_hosts(settings: dict[str, str], job: Job) -> str:
+    """Start a standalone cluster of two workers with a core each in the driver's JVM; returns its address.
+
+    `local-cluster` has one host, and Spark never runs a task's copies on one host: it speculates in vain there.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
+    jvm, gateway = SparkContext._jvm, SparkContext._gateway
+    assert jvm is not None
+    assert gateway is not None
+    conf = jvm.org.apache.spark.SparkConf(True)
+    deploy = jvm.org.apache.spark.deploy
+    port = deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, conf)._1().address().port()
+    address = gateway.new_array(jvm.java.lang.String, 1)
+    address[0] = f"spark://127.0.0.1:{port}"
+    folder = str(Path(job.location).parent / "hosts")
+    for number in (1, 2):
+        deploy.worker.Worker.startRpcEnvAndEndpoint(
+            f"127.0.0.{number}", 0, 0, 1, 1024, address, folder, jvm.scala.Some(number), conf, jvm.scala.Option.empty()
+        )
+    return str(address[0])
 
 
 def files(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
@@ -122,20 +154,30 @@ def files(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, st
     return frame, job.sink.get("format", FileSink.name()), {"path": job.output}
 
 
+def shuffled(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
+    """As `files`, with a shuffle before the writers: what an executor held is gone with it."""
+    frame, name, options = files(session, job)
+    return frame.repartition(job.writers, "value"), name, options
+
+
 def kafka(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
     """A topic -> a topic. Needs the options ``--source`` and ``--sink`` that the formats need."""
     frame = session.readStream.format("barrier-kafka").options(**job.source).load().select("key", "value")
     return frame, "2pc-kafka", {"topic": job.output}
 
 
-JOBS: dict[str, Callable[[SparkSession, Job], tuple[DataFrame, str, dict[str, str]]]] = {"files": files, "kafka": kafka}
+JOBS: dict[str, Callable[[SparkSession, Job], tuple[DataFrame, str, dict[str, str]]]] = {
+    "files": files,
+    "shuffled": shuffled,
+    "kafka": kafka,
+}
 
 
 def start(session: SparkSession, job: Job) -> StreamingQuery:
     """Start the job's query."""
     frame, name, options = JOBS[job.name](session, job)
     extra = {key: value for key, value in job.sink.items() if key != "format"}
-    writer = frame.writeStream.format(name).outputMode(job.mode)  # type: ignore[arg-type]
+    writer = frame.writeStream.format(name).outputMode(job.mode)
     writer = writer.option("checkpointLocation", job.location).options(**{**options, **extra})
     if job.trigger == "availableNow":
         return writer.trigger(availableNow=True).start()

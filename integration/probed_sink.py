@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from integration.file_sink import FileHandle, FileSink, FileTransaction
@@ -17,11 +18,11 @@ from transactional.sink import HandleState, RunMark, TransactionContext
 __all__ = ["ProbedFileSink", "calls", "gate"]
 
 ROLES = {
-    "pyspark.sql.worker.write_into_data_source": "planning",
-    "pyspark.sql.worker.python_streaming_sink_runner": "commit",
     "pyspark.worker": "task",
+    "pyspark.sql.worker.python_streaming_sink_runner": "commit",
+    "pyspark.sql.worker.write_into_data_source": "planning",  # in tasks, too: it made their function
 }
-"""Spark's entry module in the call stack tells whose call it is."""
+"""Spark's modules in the call stack tell whose call it is; the first of these that is there counts."""
 
 
 class ProbedFileSink(FileSink):
@@ -90,15 +91,14 @@ class ProbedFileSink(FileSink):
 
 
 def _role() -> str:
-    frame = sys._getframe()
+    names = set()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         spec = frame.f_globals.get("__spec__")
-        name = spec.name if module == "__main__" and spec is not None else module
-        if name in ROLES:
-            return ROLES[name]
-        frame = frame.f_back  # type: ignore[assignment]
-    return "unknown"
+        names.add(spec.name if module == "__main__" and spec is not None else module)
+        frame = frame.f_back
+    return next((role for module, role in ROLES.items() if module in names), "unknown")
 
 
 def calls(folder: Path) -> list[dict[str, Any]]:

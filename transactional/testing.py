@@ -158,6 +158,10 @@ class MemoryTransactions:
         numbers = [n for n in self._transactions if self._find(n).state in ("open", "prepared")]
         return [n for n in numbers if prefix in (None, self._transactions[n].prefix)]
 
+    def numbers(self) -> list[int]:
+        """All transactions that were ever begun."""
+        return list(self._transactions)
+
     def rows(self) -> list[dict[str, Any]]:
         """What a reader sees."""
         return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]

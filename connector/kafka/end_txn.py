@@ -11,13 +11,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
-from connector.kafka.admin import (
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    Description,
-    KafkaAdmin,
-    error_name,
-)
+from connector.kafka.admin import Description, KafkaAdmin
+from connector.kafka.connection import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, error_name
 from connector.kafka.partition_log import Ending, Witness, judge_by_log
 from transactional import faults
 from transactional.clock import Deadline

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypedDict
 
-from connector.kafka.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, error_name, topic_uuid
+from connector.kafka.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, topic_uuid
+from connector.kafka.connection import error_name
 from transactional.clock import Deadline
 
 __all__ = ["Ending", "Verdict", "Witness", "judge_by_log", "parse_control_key"]

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin, missing_right
+from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin
+from connector.kafka.connection import missing_right
 from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check_handle
 from connector.kafka.lanes import TransactionalId, choose_lane, run_id
 from connector.kafka.partition_log import Witness
 from connector.kafka.write_options import LONGEST_DEFAULT_TIMEOUT_MS, parse_write_options
-from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, serve, write_error
+from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, deliver, write_error
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import (
@@ -152,9 +152,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if transaction.producer is None:
             raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
         # Each row's own limit is the transaction's timeout: past it nothing is left in the queue.
-        limit = transaction.timeout_ms / 1000 + 5
-        waiting = serve(partial(transaction.producer.flush, limit))
-        transaction.deliveries.check()
+        limit = Deadline(transaction.timeout_ms / 1000 + 5, self._clock)
+        waiting = deliver(transaction.producer, transaction.deliveries, limit)
         if waiting:
             raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
         # An empty transaction does not exist at the broker; at-least-once has none.
@@ -278,8 +277,14 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 # Without it nobody can tell how a transaction ended whose id was initialised again.
                 raise missing_right("READ", f"topic {topic}")
             identity.update(topic=topic, topicId=found.topic_id)
+        settings: dict[str, Any] = {}
+        timeout_ms = int(DEFAULT_MESSAGE_SECONDS * 1000)
         if self._settings.exactly_once:
             self._check_timeout(admin)
+            timeout_ms = self._timeout_ms(admin)
+            settings = {"transactional.id": run_id(self._prefix()), "transaction.timeout.ms": timeout_ms}
+        # The client refuses wrong settings when it is made. This one is never initialised, so the broker learns nothing.
+        self._producer(KafkaTransaction(None, timeout_ms), settings)
         return identity
 
     def guardRun(self, mark: RunMark | None) -> RunMark:

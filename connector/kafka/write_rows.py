@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.admin import missing_right
+from connector.kafka.connection import missing_right
+from transactional.clock import Deadline
 from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import KafkaError, Message, Producer
 
-__all__ = ["COLUMNS", "Deliveries", "RowWriter", "check_columns", "serve", "write_error"]
+__all__ = ["COLUMNS", "Deliveries", "RowWriter", "check_columns", "deliver", "serve", "write_error"]
 
 COLUMNS: Final[Mapping[str, str]] = {
     "value": "string or binary",
@@ -36,6 +38,9 @@ DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's queue.buffering.max.messages."""
 
 POLL_SECONDS: Final = 0.02
+
+FLUSH_SECONDS: Final = 0.25
+"""Between two looks at refused rows while the queue empties."""
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
@@ -141,10 +146,11 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
     return RetriableError("WRITE_FAILED", f"Rows could not be written to {place}: {name}, {error.str()}.", **told)
 
 
-def serve(call: Callable[[], int]) -> int:
+def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
     """Call poll or flush of a producer, and make an error of ours of a fatal one.
 
-    confluent-kafka raises it in the middle of the rows' reports, which then fail with SystemError around it.
+    confluent-kafka raises it in the middle of the rows' reports. These fail with SystemError around it, or lose it, and
+    what is left is a SystemError without a cause; then the reports say why.
     """
     from confluent_kafka import KafkaException
 
@@ -152,9 +158,34 @@ def serve(call: Callable[[], int]) -> int:
         return call()
     except (KafkaException, SystemError) as problem:
         cause = problem if isinstance(problem, KafkaException) else problem.__cause__
-        if not isinstance(cause, KafkaException):
-            raise
-        raise write_error(cause.args[0], None, None, 0) from None
+        if isinstance(cause, KafkaException):
+            raise write_error(cause.args[0], None, None, 0) from None
+        with contextlib.suppress(KafkaException, SystemError):
+            call()  # The reports that the first call did not come to.
+        deliveries.check()
+        raise RetriableError(
+            "WRITE_FAILED", f"The task's producer failed for good, and its client lost the reason ({problem})."
+        ) from problem
+
+
+def deliver(producer: Producer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
+    """Wait until every queued row is delivered; returns how many are not when the deadline has passed.
+
+    In steps, because librdkafka sends nothing more of a transaction once a row of it was refused: what is queued behind
+    that row would be waited for until its own timeout.
+    """
+    while True:
+        waiting = serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
+        deliveries.check()
+        if not waiting or (deadline is not None and deadline.passed()):
+            return waiting
+
+
+def _raise_cause(error: KafkaError, producer: Producer, deliveries: Deliveries) -> None:
+    """Raise why a producer has failed for good: the reports of its earlier rows know it, the refused call does not."""
+    if error.name() in CONSEQUENCES:
+        serve(lambda: producer.poll(0), deliveries)
+        deliveries.check()
 
 
 class RowWriter:
@@ -179,7 +210,7 @@ class RowWriter:
     def write(self, producer: Producer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
         """Queue a batch's rows; returns before they are delivered."""
         for chunk in self._chunks(batch):
-            self._make_room(producer, chunk)
+            self._make_room(producer, chunk, deliveries)
             values, keys = _as_bytes(chunk, "value"), _as_bytes(chunk, "key")
             if self._needs_rows(chunk):
                 self._write_rows(producer, chunk, values, keys, deliveries)
@@ -189,7 +220,7 @@ class RowWriter:
                 for topic, places in self._by_topic(chunk).items():
                     chosen = [values[i] for i in places], [keys[i] for i in places]
                     self._write_batch(producer, topic, *chosen, deliveries)
-            serve(lambda: producer.poll(0))
+            serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -198,14 +229,15 @@ class RowWriter:
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
-    def _make_room(self, producer: Producer, chunk: pa.RecordBatch) -> None:
+    def _make_room(self, producer: Producer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
         # A queue that is full drops rows out of the middle of a batch call, and their order with them.
         room = self._queue_rows - chunk.num_rows
         while len(producer) > room:
-            serve(lambda: producer.poll(POLL_SECONDS))
+            serve(lambda: producer.poll(POLL_SECONDS), deliveries)
+            deliveries.check()
         self._bytes_since_empty += chunk.nbytes
         if self._bytes_since_empty > QUEUED_BYTES:
-            serve(producer.flush)
+            deliver(producer, deliveries)
             self._bytes_since_empty = chunk.nbytes
 
     def _needs_rows(self, chunk: pa.RecordBatch) -> bool:
@@ -224,10 +256,11 @@ class RowWriter:
         try:
             queued = producer.produce_batch(topic, messages)
         except KafkaException as problem:
+            _raise_cause(problem.args[0], producer, deliveries)
             raise write_error(problem.args[0], topic, None, 0) from None
         if queued < len(messages):
             # A producer that has failed for good takes nothing and says nothing here.
-            serve(lambda: producer.poll(0))
+            serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
             if refused is None:
@@ -266,9 +299,10 @@ class RowWriter:
                         producer.produce(to, **row)
                         break
                     except BufferError:
-                        serve(lambda: producer.poll(POLL_SECONDS))
+                        serve(lambda: producer.poll(POLL_SECONDS), deliveries)
                         deliveries.check()
             except KafkaException as problem:
+                _raise_cause(problem.args[0], producer, deliveries)
                 size = len(value or b"") + len(key or b"")
                 raise write_error(problem.args[0], to, partition, size) from None
 

@@ -5,7 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.kafka.write_rows import CHUNK_ROWS, Deliveries, RowWriter, check_columns, write_error
+from connector.kafka.write_rows import (
+    CHUNK_ROWS,
+    Deliveries,
+    RowWriter,
+    check_columns,
+    deliver,
+    serve,
+    write_error,
+)
 from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -27,8 +35,8 @@ class FakeProducer:
         self._queued = 0
         return 0
 
-    def flush(self) -> int:
-        return self.poll(0)
+    def flush(self, timeout: float) -> int:
+        return self.poll(timeout)
 
     def _take(self, rows: int) -> None:
         self._queued += rows
@@ -208,3 +216,33 @@ def test_the_first_cause_counts_and_of_a_refused_batch_the_largest_row() -> None
         deliveries.report(FakeError(name), FakeMessage(b"x" * size))  # type: ignore[arg-type]
     with pytest.raises(RowRefusedError, match=r"50 bytes for out \[3\]"):
         deliveries.check()
+
+
+@pytest.mark.parametrize(("reported", "told"), [("INVALID_PRODUCER_EPOCH", "LANE_TAKEN"), (None, "WRITE_FAILED")])
+def test_a_fatal_error_whose_reason_the_client_loses_is_an_error_of_ours(reported: str | None, told: str) -> None:
+    deliveries = Deliveries()
+    calls = 0
+
+    def poll() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise SystemError("<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception")
+        if reported is not None:
+            deliveries.report(FakeError(reported), FakeMessage(b"x"))  # type: ignore[arg-type]
+        return 0
+
+    with pytest.raises(RetriableError, match=told):
+        serve(poll, deliveries)
+
+
+def test_a_refused_row_ends_the_wait_for_the_rows_behind_it() -> None:
+    deliveries = Deliveries()
+
+    class Stuck(FakeProducer):
+        def flush(self, timeout: float) -> int:
+            deliveries.report(FakeError("MSG_SIZE_TOO_LARGE"), FakeMessage(b"x"))  # type: ignore[arg-type]
+            return 7
+
+    with pytest.raises(RowRefusedError, match="ROW_TOO_LARGE"):
+        deliver(Stuck(), deliveries)  # type: ignore[arg-type]

@@ -1,0 +1,286 @@
+"""Bad input through Spark itself: the error names the option and the way out, before a row is read or written."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from pyspark.errors import StreamingQueryException
+
+import connector
+from integration.broker import Cluster
+from integration.topic_output import TopicOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SECONDS = 60.0
+ROW_WAS_READ = "a row was read"
+UNREACHABLE = "127.0.0.1:1"
+"""Nobody listens there."""
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    connector.register(spark)
+    return spark
+
+
+@pytest.fixture(scope="module")
+def never(kafka: Cluster) -> Iterator[str]:
+    """Return a topic into which nothing may ever be written."""
+    topic = "bad-input-never"
+    kafka.create_topic(topic, partitions=2)
+    yield topic
+    assert_empty(kafka, topic)
+
+
+def assert_empty(kafka: Cluster, topic: str) -> None:
+    """Nothing was ever written: no row, not even one that was aborted."""
+    assert set(TopicOutput(kafka.bootstrap_servers, topic, "").ends(IsolationLevel.READ_UNCOMMITTED).values()) == {0}
+
+
+def numbers(session: SparkSession, rows: int = 5) -> DataFrame:
+    return session.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+
+
+def unreadable(session: SparkSession, *columns: str) -> DataFrame:
+    """Rows whose value can't be made: a query that reads one fails with that instead of what is expected."""
+    trap = f"IF(value >= 0, raise_error('{ROW_WAS_READ}'), 'x')"
+    frame = numbers(session).selectExpr(f"{trap} AS trap", "value AS number")
+    return frame.selectExpr(*(columns or ("trap AS value",)))
+
+
+def start(frame: DataFrame, options: Mapping[str, str | None], mode: str = "append") -> StreamingQuery:
+    given = {key: value for key, value in options.items() if value is not None}
+    return frame.writeStream.format("2pc-kafka").outputMode(mode).options(**given).start()
+
+
+def failure(query: StreamingQuery) -> str:
+    """Wait until the query fails; what it says."""
+    try:
+        with pytest.raises(StreamingQueryException) as failed:
+            query.awaitTermination(int(SECONDS))
+    finally:
+        query.stop()
+    return str(failed.value)
+
+
+def assert_told(told: str, *parts: str) -> None:
+    assert f"] {ROW_WAS_READ}" not in told  # the query's plan in the message has the text, too
+    assert re.search(".*".join(parts), told, re.DOTALL), told
+
+
+def valid(kafka: Cluster, topic: str | None, location: Path, **more: str | None) -> dict[str, str | None]:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic, "checkpointLocation": str(location)}
+    return {**options, **more}
+
+
+# -- source ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"kafka.bootstrap.servers": None}, ["MISSING_OPTION", r"kafka\.bootstrap\.servers", "host:port"]),
+        ({"subscribe": None}, ["MISSING_OPTION", "subscribe"]),
+        ({"subscribe": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "subscribe", "Check the name"]),
+        ({"subscirbe": "x"}, ["UNKNOWN_OPTION", "subscirbe", "did you mean subscribe"]),
+        ({"startingOffsets": "first"}, ["INVALID_OPTION", "startingOffsets", "earliest"]),
+        ({"kafka.transactional.id": "x"}, ["FORBIDDEN_OPTION", r"kafka\.transactional\.id", "writes nothing"]),
+        ({"kafka.enable.auto.commit": "true"}, ["FORBIDDEN_OPTION", r"kafka\.enable\.auto\.commit", "checkpoint"]),
+        ({"kafka.value.deserializer": "x"}, ["FORBIDDEN_OPTION", r"kafka\.value\.deserializer", "cast or parse"]),
+        ({"kafka.group.instance.id": "x"}, ["FORBIDDEN_OPTION", r"kafka\.group\.instance\.id", "joins no group"]),
+    ],
+)
+def test_the_source_refuses_it_at_load(
+    kafka: Cluster, session: SparkSession, never: str, wrong: dict[str, str | None], told: list[str]
+) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": never, **wrong}
+    given = {key: value for key, value in options.items() if value is not None}
+    with pytest.raises(Exception, match="(?s)" + ".*".join(told)):
+        session.readStream.format("barrier-kafka").options(**given).load()
+
+
+# -- sink: refused at the first planning ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"kafka.bootstrap.servers": None}, ["MISSING_OPTION", r"kafka\.bootstrap\.servers", "host:port"]),
+        ({"topic": "no-such-topic"}, ["UNKNOWN_TOPIC", "no-such-topic", "option topic", "create it"]),
+        ({"topic": None}, ["MISSING_TOPIC", r"\.option\('topic', \.\.\.\)", "column topic"]),
+        ({"transactionIdPrefix": "x"}, ["UNKNOWN_OPTION", "transactionidprefix", "did you mean transactionalIdPrefix"]),
+        ({"deliveryGuarantee": "most"}, ["INVALID_OPTION", "deliveryGuarantee", "exactly-once or at-least-once"]),
+        ({"kafka.transactional.id": "x"}, ["FORBIDDEN_OPTION", r"kafka\.transactional\.id", "transactionalIdPrefix"]),
+        ({"kafka.enable.auto.commit": "true"}, ["FORBIDDEN_OPTION", r"kafka\.enable\.auto\.commit", "reads nothing"]),
+        ({"kafka.enable.idempotence": "false"}, ["FORBIDDEN_OPTION", r"kafka\.enable\.idempotence", "need true"]),
+        ({"kafka.acks": "1"}, ["FORBIDDEN_OPTION", r"kafka\.acks", "need all"]),
+        ({"kafka.key.serializer": "x"}, ["FORBIDDEN_OPTION", r"kafka\.key\.serializer", "cast or parse"]),
+        (
+            {"kafka.message.timeout.ms": "1"},
+            ["FORBIDDEN_OPTION", r"kafka\.message\.timeout\.ms", "transaction.timeout"],
+        ),
+        ({"kafka.bogus.setting": "1"}, ["INVALID_OPTION", r"bogus\.setting"]),
+        ({"kafka.transaction.timeout.ms": "900001"}, ["900001", r"transaction\.max\.timeout\.ms=900000", "lower the"]),
+    ],
+)
+def test_the_sink_refuses_the_option_before_a_row_is_read(
+    kafka: Cluster, session: SparkSession, never: str, tmp_path: Path, wrong: dict[str, str | None], told: list[str]
+) -> None:
+    options = {**valid(kafka, never, tmp_path / "location"), **wrong}
+    assert_told(failure(start(unreadable(session), options)), *told)
+    assert_empty(kafka, never)
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (["trap AS key"], ["MISSING_COLUMN", "needs a column value", "have key", "to_json"]),
+        (["trap AS value", "number"], ["UNKNOWN_COLUMN", "number", "drop them"]),
+        (["trap AS key", "number AS value"], ["WRONG_COLUMN_TYPE", "value is int64", "string or binary", "Cast it"]),
+        (["trap AS value", "1.5D AS key"], ["WRONG_COLUMN_TYPE", "key is double", "string or binary", "Cast it"]),
+        (["trap AS value", "'1' AS partition"], ["WRONG_COLUMN_TYPE", "partition is string", "must be int", "Cast it"]),
+        (
+            ["trap AS value", "array('x') AS headers"],
+            ["WRONG_COLUMN_TYPE", "headers is list", "array<struct", "Cast it"],
+        ),
+        (["trap AS value", "number AS topic"], ["WRONG_COLUMN_TYPE", "topic is int64", "must be string", "Cast it"]),
+    ],
+)
+def test_the_sink_refuses_the_columns_before_a_row_is_read(
+    kafka: Cluster, session: SparkSession, never: str, tmp_path: Path, columns: list[str], told: list[str]
+) -> None:
+    query = start(unreadable(session, *columns), valid(kafka, never, tmp_path / "location"))
+    assert_told(failure(query), *told)
+    assert_empty(kafka, never)
+
+
+def test_a_checkpoint_location_that_only_the_session_sets_is_refused_with_the_way_out(
+    kafka: Cluster, session: SparkSession, never: str, tmp_path: Path
+) -> None:
+    session.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "locations"))
+    try:
+        query = start(unreadable(session), {**valid(kafka, never, tmp_path), "checkpointLocation": None})
+        told = failure(query)
+    finally:
+        session.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert_told(told, "MISSING_OPTION", r'\.option\("checkpointLocation", \.\.\.\)', r"on the writer itself")
+    assert_empty(kafka, never)
+
+
+def test_no_checkpoint_location_at_all_is_refused_by_name(
+    kafka: Cluster, session: SparkSession, never: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=r'option\("checkpointLocation"'):
+        start(unreadable(session), {**valid(kafka, never, tmp_path), "checkpointLocation": None})
+
+
+def test_complete_mode_is_refused_by_name(kafka: Cluster, session: SparkSession, never: str, tmp_path: Path) -> None:
+    counts = unreadable(session, "trap").groupBy("trap").count().selectExpr("CAST(count AS STRING) AS value")
+    told = failure(start(counts, valid(kafka, never, tmp_path), mode="complete"))
+    assert_told(told, "OUTPUT_MODE", r'outputMode\("complete"\)', "2pc-kafka", r'outputMode\("append"\)')
+    assert_empty(kafka, never)
+
+
+def test_a_batch_write_is_refused_by_name(kafka: Cluster, session: SparkSession, never: str) -> None:
+    frame = session.range(3).selectExpr(f"IF(id >= 0, raise_error('{ROW_WAS_READ}'), 'x') AS value")
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": never}
+    with pytest.raises(Exception, match=r"(?s)BATCH_WRITE.*2pc-kafka.*use df\.writeStream"):
+        frame.write.format("2pc-kafka").mode("append").options(**options).save()
+    assert_empty(kafka, never)
+
+
+@pytest.mark.slow
+def test_brokers_that_the_sink_cannot_reach_are_refused_within_30_seconds(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    options = {"kafka.bootstrap.servers": UNREACHABLE, "topic": "t", "checkpointLocation": str(tmp_path)}
+    began = time.monotonic()
+    told = failure(start(unreadable(session), options))
+    assert time.monotonic() - began < 30
+    assert_told(told, "BROKERS_UNREACHABLE", r"127\.0\.0\.1:1", "Check the addresses")
+
+
+# -- while it runs --------------------------------------------------------------------------------------------------
+
+
+def test_of_two_live_queries_with_one_prefix_the_fenced_one_stops_and_says_so(
+    kafka: Cluster, session: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    source = f"{topic_name}-in"
+    for topic in (source, topic_name):
+        kafka.create_topic(topic)
+    read = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": source, "startingOffsets": "earliest"}
+    rows = session.readStream.format("barrier-kafka").options(**read).load().select("value")
+    options = {"transactionalIdPrefix": topic_name}
+    produce(kafka, source, "1")
+    first = start(rows, valid(kafka, topic_name, tmp_path / "first", **options))
+    second = None
+    try:
+        first.processAllAvailable()
+        second = start(rows, valid(kafka, topic_name, tmp_path / "second", **options))
+        second.processAllAvailable()
+        produce(kafka, source, "2")
+        assert_told(failure(first), "PREFIX_TAKEN", f"transactionalIdPrefix '{topic_name}'", "its own prefix")
+        second.processAllAvailable()
+        assert second.isActive
+    finally:
+        first.stop()
+        if second is not None:
+            second.stop()
+    seen = TopicOutput(kafka.bootstrap_servers, topic_name, topic_name).rows()
+    assert seen == {1: 2, 2: 1}, "each query copies the topic: the first until it is fenced"
+
+
+def test_a_row_that_is_too_large_fails_its_batch_with_size_and_partition(
+    kafka: Cluster, session: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    rows = numbers(session, rows=8).selectExpr(
+        "IF(value = 5, repeat('x', 2000000), 'small') AS value", "CAST(value % 2 AS INT) AS partition"
+    )
+    told = failure(start(rows, valid(kafka, topic_name, tmp_path)))
+    assert_told(told, "ROW_TOO_LARGE", "2000000 bytes", rf"{re.escape(topic_name)} \[1\]", r"max\.message\.bytes")
+    output = TopicOutput(kafka.bootstrap_servers, topic_name, "")
+    assert output.rows() == {}
+    assert output.held_back() == {}
+
+
+def test_a_null_value_is_a_tombstone(kafka: Cluster, session: SparkSession, topic_name: str, tmp_path: Path) -> None:
+    kafka.create_topic(topic_name)
+    rows = numbers(session, rows=1).selectExpr("'deleted' AS key", "CAST(NULL AS STRING) AS value")
+    query = start(rows, valid(kafka, topic_name, tmp_path))
+    try:
+        found = first_row(kafka, topic_name)
+    finally:
+        query.stop()
+    assert (found.key(), found.value()) == (b"deleted", None)
+
+
+def produce(kafka: Cluster, topic: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, value.encode())
+    assert producer.flush(SECONDS) == 0
+
+
+def first_row(kafka: Cluster, topic: str) -> Any:
+    """Wait for a topic's first row."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    deadline = time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                return message
+    finally:
+        consumer.close()
+    raise AssertionError(f"{topic} has no row after {SECONDS} s")

@@ -1,0 +1,33 @@
+"""The Kafka sink keeps the contract of every sink, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from connector.kafka.sink import KafkaSink
+from integration.broker import Cluster
+from integration.topic_output import TopicOutput
+from transactional.sink import Options
+from transactional.testing import SinkConformance
+
+
+class TestKafkaSink(SinkConformance):
+    sink_type = KafkaSink
+
+    @pytest.fixture
+    def sink_options(self, kafka: Cluster, topic_name: str) -> Mapping[str, str]:
+        kafka.create_topic(topic_name, partitions=2)
+        return {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic_name}
+
+    def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+        return sorted(output_of(options).rows().elements())
+
+    def unfinished(self, options: Mapping[str, str]) -> int:
+        return len(output_of(options).open_transactions())
+
+
+def output_of(options: Mapping[str, str]) -> TopicOutput:
+    given = Options(options)
+    return TopicOutput(given["kafka.bootstrap.servers"], given["topic"], given["transactionalIdPrefix"])

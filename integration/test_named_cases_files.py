@@ -1,0 +1,414 @@
+"""The cases that broke this design on paper, each by name, on the file sink."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from connector.spark.host import data_source_for
+from integration.driver_process import DEADLINE, DriverProcess, Faults, FolderOutput, Place, wait_until
+from integration.file_sink import FileSink, committed_rows, pending_files
+from integration.jobs import TWO_HOSTS, Job
+from integration.live_query import LiveQuery
+from integration.probed_sink import ProbedFileSink, calls, gate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROBED = {"format": ProbedFileSink.name()}
+
+
+def folder_of(query: LiveQuery | DriverProcess) -> Path:
+    assert isinstance(query.place.output, FolderOutput)
+    return query.place.output.folder
+
+
+def aborted_files(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder / "aborted"))
+
+
+# -- who calls what, where ------------------------------------------------------------------------------------------
+
+
+def test_recovery_never_runs_in_the_commit_process_and_a_sweep_there_only_after_the_outcome(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("commit.one", "raise")  # leaves something to recover
+    with LiveQuery(spark, tmp_path, Job("", "", sink=PROBED)) as query:
+        errors = query.finish(restarts=1)
+        assert len(errors) == 1
+        said = calls(folder_of(query))
+    planning = [call for call in said if call["role"] == "planning"]
+    commit = [call for call in said if call["role"] == "commit"]
+    assert {call["role"] for call in said} == {"planning", "commit", "task"}
+    assert {call["call"] for call in commit} == {"inspect", "commit", "abortLingering"}
+    assert {call["pid"] for call in planning}.isdisjoint({call["pid"] for call in commit})
+    assert "recoverAndCommit" in {call["call"] for call in planning}
+    for before, sweep in itertools.pairwise(commit):
+        if sweep["call"] == "abortLingering":
+            assert before["call"] in ("commit", "abortLingering"), "a sweep between a look and its decision"
+    first_commit = said.index(next(call for call in said if call["role"] == "commit"))
+    assert said[first_commit]["call"] == "inspect", "the commit process begins with the look, whatever it is built for"
+    assert sum(call["found"] for call in said if call["call"] == "abortLingering") == 0, "something prepared was swept"
+
+
+def test_a_no_data_micro_batch_of_a_watermark_that_emits_rows_is_not_taken_for_decided(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    from pyspark.sql.functions import window
+
+    spark.dataSource.register(data_source_for(FileSink))
+    (tmp_path / "input").mkdir()
+
+    def feed(number: int, times: list[str]) -> None:
+        lines = "".join(json.dumps({"time": f"2024-01-01 {time}"}) + "\n" for time in times)
+        (tmp_path / f"{number}.json").write_text(lines)
+        (tmp_path / f"{number}.json").rename(tmp_path / "input" / f"{number}.json")
+
+    def begin() -> Any:
+        stream = spark.readStream.schema("time timestamp").json(str(tmp_path / "input"))
+        counts = stream.withWatermark("time", "1 second").groupBy(window("time", "10 seconds")).count()
+        writer = counts.selectExpr("cast(window.start as string) as start", "count").writeStream.format(FileSink.name())
+        return writer.options(checkpointLocation=str(tmp_path / "cp"), path=str(tmp_path / "out")).start()
+
+    def counted() -> Counter[str]:
+        return Counter({row["start"]: row["count"] for row in committed_rows(tmp_path / "out")})
+
+    place = Place(tmp_path / "cp", FolderOutput(tmp_path / "out"))
+    feed(0, ["10:00:01", "10:00:02", "10:00:15"])
+    faults.arm("commit.called", "pause")
+    query = begin()
+    wait_until(lambda: faults.fired("commit.called"), "the first commit")
+    faults.arm("decision.written", "raise", times=1)  # in micro-batch 0, which emits nothing,
+    faults.resume("commit.called")
+    wait_until(lambda: not query.isActive, "failure of micro-batch 0")
+    faults.arm("commit.one", "raise")  # and in the no-data micro-batch, which emits the first window
+    query = begin()
+    wait_until(lambda: not query.isActive, "failure of the no-data micro-batch")
+    lines = [(tmp_path / "cp" / "offsets" / name).read_text().splitlines()[2:] for name in ("0", "1")]
+    assert lines[0] == lines[1], "micro-batch 1 was to have no data"
+    query = begin()
+    try:
+        wait_until(
+            lambda: place.committed() >= 1,
+            "commits/1",
+            alive=lambda: None if query.isActive else str(query.exception()),
+        )
+        assert counted() == {"2024-01-01 10:00:00": 2}
+        feed(1, ["10:00:31"])
+        wait_until(lambda: len(counted()) >= 2, "the second window", alive=lambda: None if query.isActive else "dead")
+    finally:
+        query.stop()
+    assert counted() == {"2024-01-01 10:00:00": 2, "2024-01-01 10:00:10": 1}
+    assert len(committed_rows(tmp_path / "out")) == 2
+    assert place.output.open_transactions() == []
+
+
+# -- two drivers ----------------------------------------------------------------------------------------------------
+
+
+def test_of_two_drivers_the_one_paused_before_its_decision_is_fenced_and_the_other_wins(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("commit.looked", "pause")
+    with LiveQuery(spark, tmp_path) as first, DriverProcess(tmp_path / "second", first.job) as second:
+        first.start()
+        wait_until(lambda: faults.fired("commit.looked"), "the first driver before its decision")
+        stale = pending_files(folder_of(first))
+        assert len(stale) == 2
+        second.faults.arm("settled.written", "pause")
+        second.start()
+        second.wait_fired("settled.written")
+        assert aborted_files(folder_of(first)) == stale, "the second driver's sweep ends what the first prepared"
+        faults.resume("commit.looked")
+        error = first.wait_failed()
+        assert "RUN_SUPERSEDED" in error
+        assert first.place.kinds().count("decided") == 1
+        first.place.check_partial(first.expected)
+        second.faults.resume("settled.written")
+        assert second.wait_exit() == 0, second.tail()
+        second.place.check_whole(second.expected)
+        # Starting it again is a new run: it takes over what the other has left.
+        first.finish(batches=second.job.batches)
+
+
+def test_the_abort_of_a_fenced_driver_without_messages_touches_nothing_of_the_new_run(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("task.written", "pause", times=2)
+    with LiveQuery(spark, tmp_path) as first, DriverProcess(tmp_path / "second", first.job) as second:
+        first.start()
+        wait_until(lambda: len(faults.fired("task.written")) == 2, "both tasks of the first driver")
+        second.faults.arm("commit.looked", "pause")
+        second.start()
+        second.wait_fired("commit.looked")
+        prepared = pending_files(folder_of(first))
+        entries = first.place.kinds()
+        assert len(prepared) == 2
+        first.stop()  # abort([None, None])
+        assert pending_files(folder_of(first)) == prepared
+        assert first.place.kinds() == entries, "the fenced driver has written into the journal"
+        second.faults.resume("commit.looked")
+        assert second.wait_exit() == 0, second.tail()
+        second.place.check_whole(second.expected)
+
+
+def test_what_a_zombie_task_of_a_dead_driver_begins_late_is_swept_and_never_seen(tmp_path: Path) -> None:
+    with DriverProcess(tmp_path, Job("", "", sink=PROBED)) as driver:
+        opened = gate(folder_of(driver))
+        driver.start()
+        taken = opened.with_name("begin.taken")
+        wait_until(lambda: taken.exists() and taken.read_text(), "a task at the gate")
+        zombie = int(taken.read_text())
+        driver.kill(spare=zombie)
+        driver.faults.arm("commit.looked", "pause")
+        driver.start()
+        driver.wait_fired("commit.looked")
+        prepared = pending_files(folder_of(driver))
+        opened.touch()
+        late = set(
+            wait_until(lambda: set(pending_files(folder_of(driver))) - set(prepared), "the zombie's transaction")
+        )
+        wait_until(lambda: not Path(f"/proc/{zombie}").exists(), "end of the zombie, whose JVM is gone")
+        driver.faults.resume("commit.looked")
+        assert driver.wait_exit() == 0, driver.tail()
+        driver.place.check_whole(driver.expected)
+        assert late <= set(aborted_files(folder_of(driver)))
+
+
+# -- the location ---------------------------------------------------------------------------------------------------
+
+
+def run_three(spark: SparkSession, folder: Path) -> LiveQuery:
+    query = LiveQuery(spark, folder)
+    query.finish()
+    return query
+
+
+def test_a_copied_location_is_refused_and_the_way_out_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    origin = run_three(spark, tmp_path)
+    shutil.copytree(origin.job.location, tmp_path / "copy")
+    with LiveQuery(spark, tmp_path, replace(origin.job, location=str(tmp_path / "copy"))) as copy:
+        error = copy.start().wait_failed()
+    assert "LOCATION_MOVED" in error
+    assert "adopt" in error
+    origin.place.check_whole(origin.expected)
+
+
+def test_a_location_whose_offsets_and_commits_were_deleted_is_refused_and_the_way_out_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = run_three(spark, tmp_path)
+    for log in ("offsets", "commits"):
+        shutil.rmtree(Path(query.job.location) / log)
+    error = query.start().wait_failed()
+    assert "BATCHES_NOT_ACCOUNTED" in error
+    assert "adopt" in error
+    query.place.check_whole(query.expected)
+
+
+def test_a_restored_backup_of_the_journal_is_refused_and_the_way_out_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = LiveQuery(spark, tmp_path, Job("", "", batches=6))
+    journal = Path(query.job.location) / "barrier"
+    query.start()
+    query.wait_committed(1)
+    query.stop()
+    shutil.copytree(journal, tmp_path / "backup")
+    query.finish()
+    shutil.rmtree(journal)
+    shutil.copytree(tmp_path / "backup", journal)
+    error = query.start().wait_failed()
+    assert "BATCHES_NOT_ACCOUNTED" in error
+    assert "adopt" in error
+    query.place.check_partial(query.expected)
+
+
+def test_a_journal_of_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    query = run_three(spark, tmp_path)
+    last = query.place.entries()[-1].number
+    log = Path(query.job.location) / "barrier" / "log"
+    newer = json.loads((log / f"{last}.json").read_text()) | {"format": 2, "number": last + 1}
+    (log / f"{last + 1}.json").write_text(json.dumps(newer))
+    error = query.start().wait_failed()
+    assert "JOURNAL_FORMAT_UNKNOWN" in error
+    assert "format 2" in error
+
+
+def test_a_location_that_is_set_for_the_session_only_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(data_source_for(FileSink))
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "cp"))
+    try:
+        query = stream.writeStream.format(FileSink.name()).option("path", str(tmp_path / "out")).start()
+        wait_until(lambda: not query.isActive, "refusal")
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+    assert "MISSING_OPTION" in str(query.exception())
+    assert 'option("checkpointLocation", ...) on the writer' in str(query.exception())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_location_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(data_source_for(FileSink))
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
+    writer = stream.writeStream.format(FileSink.name()).option("path", str(tmp_path / "out"))
+    with pytest.raises(AnalysisException, match="checkpointLocation"):  # Spark's own
+        writer.start()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_complete_output_mode_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(data_source_for(FileSink))
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "5").load()
+    counts = stream.groupBy("value").count()
+    writer = counts.writeStream.format(FileSink.name()).outputMode("complete")
+    query = writer.options(checkpointLocation=str(tmp_path / "cp"), path=str(tmp_path / "out")).start()
+    wait_until(lambda: not query.isActive, "refusal")
+    assert "OUTPUT_MODE" in str(query.exception())
+    assert 'outputMode("complete") is not supported' in str(query.exception())
+    assert not (tmp_path / "out").exists()
+
+
+# -- tasks that run twice -------------------------------------------------------------------------------------------
+
+
+def test_a_task_retried_after_its_first_attempt_had_prepared_is_committed_once(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("task.prepared", "raise")
+    with LiveQuery(spark, tmp_path) as query:
+        assert query.finish() == []
+        assert len(faults.fired("task.prepared")) == 1
+        assert len(aborted_files(folder_of(query))) == 1, "the first attempt's"
+
+
+@pytest.mark.slow
+def test_a_stage_retried_after_its_executor_died_is_committed_once(tmp_path: Path) -> None:
+    job = Job("", "", name="shuffled", master="local-cluster[2,1,1024]", rows=20)
+    with DriverProcess(tmp_path, job) as driver:
+        driver.faults.arm("task.prepared", "kill-jvm")  # the executor's, with its shuffle files
+        driver.finish()
+        assert len(driver.faults.fired("task.prepared")) == 1
+        assert aborted_files(folder_of(driver)) != []
+
+
+@pytest.mark.slow
+def test_the_loser_of_a_speculation_that_had_prepared_is_gone_afterwards(tmp_path: Path) -> None:
+    speculation = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    with DriverProcess(tmp_path, Job("", "", master=TWO_HOSTS, conf=speculation)) as driver:
+        driver.faults.arm("task.prepared", "pause")
+        driver.start()
+        driver.wait_committed(0)
+        assert len(driver.faults.fired("task.prepared")) == 1
+        assert len(aborted_files(folder_of(driver))) >= 1, "the loser's"
+        driver.faults.resume("task.prepared")
+        assert driver.wait_exit() == 0, driver.tail()
+        driver.place.check_whole(driver.expected)
+
+
+def test_a_repair_with_another_number_of_writer_tasks_is_refused_and_the_right_number_mends_it(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("commit.one", "raise")
+    with LiveQuery(spark, tmp_path) as query:
+        assert "InjectedFault" in query.start().wait_failed()
+        lost = pending_files(folder_of(query))
+        assert len(lost) == 1
+        FolderOutput(folder_of(query)).lose(lost)
+        # Fewer: the commit tells. More: a task does, by the rows of its part.
+        for writers, numbers in ((1, "writer tasks was 2, is 1"), (3, "partition 1 was (5, ")):
+            error = query.start(writers=writers).wait_failed()
+            assert "REPLAY_DIFFERS" in error
+            assert numbers in error
+            assert "spark.sql.adaptive.enabled=false" in error
+            assert "resolve" in error
+            query.place.check_partial(query.expected)
+        query.finish()
+
+
+# -- stopping -------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_stopped_in_the_middle_of_a_micro_batch_goes_on_where_it_was(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("task.written", "pause", times=2)
+    with LiveQuery(spark, tmp_path) as query:
+        query.start()
+        wait_until(lambda: len(faults.fired("task.written")) == 2, "both tasks")
+        query.stop()
+        assert query.place.output.rows() == {}
+        faults.resume("task.written")
+        query.finish()
+
+
+def test_a_query_stopped_in_the_middle_of_a_commit_goes_on_where_it_was(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("commit.one", "pause")
+    with LiveQuery(spark, tmp_path) as query:
+        query.start()
+        wait_until(lambda: faults.fired("commit.one"), "the middle of a commit")
+        stopping = threading.Thread(target=query.stop)
+        stopping.start()
+        faults.resume("commit.one")
+        stopping.join(DEADLINE)
+        assert not stopping.is_alive()
+        query.place.check_partial(query.expected)
+        query.finish()
+
+
+def test_stopping_and_starting_again_within_one_session_is_the_same_run(spark: SparkSession, tmp_path: Path) -> None:
+    with LiveQuery(spark, tmp_path, Job("", "", batches=4)) as query:
+        query.start()
+        query.wait_committed(1)
+        query.stop()
+        query.finish()
+        assert "fenced" not in query.place.kinds()
+
+
+def test_two_queries_in_one_session_do_not_fence_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    with (
+        LiveQuery(spark, tmp_path / "one", Job("", "", batches=5)) as one,
+        LiveQuery(spark, tmp_path / "two", Job("", "", batches=5)) as two,
+    ):
+        one.start()
+        two.start()
+        for query in (one, two):
+            query.wait_committed(4)
+        for query in (one, two):
+            query.stop()
+            query.place.check_whole(query.expected)
+            assert query.place.kinds().count("run") == 1
+            assert "fenced" not in query.place.kinds()
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_trigger_of_70_seconds_outlives_its_planning_workers_and_does_not_fence_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with LiveQuery(spark, tmp_path, Job("", "", batches=5, trigger="70 seconds")) as query:
+        query.start()
+        query.wait_committed(4, deadline=500)
+        query.stop()
+        query.place.check_whole(query.expected)
+        assert query.place.kinds().count("run") == 1

@@ -1,0 +1,165 @@
+"""Drivers interleaved at random keep every invariant, and every planted bug is found."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.transactional.interleaving import LAST, FoldingJournal, Parts, Violation, World, run
+from transactional.checkpoint import Acknowledgement
+from transactional.coordinator import CheckpointCoordinator
+from transactional.journal import MemoryJournalStore
+from transactional.ledger import Ledger
+
+SEARCHED = 1500  # schedules within which each planted bug has to be found; most take a few dozen
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    logger = logging.getLogger("transactional")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+# All bytes 0: one driver, undisturbed. 140: another one's turn. 236: a driver starts. 230: a transaction expires.
+@given(schedule=st.binary(min_size=40, max_size=300), spans=st.booleans())
+@example(schedule=bytes(200), spans=False)
+@example(schedule=bytes(200), spans=True)
+@settings(max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+def test_in_every_interleaving_each_part_is_committed_once(schedule: bytes, spans: bool) -> None:
+    run(schedule, spans)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("spans", [False, True], ids=["single", "spans"])
+def test_in_very_many_interleavings_each_part_is_committed_once(spans: bool) -> None:
+    for seed in range(20_000):
+        run(schedule_of(seed), spans)
+
+
+def schedule_of(seed: int) -> bytes:
+    chance = random.Random(seed)
+    return chance.randbytes(chance.choice([60, 150, 300]))
+
+
+def loss_of(seed: int) -> bytes:
+    """One driver alone up to about its first commit; a transaction expires; another driver takes turns with it."""
+    chance = random.Random(seed)
+    return bytes([*bytes(chance.randrange(15, 35)), 230, 232, *(chance.randrange(200) for _ in range(60))])
+
+
+def test_one_undisturbed_driver_commits_all_its_micro_batches() -> None:
+    world = run(bytes(200))
+    assert world.commits == set(range(LAST + 1))
+    assert not any("ended by" in step for step in world.trace)
+
+
+def test_the_schedules_reach_what_they_should() -> None:
+    seen: dict[str, int] = {}
+    wanted = (
+        " decided ",
+        " prepared ",
+        " void ",
+        " verdict ",
+        " repair ",
+        " aborted ",
+        " fenced ",
+        " snapshot ",
+        "sweep",
+    )
+    for seed in range(150):
+        for step in run(schedule_of(seed), spans=seed % 2 == 1).trace:
+            for word in wanted:
+                seen[word] = seen.get(word, 0) + (word in step)
+    assert {word for word in wanted if seen[word] < 3} == set()
+
+
+# -- planted bugs -------------------------------------------------------------------------------------------------------
+
+
+class CommitsBeforeTheDecision(CheckpointCoordinator):
+    def _look(self, batch: int, handles: Sequence[Any]) -> None:
+        super()._look(batch, handles)
+        self._sink.commit(list(handles), None)  # type: ignore[arg-type]
+
+
+class AbortIgnoresTheDecision(CheckpointCoordinator):
+    def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
+        self._sink.abort([m.part.handle for m in messages if m is not None and m.part.handle is not None])
+        super().abort(messages, batch)
+
+
+class AbortIsNotJournalled(CheckpointCoordinator):
+    def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
+        ledger = self._journal.load()
+        if batch not in ledger.batches:
+            self._sink.abort([m.part.handle for m in messages if m is not None and m.part.handle is not None])
+
+
+class CommitAsksNobody(CheckpointCoordinator):
+    def _must_own(self, *args: Any, **kwargs: Any) -> Callable[[Ledger], None]:
+        return lambda ledger: None
+
+
+class RenamingStore(MemoryJournalStore):
+    def create(self, name: str, data: bytes) -> bool:
+        self.files[name] = data
+        return True
+
+
+class NeverListsAfterACreate(FoldingJournal):
+    def _check_not_folded(self, number: int) -> None:
+        pass
+
+
+class VoidsWithoutProof(CheckpointCoordinator):
+    """A decision is void as soon as one handle is lost; the living are left to the sweep."""
+
+    def _settle(self, identifier: int, token: int, recovering: bool) -> None:
+        sink = self._sink
+        sink.recoverAndAbort, former = (lambda handles: []), sink.recoverAndAbort  # type: ignore[method-assign]
+        try:
+            super()._settle(identifier, token, recovering)
+        finally:
+            sink.recoverAndAbort = former  # type: ignore[method-assign]
+
+
+PLANTED = {
+    "commit before the decision": Parts(coordinator=CommitsBeforeTheDecision),
+    "abort that ignores the decision": Parts(coordinator=AbortIgnoresTheDecision),
+    "abort that is not journalled": Parts(coordinator=AbortIsNotJournalled),
+    "commit that asks nobody": Parts(coordinator=CommitAsksNobody),
+    "decision by rename": Parts(store=RenamingStore),
+    "no listing after a create": Parts(journal=NeverListsAfterACreate),
+    "void without proof": Parts(coordinator=VoidsWithoutProof),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    schedules = (make(seed) for seed in range(SEARCHED) for make in (schedule_of, loss_of))
+    assert any(violates(schedule, PLANTED[bug]) for schedule in schedules), f"no schedule shows: {bug}"
+
+
+def violates(schedule: bytes, parts: Parts) -> bool:
+    try:
+        run(schedule, parts=parts)
+    except Violation:
+        return True
+    return False
+
+
+def test_a_world_ends_its_threads() -> None:
+    world = World()
+    world.start()
+    world.play(bytes(20))
+    assert all(actor.over for actor in world.actors)
