@@ -87,6 +87,17 @@ def _adopt(location: CheckpointLocation, journal: Journal, options: argparse.Nam
             if options.no_claim
             else "  what is not committed of it is LOST."
         )
+    for record in ledger.undecided() if drop else ():
+        rows = sum(part.rows for part in record.parts)
+        print(f"Micro-batch {record.batch} ({rows} rows) is prepared, and in no checkpoint yet:")
+        if options.no_claim and record.batch <= committed:
+            print("  the original commits it; the copy does not.")
+        else:
+            print(
+                "  what was prepared of it is aborted, and LOST."
+                if record.batch <= committed
+                else "  it is written anew."
+            )
     if drop and ledger.accounted > committed:
         print(
             f"Micro-batches {committed + 1} to {ledger.accounted} were handled before, and are written AGAIN: DOUBLED there."
@@ -116,7 +127,10 @@ def _agrees(location: CheckpointLocation, ledger: Ledger, committed: int) -> boo
 def _resolve(location: CheckpointLocation, journal: Journal, options: argparse.Namespace) -> int:
     ledger = journal.ledger
     parts = {
-        (c.id, f"{p.batch}/{p.partition}"): p for c in ledger.unsettled() for p in ledger.parts_of(c) if not p.committed
+        (c.id, f"{p.batch}/{p.partition}"): p
+        for c in ledger.unsettled()
+        for p in ledger.parts_of(c)
+        if p.open or p.lost  # a part without rows has no handle
     }
     if options.checkpoint is None:
         for (checkpoint, part), record in parts.items():

@@ -201,7 +201,7 @@ def test_every_point_kills_the_driver_once_and_twice_in_a_row(tmp_path: Path, po
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(("first", "second"), itertools.permutations(POINTS, 2))
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(POINTS, 2)))
 def test_every_pair_of_points_fails_in_one_session(
     spark: SparkSession, tmp_path: Path, faults: Faults, first: str, second: str
 ) -> None:

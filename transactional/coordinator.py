@@ -210,7 +210,19 @@ class CheckpointCoordinator:
         handles = [part.handles[-1] for part in record.parts if part.handles]
         if judge_prepared(record, list(self._sink.inspect(handles)), self._view):
             return
-        self._journal.append(EntryKind.VOID, {"prepared": record.batch, "run": token}, self._must_own(token))
+        own = self._must_own(token)
+
+        def judge(ledger: Ledger) -> None:
+            own(ledger)
+            found = ledger.batches.get(record.batch)
+            if found is None or found.entry != record.entry or found.checkpoint is not None:
+                raise FencedError(
+                    "BATCH_TAKEN",
+                    f"micro-batch {record.batch} was voided or decided by somebody else",
+                    batch=record.batch,
+                )
+
+        self._journal.append(EntryKind.VOID, {"prepared": record.batch, "run": token}, judge)
         self._sink.recoverAndAbort(handles)
 
     # -- settling a decision ----------------------------------------------------------------------------------------
@@ -408,7 +420,7 @@ class CheckpointCoordinator:
             raise mismatch(record.batch, "writer tasks", record.writers, len(messages))
         for partition, part in lost.items():
             repaired = written.get(partition)
-            if repaired is None or repaired.handle is None:
+            if repaired is None or (repaired.handle is None and not part.free):
                 raise mismatch(record.batch, f"rows of partition {partition}", part.rows, 0)
             if not part.free and (repaired.rows, repaired.bytes, repaired.digest) != (
                 part.rows,

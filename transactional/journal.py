@@ -6,6 +6,7 @@ taken stays taken, also after its entry was folded into a snapshot and deleted.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import uuid
@@ -168,6 +169,8 @@ class Journal:
                 return None  # the listing was taken while entries came or went; a lasting gap is told by the fold
             for number in numbers:
                 ledger.apply(self._entry(number))
+            if numbers and any(snapshot >= first for snapshot in self._list()[1]):
+                return None  # folded and deleted while it was read: a late create may have taken a number again
         except FileNotFoundError:
             return None
         self._snapshots = snapshots
@@ -212,6 +215,7 @@ class Journal:
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
+            copy.deepcopy(self.ledger).apply(entry)  # an entry that does not fold is never written
             if self._create(entry):
                 self._check_not_folded(number)
                 self.ledger.apply(entry)

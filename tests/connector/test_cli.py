@@ -93,6 +93,45 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     assert found.part(1, 1).free
 
 
+def append(place: Path, kind: str, batch: int, handles: list[dict[str, str] | None]) -> None:
+    parts = [{"partition": p, "handle": h, "rows": 5, "bytes": 1, "digest": "1:0"} for p, h in enumerate(handles)]
+    body = {"run": 1, "batch": batch, "sources": "s", "writers": 2, "covers": [], "parts": parts}
+    CheckpointLocation(str(place)).journal().append(kind, body, lambda ledger: None)
+
+
+def test_a_part_without_rows_is_nothing_to_resolve(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    append(location, EntryKind.DECIDED, 2, [None, HANDLE])
+    assert main(["resolve", str(location)]) == 0
+    shown = capsys.readouterr().out
+    assert "--part 2/1" in shown
+    assert "--part 2/0" not in shown
+
+
+@pytest.mark.parametrize(("how", "said"), [("--claim", "and LOST"), ("--no-claim", "the copy does not")])
+def test_what_is_prepared_behind_spark_is_not_dropped_in_silence(
+    location: Path, capsys: pytest.CaptureFixture[str], how: str, said: str
+) -> None:
+    append(location, EntryKind.PREPARED, 2, [HANDLE])
+    (location / "commits" / "3").write_text("v1\n{}")
+    assert main(["adopt", str(location), how, "--yes"]) == 0
+    shown = capsys.readouterr().out
+    assert "Micro-batch 2 (5 rows) is prepared" in shown
+    assert said in shown
+    assert ledger(location).accounted == 3
+
+
+def test_an_adoption_that_is_unlike_what_was_shown_is_refused(
+    location: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def busy(options: object) -> bool:
+        append(location, EntryKind.PREPARED, 2, [HANDLE])
+        return True
+
+    monkeypatch.setattr("connector.cli._confirmed", busy)
+    assert main(["adopt", str(location), "--claim"]) == 1
+    assert "LOCATION_BUSY" in capsys.readouterr().err
+
+
 def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(location: Path, tmp_path: Path) -> None:
     before = ledger(location)
     assert main(["adopt", str(location), "--claim"]) == 1

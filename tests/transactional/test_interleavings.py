@@ -38,6 +38,11 @@ def test_in_every_interleaving_each_part_is_committed_once(schedule: bytes, span
     run(schedule, spans)
 
 
+@pytest.mark.parametrize(("seed", "spans"), [(3305, True)], ids=["two plannings of one driver void one micro-batch"])
+def test_a_schedule_that_once_broke_an_invariant_does_not_any_more(seed: int, spans: bool) -> None:
+    run(schedule_of(seed), spans)
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("spans", [False, True], ids=["single", "spans"])
@@ -52,9 +57,11 @@ def schedule_of(seed: int) -> bytes:
 
 
 def loss_of(seed: int) -> bytes:
-    """One driver alone up to about its first commit; a transaction expires; another driver takes turns with it."""
+    """One driver alone up to its decision; a transaction expires; another driver takes turns with it."""
     chance = random.Random(seed)
-    return bytes([*bytes(chance.randrange(15, 35)), 230, 232, *(chance.randrange(200) for _ in range(60))])
+    return bytes(
+        [*bytes(chance.randrange(18, 21)), chance.choice([230, 231]), 232, *(chance.randrange(200) for _ in range(60))]
+    )
 
 
 def test_one_undisturbed_driver_commits_all_its_micro_batches() -> None:
@@ -146,7 +153,8 @@ PLANTED = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str) -> None:
-    schedules = (make(seed) for seed in range(SEARCHED) for make in (schedule_of, loss_of))
+    make = loss_of if bug == "void without proof" else schedule_of
+    schedules = map(make, range(SEARCHED))
     assert any(violates(schedule, PLANTED[bug]) for schedule in schedules), f"no schedule shows: {bug}"
 
 

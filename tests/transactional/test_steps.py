@@ -363,3 +363,24 @@ def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition
     assert decode(data, "1.json").body == RUN
     with pytest.raises(JournalError, match=rf"{condition}.*1\.json"):
         decode(change(data), "1.json")
+
+
+def test_an_entry_that_does_not_fold_is_never_written() -> None:
+    store = MemoryJournalStore()
+    with pytest.raises(JournalError, match="JOURNAL_INCONSISTENT"):
+        Journal(store).append(EntryKind.SETTLED, {"checkpoint": 9, "run": 1}, lambda ledger: None)
+    assert store.names() == []
+
+
+def test_an_accepted_difference_may_have_no_rows() -> None:
+    query = lost_after_decision(committed=[1])
+    query.plan(0, "B")
+    journal = Journal(query.journal_store)
+    checkpoint = next(iter(journal.load())).id
+    choice = {"checkpoint": checkpoint, "batch": 0, "partition": 1, "decision": "accept-difference"}
+    journal.append(EntryKind.RESOLVE, choice, lambda ledger: None)
+    plan = query.plan(0, "C")
+    empty = Acknowledgement(plan.token, 0, 1, 1, False, Part(1, None, 0, 0, "none"))
+    query.commit([query.task(plan, 0), empty], 0, "C")
+    assert query.rows() == [0]
+    assert query.ledger().unsettled() == []

@@ -1,0 +1,154 @@
+"""What was found, and what is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transactional.test_ledger import RUN, batch, fold
+from transactional.errors import AmbiguousOutcomeError, LocationError, RewindRequiredError
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+from transactional.recovery import (
+    Claim,
+    Judgement,
+    SparkView,
+    check_account,
+    check_place,
+    judge_checkpoint,
+    judge_prepared,
+    whose_run,
+)
+from transactional.sink import HandleState, Outcome
+
+STATES = {
+    "P": HandleState(Outcome.PREPARED),
+    "C": HandleState(Outcome.COMMITTED),
+    "L": HandleState(Outcome.LOST),
+    "U": HandleState(Outcome.UNKNOWN, evidence="its topic is gone"),
+}
+
+
+def view(number: int, committed: int | None = None, location: str = "here") -> SparkView:
+    return SparkView("q", location, number, number - 1 if committed is None else committed, [f"line {number}"], None)
+
+
+def runs(*drivers: str) -> Ledger:
+    """Runs of these drivers in turn; one in upper case has ended."""
+    ledger = Ledger()
+    for driver in drivers:
+        fold((EntryKind.RUN, {**RUN, "driver": driver.lower()}), ledger=ledger)
+        if driver.isupper():
+            fold((EntryKind.ABORTED, {"run": ledger.position}), ledger=ledger)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("drivers", "claim", "token"),
+    [
+        ("", Claim.NEW, None),
+        ("a", Claim.TAKE, 1),
+        ("A", Claim.NEW, None),
+        ("b", Claim.NEW, None),
+        ("ab", Claim.FENCED, 1),
+        ("aab", Claim.FENCED, 2),
+        ("Ab", Claim.NEW, None),
+        ("ba", Claim.TAKE, 2),
+        ("aB", Claim.NEW, None),
+    ],
+)
+def test_the_journal_alone_says_whose_run_it_is(drivers: str, claim: Claim, token: int | None) -> None:
+    found, run = whose_run(runs(*drivers), "a", "s")
+    assert (found, run and run.token) == (claim, token)
+
+
+def test_other_settings_are_another_run() -> None:
+    assert whose_run(runs("a"), "a", "other") == (Claim.NEW, None)
+
+
+def test_a_location_that_was_copied_is_refused() -> None:
+    check_place(Ledger(), view(0, location="there"))
+    check_place(runs("a"), view(0))
+    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*here.*there.*--claim"):
+        check_place(runs("a"), view(0, location="there"))
+
+
+@pytest.mark.parametrize(("number", "ok"), [(0, False), (1, True), (2, True), (3, False)])
+def test_the_journal_accounts_for_every_micro_batch(number: int, ok: bool) -> None:
+    body = {**batch(1, 1, covers=[]), "sources": view(1).sources}
+    ledger = fold((EntryKind.DECIDED, batch(0, None, covers=[])), (EntryKind.DECIDED, body))
+    if ok:
+        check_account(ledger, view(number))
+    else:
+        with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*--claim"):
+            check_account(ledger, view(number))
+
+
+def test_a_micro_batch_with_other_sources_is_refused() -> None:
+    with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/0"):
+        check_account(fold((EntryKind.DECIDED, batch(0, 1, covers=[]))), view(0))
+
+
+def test_commits_ahead_of_offsets_are_refused() -> None:
+    with pytest.raises(LocationError, match="SPARK_LOGS_INCONSISTENT"):
+        check_account(Ledger(), view(0, committed=0))
+
+
+def test_a_voided_micro_batch_that_spark_has_passed_needs_a_rewind() -> None:
+    ledger = fold((EntryKind.PREPARED, batch(0, 1)), (EntryKind.VOID, {"prepared": 0}))
+    check_account(ledger, view(0))
+    with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
+        check_account(ledger, view(1))
+
+
+@pytest.mark.parametrize(
+    ("states", "judgement"),
+    [
+        ("PP", Judgement.COMMIT),
+        ("CP", Judgement.COMMIT),
+        ("CC", Judgement.COMMIT),
+        ("CL", Judgement.REPAIR),
+        ("PL", Judgement.VOID),
+        ("LL", Judgement.VOID),
+        ("L", Judgement.VOID),
+        ("", Judgement.COMMIT),
+    ],
+)
+def test_a_decided_checkpoint_is_judged_by_all_its_open_parts(states: str, judgement: Judgement) -> None:
+    ledger = fold((EntryKind.DECIDED, batch(0, *range(1, len(states) + 1), None, covers=[])))
+    checkpoint = ledger.checkpoints[1]
+    open_parts = [part for part in ledger.parts_of(checkpoint) if part.open]
+    found = list(zip(open_parts, [STATES[state] for state in states], strict=True))
+    assert judge_checkpoint(ledger, checkpoint, found, 0) is judgement
+
+
+@pytest.mark.parametrize(("first", "judgement"), [("committed", Judgement.REPAIR), ("lost", Judgement.VOID)])
+def test_earlier_verdicts_count(first: str, judgement: Judgement) -> None:
+    verdict = {"batch": 0, "partition": 0, "handle": 0, "verdict": first}
+    ledger = fold((EntryKind.DECIDED, batch(0, 1, 2, covers=[])), (EntryKind.VERDICT, {"parts": [verdict]}))
+    states = [(ledger.part(0, 1), STATES["L"])]
+    assert judge_checkpoint(ledger, ledger.checkpoints[1], states, 0) is judgement
+
+
+def test_an_unknown_outcome_stops_with_the_way_out() -> None:
+    ledger = fold((EntryKind.DECIDED, batch(0, 1, covers=[])))
+    with pytest.raises(AmbiguousOutcomeError, match=r"partition 0.*its topic is gone.*resolve") as raised:
+        judge_checkpoint(ledger, ledger.checkpoints[1], [(ledger.part(0, 0), STATES["U"])], 0)
+    assert raised.value.parameters["handle"] == {"transaction": 1}
+
+
+def test_what_was_lost_behind_spark_needs_a_rewind() -> None:
+    ledger = fold((EntryKind.PREPARED, batch(0, 1)), (EntryKind.DECIDED, batch(1, 2, covers=[0])))
+    states = [(ledger.part(0, 0), STATES["L"]), (ledger.part(1, 0), STATES["C"])]
+    with pytest.raises(RewindRequiredError, match=r"LOST_BEHIND.*\[0\]"):
+        judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
+
+
+def test_a_prepared_micro_batch_is_kept_written_anew_or_needs_a_rewind() -> None:
+    record = fold((EntryKind.PREPARED, batch(0, 1, 2))).batches[0]
+    late = HandleState(Outcome.PREPARED, seconds_left=80.0, margin=90.0)
+    assert judge_prepared(record, [STATES["P"], STATES["P"]], view(0))
+    assert not judge_prepared(record, [STATES["P"], STATES["L"]], view(0))
+    assert not judge_prepared(record, [STATES["P"], late], view(0))
+    assert judge_prepared(record, [STATES["P"], STATES["P"]], view(1))
+    with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
+        judge_prepared(record, [STATES["P"], STATES["L"]], view(1))

@@ -1,0 +1,115 @@
+"""The doubles that sinks' authors get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from transactional import testing
+from transactional.checkpoint import CompletedCheckpoint
+from transactional.errors import TransactionLostError
+from transactional.sink import Options, Outcome, TransactionContext
+from transactional.testing import FailingSink, FakeClock, MemoryTransactions, RecordingSink
+
+SCHEMA = pa.schema([("value", pa.string())])
+CHECKPOINT = CompletedCheckpoint(1, (0,), 0)
+
+
+def sink_of(store: MemoryTransactions, kind: type[RecordingSink] = RecordingSink) -> RecordingSink:
+    return kind(Options({"transactionalIdPrefix": "p"}), SCHEMA, store)
+
+
+def prepare(sink: RecordingSink, value: str) -> Any:
+    transaction = sink.beginTransaction(TransactionContext("q", 0, 0, 0, "p", "n"))
+    sink.write(transaction, pa.RecordBatch.from_pydict({"value": [value]}, schema=SCHEMA))
+    return sink.preCommit(transaction)
+
+
+def test_sinks_share_a_store_and_record_their_calls() -> None:
+    store = MemoryTransactions()
+    one, two = sink_of(store), sink_of(store)
+    handle = prepare(one, "a")
+    assert store.rows() == []
+    two.commit([handle], CHECKPOINT)
+    assert store.rows() == [{"value": "a"}]
+    assert [name for name, _ in one.calls] == ["beginTransaction", "write", "preCommit"]
+    assert two.calls == [("commit", [1])]
+
+
+def test_a_transaction_expires_by_order_or_by_its_timeout() -> None:
+    clock = FakeClock()
+    store = MemoryTransactions(clock, timeout=60.0)
+    sink = sink_of(store)
+    handle, other = prepare(sink, "a"), prepare(sink, "b")
+    assert store.expire(other["transaction"])
+    clock.advance(50)
+    assert [(s.outcome, s.seconds_left) for s in sink.inspect([handle])] == [(Outcome.PREPARED, 10.0)]
+    clock.sleep(10)
+    with pytest.raises(TransactionLostError) as lost:
+        sink.commit([handle, other], CHECKPOINT)
+    assert lost.value.handles == [handle, other]
+    assert clock.now() - FakeClock().now() == clock.monotonic() == 60.0
+
+
+def test_a_failing_sink_fails_on_order_and_then_works() -> None:
+    store = MemoryTransactions()
+    sink = sink_of(store, FailingSink)
+    assert isinstance(sink, FailingSink)
+    handle = prepare(sink, "a")
+    sink.failures["commit"] = [OSError("no route")]
+    with pytest.raises(OSError, match="no route"):
+        sink.commit([handle], CHECKPOINT)
+    assert store.rows() == []
+    sink.commit([handle], CHECKPOINT)
+    assert len(store.rows()) == 1
+
+
+class Leaky(RecordingSink):
+    """Breaks the contract: its rows are visible when they are prepared."""
+
+    shared = MemoryTransactions()
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema, self.shared)
+
+    def preCommit(self, transaction: int) -> Any:
+        handle = super().preCommit(transaction)
+        self.store.commit(transaction)
+        return handle
+
+
+class Forgetful(RecordingSink):
+    """Breaks the contract: commit does not say what is lost."""
+
+    shared = MemoryTransactions()
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema, self.shared)
+
+    def commit(self, handles: Sequence[Any], checkpoint: CompletedCheckpoint) -> None:
+        for handle in handles:
+            self.store.commit(handle["transaction"])
+
+
+@pytest.mark.parametrize(
+    ("sink", "test"),
+    [
+        (Leaky, "test_prepared_rows_are_invisible_until_they_are_committed"),
+        (Leaky, "test_an_abort_can_be_repeated_and_holds"),
+        (Forgetful, "test_a_commit_names_what_is_lost_and_commits_the_rest"),
+        (Forgetful, "test_lingering_transactions_are_swept_and_known_ones_kept"),
+    ],
+)
+def test_the_conformance_suite_finds_a_sink_that_breaks_the_contract(sink: type[RecordingSink], test: str) -> None:
+    class Suite(testing.SinkConformance):
+        sink_type = sink
+        seconds = 0.0
+
+        def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+            return [int(row["value"]) for row in sink.shared.rows()]  # type: ignore[attr-defined]
+
+    with pytest.raises(AssertionError):
+        getattr(Suite(), test)({})
