@@ -153,7 +153,13 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
         # Each row's own limit is the transaction's timeout: past it nothing is left in the queue.
         limit = Deadline(transaction.timeout_ms / 1000 + 5, self._clock)
-        waiting = deliver(transaction.producer, transaction.deliveries, limit)
+        try:
+            waiting = deliver(transaction.producer, transaction.deliveries, limit)
+        except RetriableError:
+            if transaction.admin is not None:
+                # The client may have lost the reason and name what followed from it; the coordinator knows.
+                self._described(transaction.admin, transaction)
+            raise
         if waiting:
             raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
         # An empty transaction does not exist at the broker; at-least-once has none.
