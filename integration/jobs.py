@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from connector.spark import offset_log
+from connector.spark.location import CheckpointLocation
 from integration.file_sink import FileSink
 from integration.probed_sink import ProbedFileSink
 
@@ -185,10 +187,8 @@ def start(session: SparkSession, job: Job) -> StreamingQuery:
 
 
 def newest(location: str | Path, log: str) -> int:
-    """The highest micro-batch in Spark's ``offsets`` or ``commits``; -1 where there is none."""
-    folder = Path(location) / log
-    names = os.listdir(folder) if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    """The highest micro-batch in ``offsets`` or ``commits`` of a location; -1 where there is none."""
+    return offset_log.newest(CheckpointLocation(str(location)), log)
 
 
 def main(arguments: Sequence[str]) -> int:

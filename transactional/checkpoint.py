@@ -10,7 +10,6 @@ from typing import Any
 __all__ = [
     "AcknowledgeResult",
     "Acknowledgement",
-    "CheckpointFailureReason",
     "CompletedCheckpoint",
     "ExpectedPart",
     "Mode",
@@ -123,15 +122,6 @@ class AcknowledgeResult(enum.Enum):
     DUPLICATE = "the same partition acknowledged before"
     UNKNOWN = "of another micro-batch or run"
     DISCARDED = "the checkpoint is decided or aborted already"
-
-
-class CheckpointFailureReason(enum.Enum):
-    """Why a checkpoint was not completed."""
-
-    TASK_FAILED = "a writer task failed or was stopped before it acknowledged"
-    MIXED_RUNS = "acknowledgements of two runs arrived for one micro-batch"
-    HANDLE_NOT_ALIVE = "a prepared transaction was gone, or too old, at the look before the decision"
-    FENCED = "a newer run owns the checkpoint location"
 
 
 class PendingCheckpoint:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from transactional.checkpoint import CompletedCheckpoint, ExpectedPart
+from transactional.checkpoint import ExpectedPart
 from transactional.errors import JournalError
 from transactional.metadata import Entry, EntryKind
 
@@ -155,10 +155,6 @@ class Ledger:
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]
         parts += [p for b in self.undecided() for p in b.parts]
         return [p.handles[-1] for p in parts if p.open]
-
-    def completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
-        """The checkpoint as sinks see it."""
-        return CompletedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time)
 
     # -- the fold ---------------------------------------------------------------------------------------------------
 
@@ -328,9 +324,6 @@ class Ledger:
             },
             checkpoints={int(k): CheckpointRecord(**v) for k, v in value["checkpoints"].items()},
         )
-
-    def __iter__(self) -> Iterator[CheckpointRecord]:
-        return iter(c for _, c in sorted(self.checkpoints.items()))
 
 
 _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
