@@ -80,6 +80,8 @@ class TaskPlan:
     batch : int
     mode : Mode
     queryId, prefix : str
+    writers : int or None
+        Writer tasks that the micro-batch had when it was prepared, where it is.
     repairs : Mapping[int, ExpectedPart]
         By partition id, in mode REPAIR.
     """
@@ -89,6 +91,7 @@ class TaskPlan:
     mode: Mode
     queryId: str
     prefix: str
+    writers: int | None = None
     repairs: Mapping[int, ExpectedPart] = field(default_factory=dict)
 
 

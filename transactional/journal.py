@@ -150,7 +150,7 @@ class Journal:
         self._snapshots: list[int] = []
 
     def load(self) -> Ledger:
-        """List, read the newest snapshot and the entries after it, fold them; the state is also kept in `ledger`."""
+        """List, read what is new (a snapshot and the entries after it), fold it; the state is also kept in `ledger`."""
         for _ in range(RELIST):
             ledger = self._load_once()
             if ledger is not None:
@@ -162,7 +162,8 @@ class Journal:
         """One attempt; None where a snapshot deleted entries in the meantime."""
         entries, snapshots = self._list()
         try:
-            ledger = self._snapshot(snapshots[-1]) if snapshots else Ledger()
+            folded = snapshots[-1] if snapshots else 0
+            ledger = self._snapshot(folded) if folded > self.ledger.position else copy.deepcopy(self.ledger)
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
             if numbers != list(range(first, first + len(numbers))) and self._list() != (entries, snapshots):

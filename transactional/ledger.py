@@ -146,10 +146,6 @@ class Ledger:
                 return part
         raise KeyError(f"partition {partition} of micro-batch {batch}")
 
-    def needs_repair(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
-        """Its parts whose last handle was judged lost."""
-        return [part for part in self.parts_of(checkpoint) if part.lost]
-
     def known_handles(self) -> list[dict[str, Any]]:
         """Last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]

@@ -153,8 +153,8 @@ class Judgement(enum.Enum):
     """What to do with a decided checkpoint's handles."""
 
     COMMIT = "none is lost: commit all"
-    REPAIR = "some are committed, some lost: commit the living, write the lost parts again"
-    VOID = "none was committed and some are lost: abort the living, and if that proves it, void the decision"
+    REPAIR = "some are lost, others committed or of batches behind: commit the living, write the lost parts again"
+    VOID = "some are lost, none committed, none behind: abort the living, and if that proves it, void the decision"
 
 
 def judge_checkpoint(
@@ -196,7 +196,9 @@ def judge_checkpoint(
         return Judgement.COMMIT
     committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
     committed = committed or any("committed" in part.verdicts for part in parts)
-    rewritten = {part.batch for part in lost} if committed else set(checkpoint.batches)
+    # Spark has moved past the others: where nothing of them is lost they need no void
+    repairable = committed or {part.batch for part in lost} == {batch} != set(checkpoint.batches)
+    rewritten = {part.batch for part in lost} if repairable else set(checkpoint.batches)
     if rewritten != {batch}:
         raise RewindRequiredError(
             "LOST_BEHIND",
@@ -205,7 +207,7 @@ def judge_checkpoint(
             batches=sorted(rewritten),
             checkpoint=checkpoint.id,
         )
-    return Judgement.REPAIR if committed else Judgement.VOID
+    return Judgement.REPAIR if repairable else Judgement.VOID
 
 
 def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: SparkView) -> bool:

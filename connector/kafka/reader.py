@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -200,10 +200,10 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         StoreError
             ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
         """
-        assert isinstance(partition, KafkaInputPartition)
-        at = partition.range.partition
+        wanted = cast("KafkaInputPartition", partition).range
+        at = wanted.partition
         with borrow_consumer(self._config) as consumer:
-            for messages in fetch(consumer, partition.range):
+            for messages in fetch(consumer, wanted):
                 yield to_record_batch(messages, at.topic, at.number, self._include_headers)
 
     # -- inside -----------------------------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import spark_view
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
-from transactional.coordinator import CheckpointCoordinator, RunSettings, mismatch
+from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest
 from transactional.errors import OptionError, ProtocolError
 from transactional.ledger import Ledger
 from transactional.metadata import canonical
 from transactional.recovery import SparkView
+from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -146,6 +147,9 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
                 f"a task of micro-batch {batch} of query {query} got the plan "
                 f"{(plan.queryId, plan.batch) if plan else None}: is another driver at work on this location?",
             )
+        bound = plan.mode is Mode.REPAIR and not all(part.free for part in plan.repairs.values())
+        if bound and plan.writers is not None and partition >= plan.writers:
+            raise mismatch(batch, "writer tasks", plan.writers, f"{partition + 1} or more")
         if plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs):
             rows = sum(arrow.num_rows for arrow in iterator)
             part, drained = Part(partition, None, rows, 0, ""), True
@@ -177,7 +181,10 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             found = (digest.rows, digest.bytes, digest.hexadecimal())
             if expected is not None and not expected.free and found != (expected.rows, expected.bytes, expected.digest):
                 raise mismatch(
-                    plan.batch, f"partition {partition}", (expected.rows, expected.digest), (found[0], found[2])
+                    plan.batch,
+                    f"partition {partition} of {plan.writers}",
+                    (expected.rows, expected.digest),
+                    (found[0], found[2]),
                 )
             handle = sink.preCommit(transaction) if begun else None
             prepared = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import newest
 
 __all__ = ["MicroBatches"]
 
@@ -23,8 +24,8 @@ class MicroBatches:
 
     def running(self) -> int | None:
         """Return the micro-batch whose offsets are written and whose commit is not, if there is one."""
-        newest = max(self._numbers("offsets"), default=None)
-        return None if newest is None or self.committed(newest) else newest
+        batch = newest(CheckpointLocation(str(self._location)), "offsets")
+        return None if batch < 0 or self.committed(batch) else batch
 
     def committed(self, batch: int) -> bool:
         """Whether Spark has written the micro-batch's commit."""
@@ -32,7 +33,7 @@ class MicroBatches:
 
     def count(self) -> int:
         """Return how many micro-batches Spark has committed."""
-        return len(self._numbers("commits"))
+        return newest(CheckpointLocation(str(self._location)), "commits") + 1
 
     def reached(self, batch: int) -> str:
         """Say how far the micro-batch got, in the words of the journal. The driver must be dead."""
@@ -45,9 +46,3 @@ class MicroBatches:
         if not ledger.checkpoints[record.checkpoint].settled:
             return "after its decision: recovery finishes its commit"
         return "after its commit, before Spark's: it is not written again"
-
-    def _numbers(self, folder: str) -> list[int]:
-        try:
-            return [int(path.name) for path in (self._location / folder).iterdir() if path.name.isdigit()]
-        except FileNotFoundError:
-            return []

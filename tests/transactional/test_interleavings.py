@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from tests.transactional.interleaving import LAST, FoldingJournal, Parts, Violation, World, run
 from transactional.checkpoint import Acknowledgement
-from transactional.coordinator import CheckpointCoordinator
-from transactional.journal import MemoryJournalStore
-from transactional.ledger import Ledger
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.ownership import newest_run
+from transactional.recovery import SparkView
+from transactional.settlement import Settlement
+from transactional.sink import TwoPhaseCommitSink
 
 SEARCHED = 1500  # schedules within which each planted bug has to be found; most take a few dozen
 
@@ -94,9 +97,9 @@ def test_the_schedules_reach_what_they_should() -> None:
 
 
 class CommitsBeforeTheDecision(CheckpointCoordinator):
-    def _look(self, batch: int, handles: Sequence[Any]) -> None:
-        super()._look(batch, handles)
-        self._sink.commit(list(handles), None)  # type: ignore[arg-type]
+    def _decide(self, messages: Sequence[Acknowledgement], *args: Any) -> None:
+        self._sink.commit([m.part.handle for m in messages if m.part.handle is not None], None)  # type: ignore[arg-type]
+        super()._decide(messages, *args)
 
 
 class AbortIgnoresTheDecision(CheckpointCoordinator):
@@ -113,8 +116,10 @@ class AbortIsNotJournalled(CheckpointCoordinator):
 
 
 class CommitAsksNobody(CheckpointCoordinator):
-    def _must_own(self, *args: Any, **kwargs: Any) -> Callable[[Ledger], None]:
-        return lambda ledger: None
+    """It takes whatever run is the newest for its own."""
+
+    def _token(self, *args: Any) -> int:
+        return newest_run(self._journal.ledger).token
 
 
 class RenamingStore(MemoryJournalStore):
@@ -128,16 +133,24 @@ class NeverListsAfterACreate(FoldingJournal):
         pass
 
 
-class VoidsWithoutProof(CheckpointCoordinator):
+class SettlesWithoutProof(Settlement):
     """A decision is void as soon as one handle is lost; the living are left to the sweep."""
 
-    def _settle(self, identifier: int, token: int, recovering: bool) -> None:
+    def settle(self, identifier: int, token: int) -> None:
         sink = self._sink
         sink.recoverAndAbort, former = (lambda handles: []), sink.recoverAndAbort  # type: ignore[method-assign]
         try:
-            super()._settle(identifier, token, recovering)
+            super().settle(identifier, token)
         finally:
             sink.recoverAndAbort = former  # type: ignore[method-assign]
+
+
+class VoidsWithoutProof(CheckpointCoordinator):
+    def __init__(
+        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], settings: RunSettings, view: SparkView, **more: Any
+    ) -> None:
+        super().__init__(journal, sink, settings, view, **more)
+        self._settlement = SettlesWithoutProof(journal, sink, view.queryId, settings.prefix, view.batch)
 
 
 PLANTED = {

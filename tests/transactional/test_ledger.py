@@ -57,7 +57,7 @@ def test_a_repair_is_the_last_of_a_chain() -> None:
     lost = {"batch": 0, "partition": 0, "handle": 0, "verdict": "lost"}
     ledger = fold((EntryKind.DECIDED, batch(0, 1, 2, covers=[])), (EntryKind.VERDICT, {"parts": [lost]}))
     assert known(ledger) == [2]
-    assert [p.partition for p in ledger.needs_repair(ledger.unsettled()[0])] == [0]
+    assert [p.partition for p in ledger.parts_of(ledger.unsettled()[0]) if p.lost] == [0]
     repair = {"batch": 0, "partition": 0, "replaces": 0, "handle": {"transaction": 3}}
     fold((EntryKind.REPAIR, {"parts": [repair]}), ledger=ledger)
     assert known(ledger) == [3, 2]

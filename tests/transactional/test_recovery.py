@@ -143,6 +143,17 @@ def test_what_was_lost_behind_spark_needs_a_rewind() -> None:
         judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
 
 
+@pytest.mark.parametrize(
+    ("states", "judgement"), [("PPL", Judgement.REPAIR), ("PLL", Judgement.REPAIR), ("PPP", Judgement.COMMIT)]
+)
+def test_what_only_the_newest_micro_batch_of_a_checkpoint_lost_is_repaired(states: str, judgement: Judgement) -> None:
+    """A void would need the micro-batches before it to be written anew, and Spark has moved past them."""
+    ledger = fold((EntryKind.PREPARED, batch(0, 1)), (EntryKind.DECIDED, batch(1, 2, 3, covers=[0])))
+    parts = [ledger.part(0, 0), ledger.part(1, 0), ledger.part(1, 1)]
+    found = [(part, STATES[state]) for part, state in zip(parts, states, strict=True)]
+    assert judge_checkpoint(ledger, ledger.checkpoints[2], found, 1) is judgement
+
+
 def test_a_prepared_micro_batch_is_kept_written_anew_or_needs_a_rewind() -> None:
     record = fold((EntryKind.PREPARED, batch(0, 1, 2))).batches[0]
     late = HandleState(Outcome.PREPARED, seconds_left=80.0, margin=90.0)

@@ -1,0 +1,96 @@
+"""Judges: what must be true of the ledger for an entry to bind. Every create is judged anew at every number it tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transactional.errors import FencedError, ProtocolError
+from transactional.ledger import Ledger, RunRecord
+
+__all__ = ["Judge", "may_settle", "may_void", "must_own", "newest_run", "superseded"]
+
+Judge = Callable[[Ledger], None]
+"""Raises where the ledger forbids the entry."""
+
+
+def newest_run(ledger: Ledger) -> RunRecord:
+    """The run that owns the location.
+
+    Raises
+    ------
+    ProtocolError
+        Nobody ever planned here.
+    """
+    if ledger.newest_run is None:
+        raise ProtocolError("NO_RUN", "the journal holds no run: planning never ran here")
+    return ledger.newest_run
+
+
+def superseded(token: int, ledger: Ledger) -> FencedError:
+    """The error of a run that is not the newest; 0 for a run that has no token yet."""
+    newest = newest_run(ledger)
+    return FencedError(
+        "RUN_SUPERSEDED",
+        f"run {token or 'of this driver'} is superseded by run {newest.token} (driver {newest.driver}, "
+        f"{newest.ended or 'live'}): this query stops and touches nothing. Start it again only if the other is gone",
+        run=token,
+        newer=newest.token,
+    )
+
+
+def must_own(
+    token: int, batch: int | None = None, undecided: bool = False, covers: Sequence[int] | None = None
+) -> Judge:
+    """The run is the newest and not ended, and the batch (if asked) neither prepared nor decided."""
+
+    def judge(ledger: Ledger) -> None:
+        newest = newest_run(ledger)
+        if newest.token != token:
+            raise superseded(token, ledger)
+        if newest.ended:
+            raise FencedError("RUN_ENDED", f"run {token} has ended ({newest.ended}): start the query again", run=token)
+        if undecided and batch in ledger.batches:
+            raise FencedError("BATCH_TAKEN", f"micro-batch {batch} is in the journal already", batch=batch)
+        if covers is not None and covers != [record.batch for record in ledger.undecided()]:
+            raise FencedError("BATCH_TAKEN", f"prepared micro-batches changed before {batch} was decided", batch=batch)
+
+    return judge
+
+
+def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = "") -> Judge:
+    """The run is the newest, the checkpoint unsettled, and each named handle the last of its part still.
+
+    Two commit processes of one run can meet here: a query that is stopped in the middle of a commit and started again in
+    its session. Without the last condition both would repair one part.
+    """
+    own = must_own(token)
+
+    def judge(ledger: Ledger) -> None:
+        own(ledger)
+        found = ledger.checkpoints.get(checkpoint)
+        taken = found is None or found.settled
+        for part in () if taken else parts:
+            record = ledger.part(part["batch"], part["partition"])
+            taken |= len(record.handles) - 1 != part["handle"] or not getattr(record, must_be)
+        if taken:
+            raise FencedError(
+                "CHECKPOINT_TAKEN",
+                f"checkpoint {checkpoint} was settled, repaired or voided by somebody else",
+                checkpoint=checkpoint,
+            )
+
+    return judge
+
+
+def may_void(token: int, batch: int, entry: int) -> Judge:
+    """The run is the newest, and the micro-batch is prepared by that very entry still, and not decided."""
+    own = must_own(token)
+
+    def judge(ledger: Ledger) -> None:
+        own(ledger)
+        found = ledger.batches.get(batch)
+        if found is None or found.entry != entry or found.checkpoint is not None:
+            raise FencedError("BATCH_TAKEN", f"micro-batch {batch} was voided or decided by somebody else", batch=batch)
+
+    return judge

@@ -1,0 +1,190 @@
+"""What becomes of a decision: its handles are committed, or judged and written again, until it is settled or void.
+
+A plain object without threads. Steps P5, C2, C7 and C8 of `transactional.coordinator` are here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transactional import faults
+from transactional.checkpoint import Acknowledgement, CompletedCheckpoint
+from transactional.errors import ReplayMismatchError, RetriableError, TransactionLostError
+from transactional.journal import Journal
+from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
+from transactional.metadata import EntryKind
+from transactional.ownership import may_settle
+from transactional.recovery import WAY_OUT_RESOLVE, Judgement, judge_checkpoint
+from transactional.sink import Outcome, TwoPhaseCommitSink
+
+__all__ = ["Settlement", "mismatch"]
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 4  # inspect-and-commit rounds; each further one needs a transaction lost between look and commit
+
+
+class Settlement:
+    """Settles decided checkpoints of one query in one process.
+
+    Parameters
+    ----------
+    journal : Journal
+    sink : TwoPhaseCommitSink
+    queryId, prefix : str
+    batch : int
+        The micro-batch that Spark is about to run, or runs.
+    """
+
+    def __init__(
+        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], queryId: str, prefix: str, batch: int
+    ) -> None:
+        self._journal = journal
+        self._sink = sink
+        self._query_id = queryId
+        self._prefix = prefix
+        self._batch = batch
+
+    def settle(self, identifier: int, token: int) -> None:
+        """P5: commit a decided checkpoint's handles, whatever became of them; journal `settled`, `verdict`, or `void`.
+
+        Leaves the checkpoint unsettled with lost parts where these have to be repaired by its replay.
+        """
+        judge = may_settle(token, identifier)
+        for _ in range(ROUNDS):
+            ledger = self._journal.ledger
+            judge(ledger)
+            checkpoint = ledger.checkpoints[identifier]
+            open_parts = [part for part in ledger.parts_of(checkpoint) if part.open]
+            states = list(zip(open_parts, self._sink.inspect([p.handles[-1] for p in open_parts]), strict=True))
+            judgement = judge_checkpoint(ledger, checkpoint, states, self._batch)
+            faults.reach("recovery.settling")
+            living = [part for part, state in states if state.outcome is Outcome.PREPARED]
+            if judgement is Judgement.COMMIT:
+                if self.commit(checkpoint, living, recovering=True):
+                    self._journal.append(EntryKind.SETTLED, {"checkpoint": identifier, "run": token}, judge)
+                    return
+                continue
+            verdicts = [
+                self._verdict(part, state.outcome, state.evidence) for part, state in states if part not in living
+            ]
+            if judgement is Judgement.VOID:
+                found = self._sink.recoverAndAbort([part.handles[-1] for part in living])
+                if not found:
+                    body = {"checkpoint": identifier, "run": token, "evidence": verdicts}
+                    self._journal.append(EntryKind.VOID, body, judge)
+                    log.warning(
+                        "checkpoint %d is void: its transactions were lost, its rows are written anew", identifier
+                    )
+                    return
+                for part in living:
+                    outcome = Outcome.COMMITTED if part.handles[-1] in found else Outcome.LOST
+                    verdicts.append(self._verdict(part, outcome, "answer to its abort"))
+                living = []
+            if verdicts:
+                body = {"checkpoint": identifier, "run": token, "parts": verdicts}
+                self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
+                faults.reach("repair.verdict")
+            if self.commit(checkpoint, living, recovering=True):
+                return  # the lost parts wait for their replay
+        raise RetriableError(
+            "NOT_SETTLED",
+            f"checkpoint {identifier} is decided, but its transactions keep being lost",
+            checkpoint=identifier,
+        )
+
+    @staticmethod
+    def _verdict(part: PartRecord, outcome: Outcome, evidence: str) -> dict[str, Any]:
+        return {
+            "batch": part.batch,
+            "partition": part.partition,
+            "handle": len(part.handles) - 1,
+            "verdict": outcome.value,
+            "evidence": evidence,
+        }
+
+    def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
+        """C7: commit the parts' handles; False where some were found lost, so that they have to be judged."""
+        completed = self._completed(checkpoint)
+        handles = [part.handles[-1] for part in parts]
+        try:
+            if recovering:
+                self._sink.recoverAndCommit(handles, completed)
+            else:
+                self._sink.commit(handles, completed)
+        except TransactionLostError as lost:
+            log.warning("checkpoint %d: %d transactions were lost after its decision", checkpoint.id, len(lost.handles))
+            return False
+        faults.reach("commit.done")
+        return True
+
+    def _completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
+        return CompletedCheckpoint(
+            checkpoint.id, tuple(checkpoint.batches), checkpoint.time, self._query_id, self._prefix
+        )
+
+    def look(self, batch: int, handles: Sequence[Mapping[str, Any]]) -> None:
+        """C5: every handle is alive, ours, and has time left. One question to the store for all."""
+        for handle, state in zip(handles, self._sink.inspect(list(handles)) if handles else [], strict=True):
+            if not state.ready:
+                raise RetriableError(
+                    "HANDLE_NOT_ALIVE",
+                    f"micro-batch {batch} is not decided: a prepared transaction is {state.outcome.value} with "
+                    f"{state.seconds_left} s left of which {state.margin} s must remain ({state.evidence}). The next "
+                    "run writes the micro-batch again",
+                    handle=json.dumps(handle, sort_keys=True, default=str),
+                    seconds_left=state.seconds_left,
+                    margin=state.margin,
+                )
+
+    def repair(
+        self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement], token: int
+    ) -> None:
+        """C2 of a replay that wrote lost parts again: its handles bind before the first of them is committed."""
+        lost = {part.partition: part for part in record.parts if part.lost}
+        if not lost:
+            return
+        written = {m.partition: m.part for m in messages if not m.drained}
+        if len(messages) != record.writers and not all(part.free for part in lost.values()):
+            raise mismatch(record.batch, "writer tasks", record.writers, len(messages))
+        for partition, part in lost.items():
+            repaired = written.get(partition)
+            if repaired is None or (repaired.handle is None and not part.free):
+                raise mismatch(record.batch, f"rows of partition {partition}", part.rows, 0)
+            if not part.free and (repaired.rows, repaired.bytes, repaired.digest) != (
+                part.rows,
+                part.bytes,
+                part.digest,
+            ):
+                raise mismatch(
+                    record.batch, f"partition {partition}", (part.rows, part.digest), (repaired.rows, repaired.digest)
+                )
+        self.look(record.batch, [h for p in lost if (h := written[p].handle) is not None])
+        parts = [
+            {"batch": record.batch, "partition": p, "replaces": len(lost[p].handles) - 1, "handle": written[p].handle}
+            for p in lost
+        ]
+        replaced = [{**part, "handle": part["replaces"]} for part in parts]
+        self._journal.append(
+            EntryKind.REPAIR,
+            {"checkpoint": checkpoint.id, "run": token, "parts": parts},
+            may_settle(token, checkpoint.id, replaced, "lost"),
+        )
+        faults.reach("repair.handles")
+
+
+def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
+    """The replay is not the recorded one: nothing of it is committed."""
+    return ReplayMismatchError(
+        "REPLAY_DIFFERS",
+        f"the repair of micro-batch {batch} differs from what was recorded: {what} was {recorded}, is {found}. Give the "
+        "query the parallelism that it had (cores, spark.sql.shuffle.partitions), set "
+        f"spark.sql.adaptive.enabled=false, and start it again; as a last resort, {WAY_OUT_RESOLVE}",
+        batch=batch,
+        what=what,
+        recorded=repr(recorded),
+        found=repr(found),
+    )
