@@ -1,29 +1,20 @@
 """Exhaustive search of the journal protocol: every interleaving of several drivers, each of which may stop at any step.
 
-The steps are those of `transactional.coordinator` (P1 to P8, C1 to C9, A1 to A4; S is its ``_settle``) and carry their
-names; the fold is `transactional.ledger` without figures. A crash is a session that makes no further step. What the
-environment does: the broker expires prepared transactions (at most `expiries`), writer tasks fail, drivers start late, the
-query starts again in its driver while the former commit process still runs.
-
-    python -m tests.journal_model [--scenario NAME] [--break NAME] [--big]
+Run it as ``python -m tests.journal_model [--scenario NAME] [--break NAME] [--big]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-from tests.model_engine import Interned, Result, search
+from tests.model_engine import Result, search
+from tests.model_ledger import Entry
+from tests.model_steps import ABORTED, COMMITTED, PREPARED, Model, Scenario
 
-__all__ = ["BREAKS", "HARMLESS", "SCENARIOS", "Model", "Scenario", "run"]
-
-NONE, PREPARED, COMMITTED, ABORTED = 0, 1, 2, 3
-
-Entry = tuple[Any, ...]  # (kind, ...)
-Part = tuple[int, int]  # (batch, partition)
+__all__ = ["BREAKS", "HARMLESS", "SCENARIOS", "Found", "run"]
 
 BREAKS = {
     "rename": "put replaces an entry instead of failing",
@@ -38,6 +29,11 @@ BREAKS = {
     "drain-writes": "the replay of a prepared micro-batch writes again, and its messages are decided too",
     "repair-judge": "a repair whose number was taken is journalled without judging its parts anew",
     "verdict-judge": "a verdict whose number was taken is journalled without judging that it meets the same handles",
+    "void-judge": "a void whose number was taken is journalled without judging that it meets the same prepared micro-batch",
+    "void-decided": "a void whose number was taken is journalled though the micro-batch was decided meanwhile",
+    "void-account": "a void whose number was taken is journalled though a later micro-batch was prepared meanwhile",
+    "decide-account": "C6 does not judge that all micro-batches before N are in the journal still",
+    "decide-unsettled": "C6 does not judge that no decision is unsettled still",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
@@ -49,873 +45,36 @@ HARMLESS = {
 }
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """Bounds of one search.
-
-    Attributes
-    ----------
-    drivers : str
-        A letter for every start of the query; the same letter twice is a restart within one driver.
-    closes : tuple[bool, ...]
-        For every micro-batch whether it closes a checkpoint.
-    zombie : bool
-        At a restart within one driver the former commit process may still run.
-    tolerant : bool
-        A planning that takes its driver's run creates nothing, so what it sweeps by may be stale: no violation.
-    fail : bool
-        Writer tasks may fail, so that Spark aborts with or without messages.
-    snapshots : int
-        Entries between snapshots; 0 for none.
-    journal, handles, committed
-        Where the search starts.
-    lone : bool
-        No driver may end otherwise than well.
-    """
-
-    drivers: str
-    parts: int = 2
-    closes: tuple[bool, ...] = (True,)
-    expiries: int = 1
-    fail: bool = False
-    zombie: bool = False
-    tolerant: bool = False
-    snapshots: int = 0
-    lone: bool = False
-    journal: tuple[Entry, ...] = ()
-    handles: tuple[tuple[int, int, int], ...] = ()
-    committed: int = 0
-
-
-class Session(NamedTuple):
-    """One start of the query: where it stands, and what its processes know."""
-
-    pc: str
-    driver: str = ""
-    known: int = 0
-    batch: int = 0
-    token: int = 0
-    mode: str = ""
-    handles: tuple[tuple[int, int], ...] = ()
-    messages: bool = False
-    todo: tuple[int, ...] = ()
-    note: tuple[tuple[int, int, str], ...] = ()
-    phase: str = "P"
-    back: str = ""
-    lost: bool = False
-    memory: tuple[int, int] = (0, 0)
-
-
-class Shared(NamedTuple):
-    """What all see: the journal (a node of the trie), the store, Spark's commit log; and the environment's budget."""
-
-    node: int
-    handles: tuple[tuple[int, int, int], ...]
-    commits: int
-    expiries: int
-    snapshots: tuple[int, ...] = ()
-    deleted: int = 0
-    ghosts: tuple[int, ...] = ()
-
-
-@dataclass
-class Record:
-    """A micro-batch in the ledger; `chains` holds per partition the handles with their verdicts."""
-
-    chains: dict[int, list[tuple[int, str]]]
-    checkpoint: int = 0
-
-
-@dataclass
-class Ledger:
-    """The fold."""
-
-    position: int = 0
-    runs: dict[int, tuple[str, bool]] = field(default_factory=dict)
-    batches: dict[int, Record] = field(default_factory=dict)
-    checkpoints: dict[int, tuple[tuple[int, ...], bool]] = field(default_factory=dict)
-    newest: int = 0
-    unsettled: int = 0
-    undecided: tuple[int, ...] = ()
-    known: frozenset[int] = frozenset()
-    decided: frozenset[int] = frozenset()
-    voided: frozenset[int] = frozenset()
-
-    @property
-    def live(self) -> int:
-        """Token of the newest run if it has not ended."""
-        return self.newest if self.newest and not self.runs[self.newest][1] else 0
-
-    def chains(self, checkpoint: int) -> Iterator[tuple[Part, list[tuple[int, str]]]]:
-        """Of a checkpoint's parts."""
-        for batch in self.checkpoints[checkpoint][0]:
-            for partition, chain in sorted(self.batches[batch].chains.items()):
-                yield (batch, partition), chain
-
-    def apply(self, entry: Entry) -> Ledger:
-        """The next ledger."""
-        after = Ledger(
-            self.position + 1,
-            dict(self.runs),
-            {b: Record({p: list(c) for p, c in r.chains.items()}, r.checkpoint) for b, r in self.batches.items()},
-            dict(self.checkpoints),
-            voided=self.voided,
-        )
-        after._fold(entry)
-        after.newest = max(after.runs, default=0)
-        after.unsettled = min((c for c, (_, settled) in after.checkpoints.items() if not settled), default=0)
-        after.undecided = tuple(b for b, r in sorted(after.batches.items()) if not r.checkpoint)
-        decided = {h for r in after.batches.values() if r.checkpoint for h in open_handles(r)}
-        after.decided = frozenset(decided)
-        after.known = frozenset(decided | {h for b in after.undecided for h in open_handles(after.batches[b])})
-        return after
-
-    def _fold(self, entry: Entry) -> None:
-        kind, number = entry[0], self.position
-        if kind == "run":
-            self.runs[number] = (entry[1], False)
-        elif kind in ("fenced", "aborted"):
-            if entry[1] in self.runs:
-                self.runs[entry[1]] = (self.runs[entry[1]][0], True)
-        elif kind == "prepared":
-            self.batches[entry[1]] = Record({p: [(h, "")] for p, h in entry[2]})
-        elif kind == "decided":
-            covered = [b for b, r in sorted(self.batches.items()) if not r.checkpoint]
-            if entry[1] not in covered:
-                self.batches[entry[1]] = Record({p: [(h, "")] for p, h in entry[2]})
-                covered.append(entry[1])
-            elif entry[2]:  # drain-writes
-                self.batches[entry[1]].chains.update({p + 10: [(h, "")] for p, h in entry[2]})
-            for batch in covered:
-                self.batches[batch].checkpoint = number
-            self.checkpoints[number] = (tuple(covered), False)
-        elif entry[1] not in (self.batches if kind == "void-prepared" else self.checkpoints):
-            return  # only by a break
-        elif kind == "settled":
-            self.checkpoints[entry[1]] = (self.checkpoints[entry[1]][0], True)
-            for batch in self.checkpoints[entry[1]][0]:
-                self.batches[batch].chains = {}
-        elif kind == "verdict":
-            for batch, partition, verdict in entry[2]:
-                chain = self.batches[batch].chains[partition]
-                chain[-1] = (chain[-1][0], verdict)
-        elif kind == "repair":
-            for batch, partition, handle in entry[2]:
-                self.batches[batch].chains[partition].append((handle, ""))
-        elif kind == "void":
-            for batch in self.checkpoints.pop(entry[1])[0]:
-                del self.batches[batch]
-                self.voided |= {batch}
-        elif kind == "void-prepared":
-            del self.batches[entry[1]]
-            self.voided |= {entry[1]}
-
-
-def open_handles(record: Record) -> list[int]:
-    """Last handles that nobody has judged."""
-    return [chain[-1][0] for _, chain in sorted(record.chains.items()) if not chain[-1][1]]
-
-
-def lost_parts(record: Record) -> list[int]:
-    """Partitions whose last handle was judged lost."""
-    return [p for p, chain in sorted(record.chains.items()) if chain[-1][1] == "lost"]
-
-
-Move = tuple[str, Session, Shared, str]
-Moves = Iterator[Move]
-Judge = Callable[[Ledger], bool]
-
-
-class Model:
-    """The moves of a scenario.
-
-    Parameters
-    ----------
-    scenario : Scenario
-    broken : str
-        One of `BREAKS`.
-    """
-
-    def __init__(self, scenario: Scenario, broken: str = "") -> None:
-        self.scenario = scenario
-        self.broken = broken
-        self._nodes: list[tuple[int, Entry]] = [(-1, ("",))]
-        self._children: dict[tuple[int, Entry], int] = {}
-        self._ledgers = [Ledger()]
-        self._sessions: Interned[Session] = Interned()
-        self._shareds: Interned[Shared] = Interned()
-        self._stepped: dict[tuple[int, int], list[tuple[str, int, int, str]]] = {}
-        self._expired: dict[int, list[tuple[str, int]]] = {}
-
-    # -- the journal ------------------------------------------------------------------------------------------------
-
-    def child(self, node: int, entry: Entry) -> int:
-        """The journal with one more entry."""
-        found = self._children.get((node, entry))
-        if found is None:
-            found = self._children[node, entry] = len(self._nodes)
-            self._nodes.append((node, entry))
-            self._ledgers.append(self._ledgers[node].apply(entry))
-        return found
-
-    def ledger(self, node: int) -> Ledger:
-        """The fold over a journal."""
-        return self._ledgers[node]
-
-    def entries(self, node: int) -> list[Entry]:
-        """All entries of a journal."""
-        found: list[Entry] = []
-        while node:
-            node, entry = self._nodes[node]
-            found.append(entry)
-        return found[::-1]
-
-    def _replaced(self, node: int, number: int, entry: Entry) -> int:
-        entries = self.entries(node)
-        entries[number - 1] = entry
-        after = 0
-        for one in entries:
-            after = self.child(after, one)
-        return after
-
-    def _append(self, s: Session, sh: Shared, entry: Entry, judge: Judge, then: Callable[[Session], Session]) -> Moves:
-        """Exclusive create of the next number; number taken: fold and judge anew."""
-        known = self.ledger(s.known)
-        if not judge(known):
-            yield self._raise(s, sh, f"{s.pc}: {entry[0]} is not allowed")
-            return
-        number = known.position + 1
-        label = f"{s.pc}: create {number} {entry}"
-        deleted = number <= sh.deleted and number not in sh.ghosts
-        if number > self.ledger(sh.node).position:
-            node = self.child(sh.node, entry)
-            violation = self._check_void(entry, sh)
-            yield label, self._listing(then(s._replace(known=node))), sh._replace(node=node), violation
-        elif self.broken == "rename":
-            node = self._replaced(sh.node, number, entry)
-            yield label, then(s._replace(known=self.child(s.known, entry))), sh._replace(node=node), ""
-        elif deleted:
-            after = then(s._replace(known=self.child(s.known, entry)))
-            ghosts = tuple(sorted((*sh.ghosts, number)))
-            yield label + ", deleted before", self._listing(after), sh._replace(ghosts=ghosts), ""
-        elif self._unreadable(sh) or not judge(self.ledger(sh.node)):
-            yield self._raise(s._replace(known=sh.node), sh, f"{s.pc}: {number} is taken, {entry[0]} no longer allowed")
-        else:
-            yield f"{s.pc}: {number} is taken, folded", s._replace(known=sh.node), sh, ""
-
-    def _listing(self, s: Session) -> Session:
-        """After a create the journal is listed."""
-        if not self.scenario.snapshots or self.broken == "no-list":
-            return s
-        return s._replace(pc="listing " + s.pc)
-
-    def _listed(self, s: Session, sh: Shared) -> Moves:
-        after = s._replace(pc=s.pc.removeprefix("listing "))
-        if sh.snapshots and sh.snapshots[-1] >= self.ledger(s.known).position:
-            yield self._raise(after, sh, f"{after.pc}: listed, a snapshot is at or above the number: fenced")
-        else:
-            yield f"{after.pc}: listed", after, sh, ""
-
-    @staticmethod
-    def _unreadable(sh: Shared) -> bool:
-        return bool(sh.deleted and not sh.snapshots)
-
-    def _fold_journal(self, s: Session, sh: Shared) -> Moves:
-        """P8: snapshot, by exclusive create; then delete what two snapshots cover."""
-        number = self.ledger(s.known).position
-        if s.pc == "P8":
-            snapshots = tuple(sorted({*sh.snapshots, number}))
-            yield (
-                f"P8: snapshot {number}",
-                s._replace(pc="P8delete", todo=snapshots),
-                sh._replace(snapshots=snapshots),
-                "",
-            )
-            return
-        after = self._tasks(s._replace(todo=()))
-        left = tuple(n for n in sh.snapshots if n not in s.todo[:-2])
-        if self.broken == "snapshot-deletes-newest":
-            yield "P8: delete", after, sh._replace(snapshots=(), deleted=max(sh.deleted, s.todo[-1])), ""
-        elif self.broken == "snapshot-deletes-own":
-            yield "P8: delete", after, sh._replace(snapshots=left, deleted=max(sh.deleted, s.todo[-1])), ""
-        elif len(s.todo) > 1:
-            yield "P8: delete", after, sh._replace(snapshots=left, deleted=max(sh.deleted, s.todo[-2])), ""
-        else:
-            yield "P8", after, sh, ""
-
-    # -- judges -----------------------------------------------------------------------------------------------------
-
-    def _own(self, s: Session) -> Judge:
-        return lambda ledger: ledger.live == s.token
-
-    def _own_undecided(self, s: Session) -> Judge:
-        return lambda ledger: ledger.live == s.token and s.batch not in ledger.batches
-
-    def _own_unsettled(self, s: Session, checkpoint: int) -> Judge:
-        return lambda ledger: ledger.live == s.token and checkpoint == ledger.unsettled
-
-    def _behind(self, ledger: Ledger, s: Session) -> bool:
-        """Spark has moved past a micro-batch that was voided and that nobody wrote anew."""
-        missing = set(range(max(ledger.batches, default=-1) + 1, s.batch))
-        return self.broken != "void-forgotten" and bool(missing) and missing <= ledger.voided
-
-    @staticmethod
-    def _accounted(ledger: Ledger, s: Session) -> bool:
-        last = max(ledger.batches, default=-1)
-        return last <= s.batch <= last + 1
-
-    # -- the store --------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _state(sh: Shared, handle: int) -> int:
-        return sh.handles[handle][2]
-
-    @staticmethod
-    def _set(sh: Shared, handle: int, state: int) -> Shared:
-        batch, partition, _ = sh.handles[handle]
-        return sh._replace(handles=(*sh.handles[:handle], (batch, partition, state), *sh.handles[handle + 1 :]))
-
-    def _commit_one(self, s: Session, sh: Shared, then: Callable[[Session, Shared], tuple[str, Session]]) -> Moves:
-        """Commit the first handle of `todo`; after the last, go on."""
-        handle, rest = s.todo[0], s.todo[1:]
-        state, violation = self._state(sh, handle), ""
-        label = f"{s.pc}: commit h{handle}"
-        lost = s.lost or state == ABORTED
-        if state == PREPARED:
-            if handle not in self.ledger(sh.node).decided:
-                violation = "a handle is committed that the valid journal does not bind"
-            sh = self._set(sh, handle, COMMITTED)
-            part = sh.handles[handle]
-            if sh.handles.count(part) > 1:
-                violation = "two committed handles for one part"
-        after = s._replace(todo=rest, lost=lost)
-        if not rest:
-            more, after = then(after, sh)
-            label += more
-        yield label + (" (lost)" if state == ABORTED else ""), after, sh, violation
-
-    def _abort_one(self, s: Session, sh: Shared, then: Callable[[Session], Session]) -> Moves:
-        """Abort the first handle of `todo`; after the last, go on."""
-        handle, rest = s.todo[0], s.todo[1:]
-        violation = ""
-        ledger = self.ledger(sh.node)
-        if self._state(sh, handle) == PREPARED:
-            if handle in ledger.decided and not self._may_abort(s, sh, handle):
-                violation = f"{s.pc} aborts a decided handle"
-            sh = self._set(sh, handle, ABORTED)
-        elif self._state(sh, handle) == COMMITTED and s.pc == "Sabort":
-            batch, partition, _ = sh.handles[handle]
-            s = s._replace(note=tuple(x if x[:2] != (batch, partition) else (*x[:2], "committed") for x in s.note))
-        after = s._replace(todo=rest)
-        yield f"{s.pc}: abort h{handle}", after if rest else then(after), sh, violation
-
-    def _may_abort(self, s: Session, sh: Shared, handle: int) -> bool:
-        """A stale sweep may abort what is decided (it is repaired), and recovery where another handle was lost."""
-        ledger = self.ledger(sh.node)
-        if s.pc == "Sabort":
-            chains = [chain for _, chain in ledger.chains(ledger.unsettled)]
-            return any(handle == c[-1][0] for c in chains) and any(self._state(sh, c[-1][0]) == ABORTED for c in chains)
-        claimed = ledger.runs.get(s.token, ("", True))[0] == s.driver
-        return s.pc == "kill" and claimed and (ledger.newest != s.token or self.scenario.tolerant)
-
-    def _check_void(self, entry: Entry, sh: Shared) -> str:
-        ledger = self.ledger(sh.node)
-        if entry[0] == "void" and entry[1] in ledger.checkpoints:
-            handles = [h for _, chain in ledger.chains(entry[1]) for h, _ in chain]
-        elif entry[0] == "void-prepared" and entry[1] in ledger.batches:
-            handles = [h for c in ledger.batches[entry[1]].chains.values() for h, _ in c]
-            return "void of a committed handle" if any(self._state(sh, h) == COMMITTED for h in handles) else ""
-        else:
-            return ""
-        states = {self._state(sh, h) for h in handles}
-        if COMMITTED in states:
-            return "void of a committed handle"
-        return "void of a handle that is not proved lost" if PREPARED in states else ""
-
-    def _sweep(self, s: Session, sh: Shared) -> Moves:
-        """List what is prepared and not known; each is aborted in a step of its own."""
-        known = self.ledger(s.known).known
-        todo = tuple(h for h, x in enumerate(sh.handles) if x[2] == PREPARED and h not in known)
-        if todo:
-            yield f"sweep ({s.phase}): list {todo}", s._replace(pc="kill", todo=todo), sh, ""
-        else:
-            yield f"sweep ({s.phase}): nothing", self._swept(s), sh, ""
-
-    def _swept(self, s: Session) -> Session:
-        s = s._replace(todo=())
-        if s.phase == "A":
-            return ended("aborted")
-        if s.phase == "C":
-            return s._replace(pc="spark")
-        if self.broken == "sweep-first":
-            return self._claim(s)
-        return self._planned(s)
-
-    # -- where a session goes ---------------------------------------------------------------------------------------
-
-    def _raise(self, s: Session, sh: Shared, label: str) -> Move:
-        """An error: in planning the query ends, in commit Spark calls abort, in abort it ends."""
-        del self
-        if s.phase == "C":
-            return label + ", raises", s._replace(pc="A1", phase="A", todo=(), note=(), lost=False), sh, ""
-        return label + ", raises", ended("fenced"), sh, ""
-
-    def _claim(self, s: Session) -> Session:
-        """P3: whose the run is, the journal says."""
-        ledger = self.ledger(s.known)
-        if self.broken == "memory" and s.memory[s.batch % 2]:
-            return self._recover(s._replace(token=s.memory[s.batch % 2]))
-        if self._behind(ledger, s):
-            return ended("rewind")
-        live = ledger.live
-        if live and ledger.runs[live][0] == s.driver and self.broken != "memory":
-            return self._recover(s._replace(token=live)) if self._accounted(ledger, s) else ended("not accounted")
-        ours = [t for t, (driver, over) in ledger.runs.items() if driver == s.driver and not over]
-        if live and ours and self.broken != "memory":
-            return s._replace(pc="P3fence", token=max(ours))
-        return s._replace(pc="P3claim", token=0)
-
-    def _claimed(self, s: Session) -> Session:
-        token = self.ledger(s.known).position
-        memory = (token, s.memory[1]) if s.batch % 2 == 0 else (s.memory[0], token)
-        return self._recover(s._replace(token=token, memory=memory if self.broken == "memory" else (0, 0)))
-
-    def _recover(self, s: Session) -> Session:
-        """P5, and where nothing is unsettled P6, and where nothing is prepared P7."""
-        ledger = self.ledger(s.known)
-        if ledger.unsettled:
-            return s._replace(pc="Slook")
-        return self._prepared(s, ledger.undecided)
-
-    def _prepared(self, s: Session, left: tuple[int, ...]) -> Session:
-        if left:
-            return s._replace(pc="P6look", todo=left)
-        if self.broken == "sweep-first":
-            return self._planned(s)
-        return s._replace(pc="sweep", todo=())
-
-    def _planned(self, s: Session) -> Session:
-        """P8 where a snapshot is due; then the tasks."""
-        every = self.scenario.snapshots
-        if every and self.ledger(s.known).position - max(s.todo, default=0) >= every:
-            return s._replace(pc="P8?")
-        return self._tasks(s)
-
-    def _tasks(self, s: Session) -> Session:
-        found = self.ledger(s.known).batches.get(s.batch)
-        mode = "write" if found is None else "repair" if lost_parts(found) else "drain"
-        if self.broken == "drain-writes" and found and not found.checkpoint:
-            mode = "write"
-        return s._replace(pc="tasks", mode=mode)
-
-    # -- settling ---------------------------------------------------------------------------------------------------
-
-    def _settle(self, s: Session, sh: Shared) -> Moves:
-        known = self.ledger(s.known)
-        checkpoint = known.unsettled
-        judge = self._own_unsettled(s, checkpoint)
-
-        def met(ledger: Ledger) -> list[tuple[int, str]]:
-            return [ledger.batches[batch].chains[partition][-1] for batch, partition, _ in s.note]
-
-        if s.pc == "Slook":
-            if not checkpoint or not judge(known):
-                yield self._raise(s, sh, "Slook: not ours any more")
-                return
-            yield self._judged(s, sh, checkpoint)
-        elif s.pc == "Scommit":
-            yield from self._commit_one(s, sh, lambda a, _: ("", self._all_committed(a)))
-        elif s.pc == "Ssettled":
-            yield from self._append(s, sh, ("settled", checkpoint), judge, self._settled)
-        elif s.pc == "Sabort":
-            yield from self._abort_one(s, sh, self._all_aborted)
-        elif s.pc == "Svoid":
-            yield from self._append(s, sh, ("void", checkpoint), judge, self._settled)
-        elif s.pc == "Sverdict":
-            entry = ("verdict", checkpoint, s.note)
-            same = (
-                judge if self.broken == "verdict-judge" else lambda ledger: judge(ledger) and met(ledger) == met(known)
-            )
-            yield from self._append(s, sh, entry, same, lambda a: self._commit_living(a._replace(note=()), "Swaits"))
-
-    def _judged(self, s: Session, sh: Shared, checkpoint: int) -> Move:
-        known = self.ledger(s.known)
-        parts = list(known.chains(checkpoint))
-        looked = [(part, chain[-1][0], self._state(sh, chain[-1][0])) for part, chain in parts if not chain[-1][1]]
-        living = tuple(h for _, h, state in looked if state == PREPARED)
-        gone = {part for part, _, state in looked if state == ABORTED} | {p for p, c in parts if c[-1][1] == "lost"}
-        label = f"Slook: {[(h, 'npca'[state]) for _, h, state in looked]}"
-        if not gone:
-            return label + " commit", self._commit_living(s._replace(todo=living), "Ssettled"), sh, ""
-        committed = any(state == COMMITTED for _, _, state in looked)
-        committed = committed or any(verdict == "committed" for _, c in parts for _, verdict in c)
-        if self.broken == "void-no-proof":
-            committed = False
-        rewritten = {batch for batch, _ in gone} if committed else set(known.checkpoints[checkpoint][0])
-        if rewritten != {s.batch}:
-            if s.phase == "C":
-                return self._raise(s, sh, label + " rewind required")
-            return label + " rewind required", ended("rewind"), sh, ""
-        note = tuple(
-            (*part, "lost" if state == ABORTED else "committed") for part, _, state in looked if state != PREPARED
-        )
-        if committed:
-            after = s._replace(todo=living, note=note)
-            after = after._replace(pc="Sverdict") if note else self._commit_living(after, "Swaits")
-            return label + " repair", after, sh, ""
-        if not living or self.broken == "void-no-proof":
-            return label + " void", s._replace(pc="Svoid", todo=(), note=()), sh, ""
-        note += tuple((*part, "lost") for part, _, state in looked if state == PREPARED)
-        return label + " void?", s._replace(pc="Sabort", todo=living, note=tuple(sorted(note))), sh, ""
-
-    def _all_aborted(self, s: Session) -> Session:
-        proved = all(verdict == "lost" for _, _, verdict in s.note)
-        return s._replace(pc="Svoid", note=()) if proved else s._replace(pc="Sverdict")
-
-    def _commit_living(self, s: Session, then: str) -> Session:
-        if s.todo:
-            return s._replace(pc="Scommit", back=then, lost=False)
-        return s._replace(pc="Ssettled") if then == "Ssettled" else self._settled(s)
-
-    def _all_committed(self, s: Session) -> Session:
-        if s.lost:
-            return s._replace(pc="Slook", lost=False, back="")
-        return s._replace(pc="Ssettled", back="") if s.back == "Ssettled" else self._settled(s)
-
-    def _settled(self, s: Session) -> Session:
-        """Return from `_settle`."""
-        s = s._replace(todo=(), note=(), lost=False, back="")
-        if s.phase == "P":
-            return self._prepared(s, self.ledger(s.known).undecided)
-        if self.ledger(s.known).unsettled or s.batch not in self.ledger(s.known).batches:
-            return s._replace(pc="A1", phase="A")  # REPAIR_LOST
-        return s._replace(pc="sweep")
-
-    # -- planning ---------------------------------------------------------------------------------------------------
-
-    def _plan(self, s: Session, sh: Shared) -> Moves:
-        if s.pc == "P1":
-            batch = sh.commits
-            if batch == len(self.scenario.closes):
-                yield "P1: nothing to do", ended("idle"), sh, ""
-            else:
-                yield f"P1: micro-batch {batch}", s._replace(pc="P2", batch=batch), sh, ""
-        elif s.pc == "P2":
-            after = s._replace(known=sh.node)
-            if self._unreadable(sh):
-                yield "P2: unreadable", ended("unreadable"), sh, ""
-            elif self.broken == "sweep-first":
-                yield "P2: load", after._replace(pc="sweep", token=0), sh, ""
-            else:
-                yield "P2: load", self._claim(after), sh, ""
-        elif s.pc == "P3claim":
-            yield from self._append(s, sh, ("run", s.driver), lambda ledger: self._claimable(ledger, s), self._claimed)
-        elif s.pc == "P3fence":
-            not_ended: Judge = lambda ledger: not ledger.runs[s.token][1]  # noqa: E731
-            yield from self._append(s, sh, ("fenced", s.token), not_ended, lambda a: ended("fenced", a))
-        elif s.pc == "P6look":
-            yield self._look_prepared(s, sh)
-        elif s.pc == "P6void":
-            then = self._aborting if self.broken != "abort-before-void" else self._next_prepared
-            yield from self._append(s, sh, ("void-prepared", s.todo[0]), self._own(s), then)
-        elif s.pc == "P6abort":
-            then = self._next_prepared if self.broken != "abort-before-void" else self._void_after
-            yield from self._abort_one(s, sh, then)
-        elif s.pc == "P8?":
-            last = max(sh.snapshots, default=0)
-            due = self.ledger(s.known).position - last >= self.scenario.snapshots
-            yield from self._fold_journal(s._replace(pc="P8"), sh) if due else [("P8", self._tasks(s), sh, "")]
-        else:
-            yield from self._fold_journal(s, sh)
-
-    def _claimable(self, ledger: Ledger, s: Session) -> bool:
-        if not self._accounted(ledger, s):
-            return False
-        ours = any(driver == s.driver and not over for driver, over in ledger.runs.values())
-        live = ledger.live
-        return not (live and ledger.runs[live][0] != s.driver and ours)
-
-    def _look_prepared(self, s: Session, sh: Shared) -> Move:
-        ledger = self.ledger(s.known)
-        batch = s.todo[0]
-        handles = open_handles(ledger.batches[batch])
-        if all(self._state(sh, h) == PREPARED for h in handles):
-            return f"P6look: {batch} alive", self._prepared(s, s.todo[1:]), sh, ""
-        if batch < s.batch:
-            return f"P6look: {batch} lost, rewind required", ended("rewind"), sh, ""
-        if self.broken == "abort-before-void":
-            return f"P6look: {batch} lost", self._aborting(s), sh, ""
-        return f"P6look: {batch} lost", s._replace(pc="P6void", note=tuple((h, 0, "") for h in handles)), sh, ""
-
-    def _aborting(self, s: Session) -> Session:
-        handles = tuple(h for h, _, _ in s.note) or tuple(open_handles(self.ledger(s.known).batches[s.todo[0]]))
-        return s._replace(pc="P6abort", todo=handles, note=())
-
-    def _next_prepared(self, s: Session) -> Session:
-        return self._prepared(s._replace(note=()), ())  # the batch at work is the last prepared one
-
-    def _void_after(self, s: Session) -> Session:
-        return s._replace(pc="P6void", todo=(s.batch,))
-
-    # -- tasks and commit -------------------------------------------------------------------------------------------
-
-    def _run_tasks(self, s: Session, sh: Shared) -> Moves:
-        known = self.ledger(s.known)
-        after = s._replace(pc="C1", phase="C", messages=True)
-        if s.mode == "drain":
-            yield "tasks: drained", after, sh, ""
-            return
-        wanted = range(self.scenario.parts) if s.mode == "write" else lost_parts(known.batches[s.batch])
-        first = len(sh.handles)
-        handles = tuple((p, first + i) for i, p in enumerate(wanted))
-        store = (*sh.handles, *((s.batch, p, PREPARED) for p in wanted))
-        yield f"tasks: {s.mode} {handles}", after._replace(handles=handles), sh._replace(handles=store), ""
-        if self.scenario.fail:
-            part = sh._replace(handles=store[: first + 1])
-            failed = s._replace(pc="A1", phase="A", handles=())
-            yield f"tasks: fail after {handles[:1]}, no message", failed, part, ""
-            yield f"tasks: fail after {handles[:1]}", failed._replace(handles=handles[:1], messages=True), part, ""
-
-    def _commit(self, s: Session, sh: Shared) -> Moves:
-        known = self.ledger(s.known)
-        found = known.batches.get(s.batch)
-        if s.pc == "C1":
-            if self._unreadable(sh):
-                yield self._raise(s, sh, "C1: unreadable")
-                return
-            yield self._loaded(s._replace(known=sh.node), sh)
-        elif s.pc == "C2look":
-            alive = all(self._state(sh, h) == PREPARED for _, h in s.handles)
-            after = s._replace(pc="C2first" if self.broken == "repair-first" else "C2repair")
-            yield ("C2look: alive", after, sh, "") if alive else self._raise(s, sh, "C2look: lost")
-        elif s.pc == "C2first":
-            todo = s.todo or tuple(h for _, h in s.handles)
-            yield from self._commit_one(s._replace(todo=todo), sh, lambda a, _: ("", a._replace(pc="C2repair")))
-        elif s.pc == "C2repair":
-            entry = ("repair", known.unsettled, tuple((s.batch, p, h) for p, h in s.handles))
-            then: Callable[[Session], Session] = lambda a: a._replace(pc="Slook", handles=())  # noqa: E731
-            yield from self._append(s, sh, entry, self._repairable(s, known.unsettled), then)
-        elif s.pc == "C5":
-            handles = [h for b in known.undecided for h in open_handles(known.batches[b])] + [h for _, h in s.handles]
-            if self.broken != "no-look" and any(self._state(sh, h) != PREPARED for h in handles):
-                yield self._raise(s, sh, "C5: not alive")
-            elif self.broken == "commit-first" and s.handles:
-                yield "C5: alive", s._replace(pc="C7", todo=tuple(h for _, h in s.handles)), sh, ""
-            else:
-                yield "C5: alive", self._deciding(s, found), sh, ""
-                if not self.scenario.closes[s.batch] and found is not None:
-                    closing = s._replace(pc="C6", back="wants", note=tuple((b, 0, "") for b in known.undecided))
-                    yield "C5: alive, the coordinator wants to close", closing, sh, ""
-        elif s.pc == "C6":
-            yield from self._decide(s, sh, found)
-        elif s.pc == "C7":
-            yield from self._commit_one(s, sh, self._c7)
-            if self.scenario.fail:
-                yield self._raise(s, sh, "C7: the store fails")
-        elif s.pc == "C8":
-            judge = self._own_unsettled(s, known.unsettled)
-            after_settled: Callable[[Session], Session] = lambda a: a._replace(pc="sweep", handles=())  # noqa: E731
-            yield from self._append(s, sh, ("settled", known.unsettled), judge, after_settled)
-        elif s.pc == "spark":
-            yield self._spark(s, sh)
-
-    def _c7(self, s: Session, sh: Shared) -> tuple[str, Session]:
-        if s.lost:
-            return self._raise(s, sh, ", lost")[:2]
-        if self.broken == "commit-first" and s.handles and not self.ledger(s.known).unsettled:
-            return "", s._replace(pc="C6")
-        return "", s._replace(pc="C8")
-
-    def _repairable(self, s: Session, checkpoint: int) -> Judge:
-        own = self._own_unsettled(s, checkpoint)
-        if self.broken == "repair-judge":
-            return own
-        parts = [p for p, _ in s.handles]
-        return lambda ledger: own(ledger) and lost_parts(ledger.batches[s.batch]) == parts
-
-    def _loaded(self, s: Session, sh: Shared) -> Move:
-        ledger = self.ledger(s.known)
-        found = ledger.batches.get(s.batch)
-        if ledger.live != s.token:
-            return self._raise(s, sh, "C1: load, not our run")
-        if found is not None and found.checkpoint:
-            if ledger.checkpoints[found.checkpoint][1]:
-                return "C2: settled already", s._replace(pc="sweep", handles=()), sh, ""
-            lost = lost_parts(found)
-            if not lost:
-                return "C2: decided already", s._replace(pc="Slook", handles=()), sh, ""
-            mine = dict(s.handles)
-            if not set(lost) <= set(mine):
-                return self._raise(s, sh, "C2: lost parts were not written")
-            return "C2: repair", s._replace(pc="C2look", handles=tuple((p, mine[p]) for p in lost)), sh, ""
-        drained = s.mode == "drain"
-        if drained is not (found is not None) and self.broken != "drain-writes":
-            return self._raise(s, sh, "C3: mixed acknowledgements")
-        return "C1: load", s._replace(pc="C5"), sh, ""
-
-    def _deciding(self, s: Session, found: Record | None) -> Session:
-        if not self.scenario.closes[s.batch] and found is not None:
-            return s._replace(pc="sweep", handles=())
-        return s._replace(pc="C6", note=tuple((b, 0, "") for b in self.ledger(s.known).undecided))
-
-    def _decide(self, s: Session, sh: Shared, found: Record | None) -> Moves:
-        own = self._own(s) if found is not None else self._own_undecided(s)
-        if not self.scenario.closes[s.batch] and not s.back:
-            then: Callable[[Session], Session] = lambda a: a._replace(pc="sweep", handles=(), note=())  # noqa: E731
-            yield from self._append(s, sh, ("prepared", s.batch, s.handles), own, then)
-            return
-        covers = tuple(b for b, _, _ in s.note)
-        yield from self._append(
-            s,
-            sh,
-            ("decided", s.batch, s.handles),
-            lambda ledger: own(ledger) and ledger.undecided == covers,
-            self._decided,
-        )
-
-    def _decided(self, s: Session) -> Session:
-        ledger = self.ledger(s.known)
-        todo = tuple(chain[-1][0] for _, chain in ledger.chains(ledger.unsettled) if not chain[-1][1])
-        return s._replace(pc="C7", todo=todo, note=(), back="")
-
-    def _spark(self, s: Session, sh: Shared) -> Move:
-        after = sh._replace(commits=max(sh.commits, s.batch + 1))
-        violation = ""
-        if self.scenario.closes[s.batch]:
-            violation = self._check_complete(after, s.batch)
-        if s.batch + 1 == len(self.scenario.closes):
-            return f"Spark writes commits/{s.batch}", ended("ok"), after, violation
-        went = Session("P2", s.driver, batch=s.batch + 1, memory=s.memory)
-        return f"Spark writes commits/{s.batch}", went, after, violation
-
-    def _check_complete(self, sh: Shared, last: int) -> str:
-        committed = {(b, p) for b, p, state in sh.handles if state == COMMITTED}
-        missing = {(b, p) for b in range(last + 1) for p in range(self.scenario.parts)} - committed
-        return "Spark has moved past a part that is not committed" if missing else ""
-
-    # -- abort ------------------------------------------------------------------------------------------------------
-
-    def _abort(self, s: Session, sh: Shared) -> Moves:
-        if s.pc == "A1":
-            ledger = self.ledger(sh.node)
-            live = ledger.live
-            ours = live and (s.token == live if s.messages else ledger.runs[live][0] == s.driver)
-            if self.broken == "abort-ignores-decision":
-                yield "A1: load", s._replace(pc="A2", known=sh.node), sh, ""
-            elif not ours or s.batch in ledger.batches or self._unreadable(sh):
-                yield "A1: nothing to do", ended("raised"), sh, ""
-            else:
-                yield "A1: load", s._replace(pc="A2", known=sh.node, token=live), sh, ""
-        elif s.pc == "A2":
-            judge = self._own_undecided(s) if self.broken != "abort-ignores-decision" else lambda ledger: True
-            yield from self._append(s, sh, ("aborted", s.token), judge, self._aborted)
-        else:
-            yield from self._abort_one(s, sh, lambda a: a._replace(pc="sweep", handles=(), todo=()))
-
-    def _aborted(self, s: Session) -> Session:
-        if s.handles:
-            return s._replace(pc="A3", todo=tuple(h for _, h in s.handles))
-        return s._replace(pc="sweep")
-
-    # -- all together -----------------------------------------------------------------------------------------------
-
-    def step(self, s: Session, sh: Shared) -> Moves:
-        """The next step of a session."""
-        if s.pc.startswith("listing"):
-            return self._listed(s, sh)
-        if s.pc == "tasks":
-            return self._run_tasks(s, sh)
-        if s.pc == "sweep":
-            return self._sweep(s, sh)
-        if s.pc == "kill":
-            return self._abort_one(s, sh, self._swept)
-        moves = {"P": self._plan, "S": self._settle, "C": self._commit, "s": self._commit, "A": self._abort}
-        return moves[s.pc[0]](s, sh)
-
-    def initial(self) -> tuple[int, ...]:
-        """No driver has started."""
-        node = 0
-        for entry in self.scenario.journal:
-            node = self.child(node, entry)
-        shared = Shared(node, self.scenario.handles, self.scenario.committed, self.scenario.expiries)
-        return (self._shareds(shared), *(self._sessions(Session("", driver)) for driver in self.scenario.drivers))
-
-    def moves(self, state: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
-        """Every step of every session, and what the environment does."""
-        shared = state[0]
-        for i, number in enumerate(state[1:], 1):
-            s = self._sessions.values[number]
-            if s.pc == "end":
-                continue
-            if not s.pc:
-                yield from self._starts(state, i)
-                break  # drivers start in order: they are alike
-            for label, after, then, violation in self._steps(number, shared):
-                yield f"{i}{s.driver} {label}", (then, *state[1:i], after, *state[i + 1 :]), violation
-        for label, then in self._expiries(shared):
-            yield label, (then, *state[1:]), ""
-
-    def _starts(self, state: tuple[int, ...], i: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
-        driver = self.scenario.drivers[i - 1]
-        before = list(state[1:i])
-        for k, number in enumerate(before):
-            s = self._sessions.values[number]
-            if s.driver == driver and not (self.scenario.zombie and s.phase in "CA"):
-                before[k] = self._sessions(ended("stopped"))
-        yield f"{i}{driver} starts", (state[0], *before, self._sessions(Session("P1", driver)), *state[i + 1 :]), ""
-
-    def _steps(self, number: int, shared: int) -> list[tuple[str, int, int, str]]:
-        found = self._stepped.get((number, shared))
-        if found is None:
-            s, sh = self._sessions.values[number], self._shareds.values[shared]
-            found = []
-            for label, after, then, broken in self.step(s, sh):
-                violation = broken
-                if self.scenario.lone and after.pc == "end" and after.back not in ("ok", "idle"):
-                    violation = violation or f"a lone driver ends: {after.back}"
-                found.append((label, self._sessions(after), self._shareds(then), violation))
-            self._stepped[number, shared] = found
-        return found
-
-    def _expiries(self, shared: int) -> list[tuple[str, int]]:
-        found = self._expired.get(shared)
-        if found is None:
-            sh = self._shareds.values[shared]
-            found = []
-            if sh.expiries:
-                for handle, (_, _, state) in enumerate(sh.handles):
-                    if state == PREPARED:
-                        after = self._set(sh, handle, ABORTED)._replace(expiries=sh.expiries - 1)
-                        found.append((f"the broker expires h{handle}", self._shareds(after)))
-            self._expired[shared] = found
-        return found
-
-    def exits(self, seen: set[tuple[int, ...]]) -> tuple[int, str]:
-        """From every state a new driver, alone, ends well, or with a rewind; how many were tried, and what failed."""
-        tried = {self._shareds.values[state[0]]._replace(expiries=0) for state in seen}
-        for sh in tried:
-            s, now, labels = Session("P1", "Z"), sh, []
-            while s.pc != "end":
-                label, s, now, violation = next(iter(self.step(s, now)))
-                labels.append(label)
-                if violation or len(labels) > 200:
-                    return len(tried), f"{violation or 'endless'}: {self.entries(sh.node)} {sh} {labels}"
-            if s.back not in ("ok", "idle", "rewind"):
-                return len(tried), f"no exit, {s.back}: {self.entries(sh.node)} {sh} {labels}"
-        return len(tried), ""
-
-
-def ended(how: str, _: Session | None = None) -> Session:
-    """A session that makes no further step; all alike, whatever they knew."""
-    return Session("end", back=how)
-
-
 def repair_start(committed: int) -> Scenario:
     """One driver decided, committed the first part and died; the second was lost."""
     return Scenario(
         "BC",
         journal=(("run", "A"), ("decided", 0, ((0, 0), (1, 1)))),
         handles=((0, 0, COMMITTED), (0, 1, committed)),
+    )
+
+
+def spans_start() -> Scenario:
+    """Two micro-batches were decided together; before anything was committed, a part of the second was lost."""
+    return Scenario(
+        "BC",
+        closes=(False, True),
+        journal=(("run", "A"), ("prepared", 0, ((0, 0), (1, 1))), ("decided", 1, ((0, 2), (1, 3)))),
+        handles=((0, 0, PREPARED), (0, 1, PREPARED), (1, 0, PREPARED), (1, 1, ABORTED)),
+        committed=1,
+    )
+
+
+def prepared_start(*closes: bool) -> Scenario:
+    """One driver prepared the first micro-batch; then two plannings of one run look at it."""
+    return Scenario(
+        "AA",
+        parts=1,
+        closes=closes,
+        zombie=True,
+        tolerant=True,
+        journal=(("run", "A"), ("prepared", 0, ((0, 0),))),
+        handles=((0, 0, PREPARED),),
     )
 
 
@@ -931,6 +90,7 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         replace(repair_start(ABORTED), expiries=1),
         replace(repair_start(ABORTED), drivers="BCD", expiries=1),
     ),
+    "repair-spans": (spans_start(), replace(spans_start(), drivers="BBC", zombie=True, tolerant=True)),
     "restart": (
         replace(repair_start(ABORTED), drivers="BB", zombie=True, tolerant=True, expiries=1),
         replace(repair_start(ABORTED), drivers="BBC", zombie=True, tolerant=True, expiries=1),
@@ -938,6 +98,11 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     "restart-write": (
         Scenario("AA", zombie=True, tolerant=True, fail=True, expiries=1),
         Scenario("AAB", zombie=True, tolerant=True, fail=True, parts=1, expiries=1),
+    ),
+    "restart-prepared": (prepared_start(False, True), replace(prepared_start(False, True), drivers="AAB")),
+    "restart-moved-on": (
+        prepared_start(False, False, True),
+        replace(prepared_start(False, False, True), drivers="BBB"),
     ),
     "snapshots": (
         Scenario("ABC", parts=1, snapshots=1, expiries=0),
@@ -950,14 +115,33 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
 }
 
 
-def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) -> tuple[Result, int, str]:
-    """Search one scenario; also how many states' exits were tried, and the first without one."""
+class Found(NamedTuple):
+    """What the search of a scenario found.
+
+    Attributes
+    ----------
+    tried : int
+        States from which a driver alone was started; where nothing was broken.
+    stuck : str
+        The first of them from which it does not end well.
+    finished : frozenset[tuple[Entry, ...]]
+        Journals with which all went well.
+    """
+
+    result: Result
+    tried: int = 0
+    stuck: str = ""
+    finished: frozenset[tuple[Entry, ...]] = frozenset()
+
+
+def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) -> Found:
+    """Search one scenario."""
     scenario = SCENARIOS[name][big]
     model = Model(scenario, broken)
     result = search(model.initial(), model.moves, most)
     if result.violation or broken not in ("", "void-forgotten"):
-        return result, 0, ""
-    return (result, *model.exits(result.seen))
+        return Found(result)
+    return Found(result, *model.exits(result.seen), model.finished(result.seen))
 
 
 def main() -> int:
@@ -970,9 +154,12 @@ def main() -> int:
     arguments = parser.parse_args()
     bad = False
     for name in arguments.scenario or SCENARIOS:
-        result, tried, stuck = run(name, arguments.broken, arguments.big, arguments.most)
-        bad = bad or bool(result.violation or stuck)
-        print(f"{name}: {result}" + (f"; {tried} exits tried {stuck}" if tried else ""), flush=True)
+        found = run(name, arguments.broken, arguments.big, arguments.most)
+        bad = bad or bool(found.result.violation or found.stuck)
+        print(
+            f"{name}: {found.result}" + (f"; {found.tried} exits tried {found.stuck}" if found.tried else ""),
+            flush=True,
+        )
     return int(bad)
 
 

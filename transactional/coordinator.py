@@ -37,7 +37,7 @@ from transactional.errors import (
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, Ledger, RunRecord
 from transactional.metadata import EntryKind
-from transactional.ownership import may_settle, may_void, must_own, newest_run, superseded
+from transactional.ownership import may_abort, may_record, may_settle, may_void, must_own, newest_run, superseded
 from transactional.recovery import (
     Claim,
     SparkView,
@@ -271,16 +271,13 @@ class CheckpointCoordinator:
             "writers": len(messages),
             "parts": [part.to_json() for part in pending.parts],
         }
+        covers = [record.batch for record in ledger.undecided()]
+        judge = may_record(token, batch, found is not None, covers)
         if not closes:
             if found is None:
-                self._journal.append(EntryKind.PREPARED, body, must_own(token, batch, undecided=True))  # C6
+                self._journal.append(EntryKind.PREPARED, body, judge)  # C6
             return
-        covers = [record.batch for record in ledger.undecided()]
-        entry = self._journal.append(
-            EntryKind.DECIDED,
-            {**body, "covers": covers},
-            must_own(token, batch, undecided=found is None, covers=covers),
-        )
+        entry = self._journal.append(EntryKind.DECIDED, {**body, "covers": covers}, judge)  # C6
         pending.finish()
         faults.reach("decision.written")
         checkpoint = self._journal.ledger.checkpoints[entry.number]
@@ -313,9 +310,7 @@ class CheckpointCoordinator:
             return
         token = newest.token
         try:
-            self._journal.append(
-                EntryKind.ABORTED, {"run": token, "batch": batch}, must_own(token, batch, undecided=True)
-            )  # A2
+            self._journal.append(EntryKind.ABORTED, {"run": token, "batch": batch}, may_abort(token, batch))  # A2
         except FencedError as fenced:
             log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
             return

@@ -8,7 +8,7 @@ from typing import Any
 from transactional.errors import FencedError, ProtocolError
 from transactional.ledger import Ledger, RunRecord
 
-__all__ = ["Judge", "may_settle", "may_void", "must_own", "newest_run", "superseded"]
+__all__ = ["Judge", "may_abort", "may_record", "may_settle", "may_void", "must_own", "newest_run", "superseded"]
 
 Judge = Callable[[Ledger], None]
 """Raises where the ledger forbids the entry."""
@@ -39,10 +39,8 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
     )
 
 
-def must_own(
-    token: int, batch: int | None = None, undecided: bool = False, covers: Sequence[int] | None = None
-) -> Judge:
-    """The run is the newest and not ended, and the batch (if asked) neither prepared nor decided."""
+def must_own(token: int) -> Judge:
+    """The run is the newest and not ended."""
 
     def judge(ledger: Ledger) -> None:
         newest = newest_run(ledger)
@@ -50,10 +48,48 @@ def must_own(
             raise superseded(token, ledger)
         if newest.ended:
             raise FencedError("RUN_ENDED", f"run {token} has ended ({newest.ended}): start the query again", run=token)
-        if undecided and batch in ledger.batches:
+
+    return judge
+
+
+def may_abort(token: int, batch: int) -> Judge:
+    """The run is the newest, and the micro-batch neither prepared nor decided."""
+    own = must_own(token)
+
+    def judge(ledger: Ledger) -> None:
+        own(ledger)
+        if batch in ledger.batches:
             raise FencedError("BATCH_TAKEN", f"micro-batch {batch} is in the journal already", batch=batch)
-        if covers is not None and covers != [record.batch for record in ledger.undecided()]:
-            raise FencedError("BATCH_TAKEN", f"prepared micro-batches changed before {batch} was decided", batch=batch)
+
+    return judge
+
+
+def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int]) -> Judge:
+    """C6: the run is the newest, everything before the micro-batch is accounted for, and nothing waits to be settled.
+
+    A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
+    it can void what this micro-batch follows, or decide what it was to follow.
+
+    Parameters
+    ----------
+    prepared : bool
+        Whether the journal holds the micro-batch as prepared.
+    covers : Sequence[int]
+        Prepared micro-batches, as the commit has found them.
+    """
+    own = must_own(token)
+
+    def judge(ledger: Ledger) -> None:
+        own(ledger)
+        taken = (batch in ledger.batches) is not prepared or covers != [record.batch for record in ledger.undecided()]
+        if taken or ledger.accounted != (batch if prepared else batch - 1) or ledger.unsettled():
+            raise FencedError(
+                "BATCH_TAKEN",
+                f"micro-batch {batch} can't be recorded: the journal accounts for micro-batches up to {ledger.accounted}, "
+                f"of which {[record.batch for record in ledger.undecided()]} are prepared; it was {list(covers)}. Another "
+                "process of this run was at work: start the query again",
+                batch=batch,
+            )
 
     return judge
 
@@ -84,13 +120,13 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
 
 
 def may_void(token: int, batch: int, entry: int) -> Judge:
-    """The run is the newest, and the micro-batch is prepared by that very entry still, and not decided."""
+    """The run is the newest, and the micro-batch is the last, prepared by that very entry still, and not decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         found = ledger.batches.get(batch)
-        if found is None or found.entry != entry or found.checkpoint is not None:
+        if found is None or found.entry != entry or found.checkpoint is not None or ledger.accounted != batch:
             raise FencedError("BATCH_TAKEN", f"micro-batch {batch} was voided or decided by somebody else", batch=batch)
 
     return judge

@@ -67,6 +67,24 @@ def loss_of(seed: int) -> bytes:
     )
 
 
+def stale_of(seed: int) -> bytes:
+    """A prepared micro-batch's driver dies; the next one's planning is about to look when its query starts again.
+
+    The new start moves on; a transaction expires; the old planning takes a few steps more.
+    """
+    chance = random.Random(seed)
+    dies, looks, moves_on = chance.randrange(48, 51), chance.randrange(10, 13), chance.randrange(26, 36)
+    expires, goes_on = 222 + chance.randrange(10), chance.randrange(1, 4)
+    return bytes(
+        [*bytes(dies), 200, *bytes(looks), 240, 141, *bytes(moves_on), expires, 140, *bytes(goes_on), 141, *bytes(40)]
+    )
+
+
+def test_a_planning_that_outlives_its_query_loses_nothing() -> None:
+    for seed in range(100):
+        run(stale_of(seed), spans=True)
+
+
 def test_one_undisturbed_driver_commits_all_its_micro_batches() -> None:
     world = run(bytes(200))
     assert world.commits == set(range(LAST + 1))
