@@ -119,6 +119,12 @@ class Output(Protocol):
     def open_transactions(self) -> list[str]:
         """Names of open and prepared transactions."""
 
+    def lose(self, names: list[str]) -> None:
+        """Let these transactions end without their rows, as they do whose timeout ran out."""
+
+    def is_quiet(self) -> bool:
+        """No transaction of ours is open, and no reader is held back."""
+
 
 class FolderOutput:
     """The file sink's folder."""
@@ -134,10 +140,14 @@ class FolderOutput:
         """See `Output`."""
         return pending_files(self.folder)
 
-    def lose(self, files: list[str]) -> None:
-        """Let prepared transactions vanish, as a store does whose timeout ran out."""
-        for file in files:
-            (self.folder / "pending" / file).unlink()
+    def lose(self, names: list[str]) -> None:
+        """See `Output`."""
+        for name in names:
+            (self.folder / "pending" / name).unlink()
+
+    def is_quiet(self) -> bool:
+        """See `Output`."""
+        return not self.open_transactions()
 
 
 @dataclass(frozen=True)
@@ -179,10 +189,11 @@ class Place:
 
     def check_whole(self, expected: int) -> None:
         """Every row is there once, nothing is open, every decision is settled."""
+        # A broker answers a commit before it has written the markers.
+        wait_until(self.output.is_quiet, "no open transaction, no reader held back", 30)
         found = self.check_partial(expected)
         missing = sorted(set(range(expected)) - set(found))
         assert not missing, f"rows are missing: {missing}"
-        assert self.output.open_transactions() == []
         assert self.ledger().unsettled() == []
         assert self.ledger().undecided() == []
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.driver_process import DriverProcess, Faults, FolderOutput, Place
+from integration.driver_process import DriverProcess, Faults, Place
 from integration.jobs import Job
 from integration.live_query import LiveQuery
 from transactional.faults import POINTS as ALL_POINTS
@@ -51,10 +51,19 @@ def losing(faults: Faults, place: Place, points: tuple[str, ...], times: int = 1
         pending = place.output.open_transactions()
         if left[0] and pending and faults.fired("commit.one") and place.ledger().unsettled():
             left[0] -= 1
-            assert isinstance(place.output, FolderOutput)
             place.output.lose(pending)
 
     return lose
+
+
+def fail_in_one_session(query: LiveQuery, faults: Faults, point: str, times: int, action: str) -> None:
+    """Run the query to its end; on the way the point fails `times` times in a row."""
+    provoke(faults, point, times)
+    faults.arm(point, action, times)
+    with query:
+        query.finish(RESTARTS, losing(faults, query.place, (point,), times))
+    # A session claims once: its next planning takes the run that it has.
+    assert len(faults.fired(point)) == (1 if point == "recovery.claimed" else times)
 
 
 @pytest.mark.timeout(900)
@@ -72,7 +81,6 @@ def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_
             place.check_partial(driver.expected)
 
         def lose_what_is_pending() -> None:
-            assert isinstance(place.output, FolderOutput)
             pending = place.output.open_transactions()
             assert pending
             place.output.lose(pending)
@@ -133,7 +141,6 @@ def test_what_is_lost_after_its_decision_is_written_again(
         assert "InjectedFault" in query.wait_failed()
         pending = query.place.output.open_transactions()
         assert len(pending) == (3 if point == "decision.written" else 2)
-        assert isinstance(query.place.output, FolderOutput)
         query.place.output.lose(pending[:lost])
         query.finish()
         kinds = query.place.kinds()
@@ -164,12 +171,7 @@ def test_a_repair_that_fails_half_way_is_repaired(
 def test_every_point_fails_once_and_twice_in_a_row_in_one_session(
     spark: SparkSession, tmp_path: Path, faults: Faults, point: str, times: int, action: str
 ) -> None:
-    provoke(faults, point, times)
-    faults.arm(point, action, times)
-    with LiveQuery(spark, tmp_path) as query:
-        query.finish(RESTARTS, losing(faults, query.place, (point,), times))
-    # A session claims once: its next planning takes the run that it has.
-    assert len(faults.fired(point)) == (1 if point == "recovery.claimed" else times)
+    fail_in_one_session(LiveQuery(spark, tmp_path), faults, point, times, action)
 
 
 @pytest.mark.matrix

@@ -11,7 +11,9 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from connector.kafka.admin import KafkaAdmin
+from connector.kafka.end_txn import TransactionEnder
 from connector.kafka.lanes import TransactionalId
+from transactional.clock import Deadline
 
 __all__ = ["COMMITTED", "LiveReader", "TopicOutput"]
 
@@ -75,6 +77,16 @@ class TopicOutput:
         """Partitions whose last stable offset is not the high watermark, with both."""
         stable, high = self.ends(COMMITTED), self.ends(UNCOMMITTED)
         return {number: (stable[number], high[number]) for number in high if stable[number] != high[number]}
+
+    def lose(self, names: list[str]) -> None:
+        """Abort these as far as they are open, as a stale run's sweep does that paused after it had listed."""
+        admin = KafkaAdmin({"bootstrap_servers": self.servers})
+        try:
+            opened = {name: found for name, found in admin.describe(names).items() if found.state == "Ongoing"}
+            ender = TransactionEnder(admin, admin.cluster_id())
+            ender.abort_open(opened, admin.end_txn_version(), Deadline(SECONDS))
+        finally:
+            admin.close()
 
     def is_quiet(self) -> bool:
         """No transaction of ours is open, and no reader is held back."""
