@@ -492,6 +492,16 @@ def test_another_query_with_the_prefix_that_sweeps_our_transactions_loses_no_row
     first.finish()
 
 
+def test_what_was_prepared_under_a_former_prefix_holds_no_reader_back(kafka: Cluster, make_query: MakeQuery) -> None:
+    """So it is where Spark's ``metadata`` was made anew: the prefix is the query's id by default."""
+    query = make_query(kafka)
+    query.die("commit.called")
+    renamed = replace(query.work, options={**query.work.options, "transactionalIdPrefix": f"{query.prefix}-renamed"})
+    Engine(renamed).run()
+    assert query.output.open_transactions() == []
+    query.check(query.work.expected)
+
+
 # -- topics ---------------------------------------------------------------------------------------------------------
 
 

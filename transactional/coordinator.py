@@ -91,6 +91,8 @@ class CheckpointCoordinator:
         Spark's logs as they are now.
     wants : Callable[[Ledger], bool], optional
         The coordinator's own reasons to close a checkpoint at this micro-batch.
+    under : Callable[[str], TwoPhaseCommitSink], optional
+        Makes the same sink under another prefix, to sweep what a run under a former prefix has left.
     """
 
     def __init__(
@@ -100,12 +102,14 @@ class CheckpointCoordinator:
         settings: RunSettings,
         view: SparkView,
         wants: Callable[[Ledger], bool] = lambda ledger: False,
+        under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None = None,
     ) -> None:
         self._journal = journal
         self._sink = sink
         self._settings = settings
         self._view = view
         self._wants = wants
+        self._under = under
         self._settlement = Settlement(journal, sink, view.queryId, settings.prefix, view.batch)
 
     # -- planning ---------------------------------------------------------------------------------------------------
@@ -200,7 +204,25 @@ class CheckpointCoordinator:
 
         entry = self._journal.append(EntryKind.RUN, body, judge)
         faults.reach("recovery.claimed")
+        self._sweep_former()
         return self._journal.ledger.runs[entry.number]
+
+    def _sweep_former(self) -> None:
+        """A new run's part of P7: sweep the prefixes that the query had, unless another query has taken one since."""
+        ledger, settings = self._journal.ledger, self._settings
+        former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
+        for prefix, run in former.items():
+            if prefix == settings.prefix or run.mark is None or self._under is None:
+                continue
+            sink = self._under(prefix)
+            try:
+                if run.mark:
+                    sink.guardRun(run.mark)
+                sink.abortLingering(ledger.known_handles())
+            except FencedError as taken:
+                log.info("transactions under the former prefix %s are not swept: %s", prefix, taken)
+            finally:
+                sink.close()
 
     def _keep_or_void(self, record: BatchRecord, token: int) -> None:
         """P6: handles of a prepared batch all alive, or the batch is void and its others aborted, in that order."""

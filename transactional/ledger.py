@@ -102,6 +102,8 @@ class Ledger:
         Number of the last folded entry; 0 for an empty journal.
     base : int
         Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
+    query : str
+        Spark's id of the query; empty before the first run, and after `adopt`.
     voided : list[int]
         Micro-batches whose record was voided, until they are recorded anew.
     """
@@ -110,6 +112,7 @@ class Ledger:
     base: int = -1
     location: str = ""
     identity_suffix: str = ""
+    query: str = ""
     voided: list[int] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
@@ -191,6 +194,7 @@ class Ledger:
             identity=dict(body["identity"]),
         )
         self.location = body["location"]
+        self.query = body["queryId"]
         for token in sorted(self.runs)[:-KEPT_RUNS]:
             del self.runs[token]
 
@@ -279,6 +283,7 @@ class Ledger:
         for run in self.runs.values():
             run.ended = run.ended or EntryKind.ADOPT
         self.location = body["location"]
+        self.query = ""  # the next run says which it is
         self.identity_suffix = body["suffix"]
         self.base = body["base"]
         if body["drop"]:  # the unsettled entries are another location's, or about batches that Spark no longer has
@@ -312,6 +317,7 @@ class Ledger:
             base=value["base"],
             location=value["location"],
             identity_suffix=value["identity_suffix"],
+            query=value["query"],
             voided=list(value["voided"]),
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={

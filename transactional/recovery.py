@@ -96,8 +96,16 @@ def check_place(ledger: Ledger, view: SparkView) -> None:
     Raises
     ------
     LocationError
-        The location was copied or moved.
+        The location was copied or moved, or is another query's.
     """
+    if ledger.query not in ("", view.queryId):
+        raise LocationError(
+            "LOCATION_OF_ANOTHER_QUERY",
+            f"the journal at {ledger.location} is of query {ledger.query}, and Spark's metadata there says {view.queryId}: "
+            f"metadata was deleted, or comes from another location. {WAY_OUT_ADOPT}",
+            recorded=ledger.query,
+            found=view.queryId,
+        )
     if ledger.position and ledger.location != view.location:
         raise LocationError(
             "LOCATION_MOVED",

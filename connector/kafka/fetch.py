@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.config import ClientConfig
+from connector.kafka.connection import missing_right
 from connector.kafka.offsets import Partition
 from connector.kafka.ranges import OffsetRange
 from transactional.clock import Clock, Deadline
@@ -108,7 +109,7 @@ def fetch(consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None) -
     Raises
     ------
     StoreError
-        ``DATA_LOST``: rows of the range are gone from the topic; ``READ_FAILED``, ``READ_STALLED``.
+        ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``READ_STALLED``.
     """
     from confluent_kafka import Message, TopicPartition
 
@@ -183,6 +184,8 @@ def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -
             earliest=first,
             latest=last,
         )
+    if name == "TOPIC_AUTHORIZATION_FAILED":
+        raise missing_right("READ", f"topic {wanted.partition.topic}")
     if error.fatal() or name in _FATAL:
         raise StoreError(
             "READ_FAILED",

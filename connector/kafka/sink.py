@@ -195,6 +195,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             producer.init_transactions(INIT_SECONDS)
             producer.begin_transaction()
         except KafkaException as problem:
+            if problem.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+                raise missing_right("WRITE", f"transactional id {transaction.name}") from None
             raise write_error(problem.args[0], self._settings.topic, None, 0) from None
         # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
         # delivered at all, nobody else initialised the id in between, and this is our epoch.

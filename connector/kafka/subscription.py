@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from connector.kafka.config import ClientConfig
+from connector.kafka.connection import missing_right
 from connector.kafka.offsets import Partition
 from connector.kafka.read_options import EARLIEST, LATEST, StartingOffsets
 from transactional.errors import OptionError, StoreError
@@ -88,7 +89,7 @@ class TopicReader:
         Raises
         ------
         StoreError
-            ``UNKNOWN_TOPIC``, ``KAFKA_REFUSED``.
+            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``.
         """
         from confluent_kafka import TopicCollection
 
@@ -169,6 +170,8 @@ class TopicReader:
                 option="subscribe",
                 reason=reason,
             )
+        if error.name() == "TOPIC_AUTHORIZATION_FAILED":
+            return missing_right("DESCRIBE", what.replace("the partitions of", "topic"))
         return StoreError(
             "KAFKA_REFUSED",
             f"{self._config.name}: the brokers at {self._config.bootstrap_servers} did not tell {what}: {reason}.",

@@ -121,7 +121,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         def wants(ledger: Ledger) -> bool:
             return len(ledger.undecided()) + 1 >= most
 
-        return sink, CheckpointCoordinator(journal, sink, settings, view, wants)
+        return sink, CheckpointCoordinator(journal, sink, settings, view, wants, self._build)
 
     def _build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
         from pyspark.sql.pandas.types import to_arrow_schema

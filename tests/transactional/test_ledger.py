@@ -14,7 +14,7 @@ from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import KEPT_BATCHES, KEPT_CHECKPOINTS, KEPT_RUNS, Ledger
 from transactional.metadata import Entry, EntryKind
 
-RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "here", "prefix": "p", "identity": {}}
+RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "here", "prefix": "p", "identity": {}, "queryId": "q"}
 
 
 def fold(*facts: tuple[str, dict[str, Any]], ledger: Ledger | None = None) -> Ledger:

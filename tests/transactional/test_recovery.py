@@ -72,6 +72,12 @@ def test_a_location_that_was_copied_is_refused() -> None:
         check_place(runs("a"), view(0, location="there"))
 
 
+def test_a_location_of_another_query_is_refused() -> None:
+    ledger = fold((EntryKind.RUN, {**RUN, "queryId": "another"}))
+    with pytest.raises(LocationError, match=r"LOCATION_OF_ANOTHER_QUERY.*another.*adopt"):
+        check_place(ledger, view(0))
+
+
 @pytest.mark.parametrize(("number", "ok"), [(0, False), (1, True), (2, True), (3, False)])
 def test_the_journal_accounts_for_every_micro_batch(number: int, ok: bool) -> None:
     body = {**batch(1, 1, covers=[]), "sources": view(1).sources}

@@ -296,7 +296,7 @@ def test_a_query_runs_on_over_snapshots_and_reads_a_bounded_number_of_files() ->
 
 # -- the journal --------------------------------------------------------------------------------------------------------
 
-RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "/l", "prefix": "p", "identity": {}}
+RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "/l", "prefix": "p", "identity": {}, "queryId": "q"}
 
 
 def append_runs(store: JournalStore, count: int) -> None:
