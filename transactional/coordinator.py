@@ -53,10 +53,6 @@ __all__ = ["CheckpointCoordinator", "RunSettings"]
 
 log = logging.getLogger(__name__)
 
-SETTLE_ROUNDS = 4  # inspect-and-commit rounds; each further one needs a transaction lost between look and commit
-
-Handle = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class RunSettings:
