@@ -44,6 +44,9 @@ INIT_SECONDS: Final = 60.0
 ROLLBACK_SECONDS: Final = 5.0
 """A task that fails does not wait longer for its abort: the next sweep does it."""
 
+IN_FLIGHT_SECONDS: Final = 1.0
+"""For answers to what was sent before a rollback: milliseconds, where the broker answers at all."""
+
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
 """At-least-once has no transaction whose timeout would bound a row's delivery: librdkafka's own default."""
 
@@ -171,8 +174,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
         if transaction.producer is not None:
             with contextlib.suppress(Exception):
-                # Rows that still wait are of no use, and dropping a producer waits for them.
-                transaction.producer.purge(in_queue=True, in_flight=True, blocking=False)
+                # Rows that still wait are of no use. What is on its way is waited for: librdkafka can abort the whole
+                # process where an idempotent producer is destroyed whose rows in flight were purged.
+                transaction.producer.purge(in_queue=True, in_flight=False, blocking=False)
+                transaction.producer.flush(IN_FLIGHT_SECONDS)
         transaction.producer = None
         admin = transaction.admin
         if admin is not None and transaction.producer_id >= 0:
