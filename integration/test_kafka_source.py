@@ -171,14 +171,20 @@ def test_rows_that_are_gone_are_an_error_with_the_offsets(kafka: Cluster, topic_
     assert caught.value.parameters["earliest"] == 6
 
 
-def test_a_topic_that_was_made_anew_is_an_error(kafka: Cluster, topic_name: str) -> None:
+@pytest.mark.parametrize("rows", [0, 15], ids=["shorter", "longer"])
+def test_a_topic_that_was_made_anew_is_an_error(kafka: Cluster, topic_name: str, rows: int) -> None:
     kafka.create_topic(topic_name)
     produce(kafka, topic_name, range(10), partitions=1)
-    [(end, _)] = batches_of(reader_of(kafka, topic_name, startingOffsets="earliest"))
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
     kafka.delete_topic(topic_name)
     kafka.create_topic(topic_name)
-    with pytest.raises(StoreError, match="OFFSETS_WENT_BACK"):
+    produce(kafka, topic_name, range(100, 100 + rows), partitions=1)
+    with pytest.raises(StoreError, match="TOPIC_RECREATED"):
         reader_of(kafka, topic_name).latestOffset(end, ReadAllAvailable())
+    with pytest.raises(StoreError, match="TOPIC_RECREATED"):  # the micro-batch is replayed
+        reader_of(kafka, topic_name).partitions(start, end)
 
 
 def test_available_now_stops_at_its_target_and_leaves_new_partitions_to_the_next_run(

@@ -80,6 +80,8 @@ class TaskPlan:
     batch : int
     mode : Mode
     queryId, prefix : str
+    sources : str
+        Digest of the source lines that the tasks read.
     writers : int or None
         Writer tasks that the micro-batch had when it was prepared, where it is.
     repairs : Mapping[int, ExpectedPart]
@@ -91,6 +93,7 @@ class TaskPlan:
     mode: Mode
     queryId: str
     prefix: str
+    sources: str = ""
     writers: int | None = None
     repairs: Mapping[int, ExpectedPart] = field(default_factory=dict)
 
@@ -108,6 +111,8 @@ class Acknowledgement:
         True where the task wrote nothing because its rows are prepared or decided already.
     part : Part
         What was prepared; for a drained task without a handle.
+    sources : str
+        From the plan: of what the rows were read.
     """
 
     token: int
@@ -116,6 +121,7 @@ class Acknowledgement:
     taskAttemptId: int
     drained: bool
     part: Part
+    sources: str = ""
 
 
 class AcknowledgeResult(enum.Enum):

@@ -43,7 +43,9 @@ from transactional.recovery import (
     SparkView,
     check_account,
     check_place,
+    check_sources,
     judge_prepared,
+    other_sources,
     whose_run,
 )
 from transactional.settlement import Settlement
@@ -137,7 +139,9 @@ class CheckpointCoordinator:
         repairs = {part.partition: part.expected() for part in found.parts if part.lost} if found else {}
         mode = Mode.REPAIR if repairs else Mode.DRAIN if found else Mode.WRITE
         writers = found.writers if found else None
-        return TaskPlan(run.token, batch, mode, self._view.queryId, self._settings.prefix, writers, repairs)
+        return TaskPlan(
+            run.token, batch, mode, self._view.queryId, self._settings.prefix, self._view.sources, writers, repairs
+        )
 
     def _take_run(self) -> RunRecord:
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
@@ -250,6 +254,9 @@ class CheckpointCoordinator:
         acknowledged = [m for m in messages if m is not None]
         if len(acknowledged) < len(messages):
             raise ProtocolError("MISSING_ACKNOWLEDGEMENT", f"micro-batch {batch}: a writer task has not acknowledged")
+        check_sources(ledger, self._view)
+        if any(message.sources != self._view.sources for message in acknowledged):
+            raise other_sources(batch, "the one that its tasks were planned by")
         found = ledger.batches.get(batch)
         if found is not None and found.checkpoint is not None:  # C2
             checkpoint = ledger.checkpoints[found.checkpoint]

@@ -17,8 +17,10 @@ __all__ = [
     "SparkView",
     "check_account",
     "check_place",
+    "check_sources",
     "judge_checkpoint",
     "judge_prepared",
+    "other_sources",
     "whose_run",
 ]
 
@@ -146,15 +148,33 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             batch=view.batch,
             accounted=last,
         )
-    record = ledger.batches.get(view.batch)
-    if record is not None and record.sources != view.sources:
-        raise LocationError(
-            "BATCH_HAS_OTHER_SOURCES",
-            f"offsets/{view.batch} is not the one that the journal recorded for micro-batch {view.batch} (entry "
-            f"{record.entry}): Spark's logs were changed or rewound by hand. {WAY_OUT_ADOPT}",
-            batch=view.batch,
-            entry=record.entry,
-        )
+    check_sources(ledger, view)
+
+
+def check_sources(ledger: Ledger, view: SparkView) -> None:
+    """Spark's files of this micro-batch and of the one before are those that the journal recorded.
+
+    Spark writes a file of ``offsets/`` by looking for it and renaming another over it: a driver that stood still in between
+    replaces what its successor has written, and has committed.
+
+    Raises
+    ------
+    LocationError
+    """
+    for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
+        record = ledger.batches.get(batch)
+        if record is not None and lines is not None and record.sources != sources_digest(lines):
+            raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
+
+
+def other_sources(batch: int, wanted: str) -> LocationError:
+    """The error of an ``offsets/`` file that is not what was read: Spark would go on where it ends."""
+    return LocationError(
+        "BATCH_HAS_OTHER_SOURCES",
+        f"offsets/{batch} is not {wanted}: Spark's logs were changed or rewound by hand, or a former driver that stood "
+        f"still has written the file late, over the present one. {WAY_OUT_ADOPT}",
+        batch=batch,
+    )
 
 
 class Judgement(enum.Enum):

@@ -6,7 +6,7 @@ Spark compares offsets as JSON *text*, so keys are always in the same order: alp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from transactional.barrier import CheckpointBarrier
@@ -71,6 +71,8 @@ class SourceOffset:
         Whether rows followed that barrier.
     interval : int
         Milliseconds between barriers; 0 is a barrier after every micro-batch with rows.
+    ids : Mapping[str, str]
+        The topics' ids: a topic that was deleted and created again has another one, and other rows at these offsets.
     """
 
     topics: Positions
@@ -78,12 +80,14 @@ class SourceOffset:
     barrier: CheckpointBarrier | None = None
     barrier_rows: bool = False
     interval: int = 0
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The dict that Spark makes the text of; equal offsets give equal texts."""
         return {
             "barrier": self.barrier.to_json() if self.barrier else None,
             "barrierRows": self.barrier_rows,
+            "ids": dict(sorted(self.ids.items())),
             "interval": self.interval,
             "source": SOURCE_NAME,
             "start": positions_to_json(self.start),
@@ -123,4 +127,5 @@ class SourceOffset:
             barrier=CheckpointBarrier.from_json(barrier) if barrier else None,
             barrier_rows=bool(value["barrierRows"]),
             interval=int(value["interval"]),
+            ids=dict(value["ids"]),
         )

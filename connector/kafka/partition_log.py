@@ -22,8 +22,9 @@ __all__ = ["Ending", "Verdict", "Witness", "judge_by_log", "parse_control_key"]
 FETCH_BYTES: Final = 1 << 20
 """Of one fetch; the broker gives one whole batch at least, however large it is."""
 
-JUDGE_SECONDS: Final = 30.0
-"""Limit of one transaction's search. The marker mostly stands right behind the witness."""
+JUDGE_SECONDS: Final = 300.0
+"""Limit of one transaction's search. The marker mostly stands right behind the witness; where it was written by a timeout,
+all that others have written meanwhile lies in between, and is read at tens of megabytes a second."""
 
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,6 +75,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._clock = clock or SystemClock()
         self._target: Positions | None = None
         self._seen: Positions | None = None
+        self._ids: Mapping[str, str] = {}
+        self._end: dict[str, Any] | None = None
         self._admin: AdminClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,7 +93,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         partitions = topics.partitions(self._subscription)
         self._subscription.check_starting_offsets(self._starting, partitions)
         begin = topics.resolve(self._starting, partitions)
-        return SourceOffset(topics=begin, start=begin).to_json()
+        return SourceOffset(topics=begin, start=begin, ids=topics.ids).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that Spark hands to `latestOffset`. *Driver, once per micro-batch*."""
@@ -120,7 +122,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         Raises
         ------
         StoreError
-            ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: the topic is not the one that was read before.
+            ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: the topic is not the one that was read before.
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
@@ -140,7 +142,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             timestamp=int(self._clock.now() * 1000),
         )
         end = {partition: offset + backlog.get(partition, 0) for partition, offset in begin.items()}
-        return SourceOffset(topics=end, start=begin, barrier=barrier).to_json()
+        self._end = SourceOffset(topics=end, start=begin, barrier=barrier, ids=self._ids).to_json()
+        return self._end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the brokers had when `latestOffset` asked last, for Spark's progress. *Driver, once per trigger*."""
@@ -156,10 +159,16 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         ------
         LocationError
             ``OFFSETS_DISAGREE``: the micro-batch before does not end where this one begins.
+        StoreError
+            ``TOPIC_RECREATED``.
         """
         if start == end:
             return []
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
+        if end != self._end:  # a replay: the topics may have changed since these offsets were picked
+            topics = self._topics()
+            topics.partitions(self._subscription)
+            _check_ids(after.ids, topics.ids)
         if before.barrier is not None:
             _check_joint(before.topics, after.start)
         return [KafkaInputPartition(wanted) for wanted in ranges_between(after.start, after.topics)]
@@ -212,6 +221,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Where reading could end now; under availableNow not behind its target."""
         topics = self._topics()
         partitions = topics.partitions(self._subscription)
+        _check_ids(before.ids, topics.ids)
+        self._ids = topics.ids
         gone = sorted(set(before.topics) - set(partitions))
         if gone:
             raise StoreError(
@@ -237,6 +248,17 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if self._admin is None:
             self._admin = check_brokers(self._config)
         return TopicReader(self._admin, self._config)
+
+
+def _check_ids(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    again = sorted(topic for topic, identity in before.items() if now.get(topic, identity) != identity)
+    if again:
+        raise StoreError(
+            "TOPIC_RECREATED",
+            f"barrier-kafka: {', '.join(again)} was deleted and created again: the offsets in the checkpoint mean other rows "
+            "now. Start the query on a new checkpoint location once it is clear what was lost.",
+            topics=again,
+        )
 
 
 def _check_joint(before: Positions, start: Positions) -> None:

@@ -7,6 +7,7 @@ task hands over these three and drops its producer, without closing it: closing 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -44,8 +45,8 @@ INIT_SECONDS: Final = 60.0
 ROLLBACK_SECONDS: Final = 5.0
 """A task that fails does not wait longer for its abort: the next sweep does it."""
 
-IN_FLIGHT_SECONDS: Final = 1.0
-"""For answers to what was sent before a rollback: milliseconds, where the broker answers at all."""
+ABANDONED_AT_MOST: Final = 8
+"""Producers whose abort failed, of one worker; each keeps a few threads."""
 
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
 """At-least-once has no transaction whose timeout would bound a row's delivery: librdkafka's own default."""
@@ -173,11 +174,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     def rollback(self, transaction: KafkaTransaction) -> None:
         """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
         if transaction.producer is not None:
-            with contextlib.suppress(Exception):
-                # Rows that still wait are of no use. What is on its way is waited for: librdkafka can abort the whole
-                # process where an idempotent producer is destroyed whose rows in flight were purged.
-                transaction.producer.purge(in_queue=True, in_flight=False, blocking=False)
-                transaction.producer.flush(IN_FLIGHT_SECONDS)
+            _give_up(transaction.producer, in_transaction=transaction.admin is not None)
         transaction.producer = None
         admin = transaction.admin
         if admin is not None and transaction.producer_id >= 0:
@@ -397,6 +394,26 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 value=asked,
                 limit=allowed,
             )
+
+
+_abandoned: deque[Producer] = deque(maxlen=ABANDONED_AT_MOST)
+
+
+def _give_up(producer: Producer, in_transaction: bool) -> None:
+    """Let go of a producer whose rows are of no use.
+
+    librdkafka (2.16) aborts the whole process where a producer is destroyed whose request to add partitions to its
+    transaction has no answer yet. Its own abort waits for that; where it fails, the producer is kept.
+    """
+    from confluent_kafka import KafkaException
+
+    if not in_transaction:
+        producer.purge(in_queue=True, in_flight=True, blocking=False)
+        return
+    try:
+        producer.abort_transaction(ROLLBACK_SECONDS)
+    except KafkaException:
+        _abandoned.append(producer)
 
 
 def _is_open(found: Description, transaction: KafkaTransaction) -> bool:

@@ -82,6 +82,8 @@ class TopicReader:
         self._admin = admin
         self._config = config
         self._patience = patience
+        self.ids: dict[str, str] = {}
+        """The topics' ids, as `partitions` has met them last."""
 
     def partitions(self, subscription: Subscription) -> list[Partition]:
         """All partitions that exist now, in order.
@@ -96,9 +98,9 @@ class TopicReader:
         def ask() -> list[Partition]:
             topics = list(subscription.topics)
             answers = self._admin.describe_topics(TopicCollection(topics), request_timeout=REQUEST_SECONDS)
-            return sorted(
-                Partition(topic, partition.id) for topic in topics for partition in answers[topic].result().partitions
-            )
+            found = {topic: answers[topic].result() for topic in topics}
+            self.ids = {topic: str(description.topic_id) for topic, description in found.items()}
+            return sorted(Partition(topic, each.id) for topic in topics for each in found[topic].partitions)
 
         return self._patiently(ask, f"the partitions of {', '.join(subscription.topics)}")
 

@@ -155,7 +155,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             part, drained = Part(partition, None, rows, 0, ""), True
         else:
             part, drained = self._write_part(plan, iterator, partition, attempt), False
-        return TaskMessage(Acknowledgement(plan.token, batch, partition, attempt, drained, part))
+        return TaskMessage(Acknowledgement(plan.token, batch, partition, attempt, drained, part, plan.sources))
 
     def _write_part(self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int) -> Part:
         # a repair must be prepared, whatever deliveryGuarantee says by now

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from urllib.parse import unquote, urlparse
 
 from transactional.errors import LocationError, OptionError
 from transactional.journal import Journal, LocalJournalStore
 
-__all__ = ["CheckpointLocation"]
+__all__ = ["CheckpointLocation", "local_path"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def local_path(text: str) -> str | None:
+    """The local path that Hadoop's Path makes of a path or a ``file:`` URI; None where it is elsewhere.
+
+    Hadoop takes the text as it is: ``%20`` stays ``%20``, and ``#`` and ``?`` have no meaning.
+    """
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return text
+    rest = text[scheme.end() :]
+    if scheme.group(1) != "file":
+        return None
+    if not rest.startswith("//"):
+        return rest
+    host, slash, path = rest[2:].partition("/")
+    return slash + path if host in ("", "localhost") else None
 
 
 class CheckpointLocation:
@@ -28,15 +47,14 @@ class CheckpointLocation:
     """
 
     def __init__(self, location: str) -> None:
-        parsed = urlparse(location)
-        if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost"):
+        path = local_path(location)
+        if path is None:
             raise OptionError(
                 "LOCATION_NOT_LOCAL",
                 f"checkpointLocation={location}: the journal needs exclusive create, which this version does on local "
                 "disks only (a path or a file: URI that every driver of the query shares)",
                 option="checkpointLocation",
             )
-        path = unquote(parsed.path) if parsed.scheme else location
         self.path = os.path.realpath(path)
 
     @classmethod

@@ -25,7 +25,15 @@ def location(tmp_path: Path) -> Path:
     (place / "metadata").write_text('{"id":"q"}')
     (place / "commits" / "0").write_text("v1\n{}")
     journal = CheckpointLocation(str(place)).journal()
-    run = {"driver": "d", "settings": "s", "sink": "x", "location": str(place), "prefix": "p", "identity": {}, "queryId": "q"}
+    run = {
+        "driver": "d",
+        "settings": "s",
+        "sink": "x",
+        "location": str(place),
+        "prefix": "p",
+        "identity": {},
+        "queryId": "q",
+    }
     journal.append(EntryKind.RUN, run, lambda ledger: None)
     for batch in (0, 1):
         (place / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")

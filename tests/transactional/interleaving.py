@@ -329,7 +329,7 @@ class World:
             handle = MemoryHandle(transaction=number)
         rows = 0 if partition == PARTITIONS else 1
         part = Part(partition, handle, rows, rows, str(plan.batch * 10 + partition) if handle else "")
-        return Acknowledgement(plan.token, plan.batch, partition, 0, drains, part)
+        return Acknowledgement(plan.token, plan.batch, partition, 0, drains, part, plan.sources)
 
     def _call(self, actor: Actor, plan: TaskPlan, what: str, messages: Sequence[Acknowledgement | None]) -> None:
         """Call commit or abort; one that begins when its run is over changes nothing."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.transactional.test_ledger import RUN, batch, fold
+from transactional.barrier import sources_digest
 from transactional.errors import AmbiguousOutcomeError, LocationError, RewindRequiredError
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
@@ -169,3 +172,18 @@ def test_a_prepared_micro_batch_is_kept_written_anew_or_needs_a_rewind() -> None
     assert judge_prepared(record, [STATES["P"], STATES["P"]], view(1))
     with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
         judge_prepared(record, [STATES["P"], STATES["L"]], view(1))
+
+
+@pytest.mark.parametrize(("lines", "previous"), [("another", "line 0"), ("line 1", "another")])
+def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_query(lines: str, previous: str) -> None:
+    """A former driver that stood still in Spark's rename puts its own file over the one that was read."""
+    ledger = fold(
+        *(
+            (EntryKind.DECIDED, {**batch(number, 1, covers=[]), "sources": sources_digest([f"line {number}"])})
+            for number in (0, 1)
+        )
+    )
+    right = SparkView("q", "here", 1, 0, ["line 1"], ["line 0"])
+    check_account(ledger, right)
+    with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/[01].*adopt"):
+        check_account(ledger, replace(right, lines=[lines], previous=[previous]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Query:
             sink.write(number, pa.record_batch([pa.array([value])], schema=SCHEMA))
             handle = dict(sink.preCommit(number))
         part = Part(partition, handle, 0 if drained else 1, 8, f"digest {row}")
-        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, part)
+        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, part, plan.sources)
 
     def commit(self, messages: Sequence[Acknowledgement | None], batch: int, driver: str = "A") -> None:
         self.coordinator(batch, driver).commit(messages, batch)
@@ -380,7 +381,18 @@ def test_an_accepted_difference_may_have_no_rows() -> None:
     choice = {"checkpoint": checkpoint, "batch": 0, "partition": 1, "decision": "accept-difference"}
     journal.append(EntryKind.RESOLVE, choice, lambda ledger: None)
     plan = query.plan(0, "C")
-    empty = Acknowledgement(plan.token, 0, 1, 1, False, Part(1, None, 0, 0, "none"))
+    empty = Acknowledgement(plan.token, 0, 1, 1, False, Part(1, None, 0, 0, "none"), plan.sources)
     query.commit([query.task(plan, 0), empty], 0, "C")
     assert query.rows() == [0]
     assert query.ledger().unsettled() == []
+
+
+def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tasks_read() -> None:
+    """A former driver that stood still in Spark's rename has put its own over it: the next micro-batch would begin there."""
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    view = query.view
+    query.view = lambda batch: replace(view(batch), lines=["another"])  # type: ignore[method-assign]
+    with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/0 is not the one that its tasks"):
+        query.commit(messages, 0)
+    assert "decided" not in query.kinds()

@@ -45,10 +45,11 @@ def test_the_text_of_version_1_stays_what_it_is() -> None:
         topics={Partition("t", 10): 7, Partition("t", 9): 5},
         start={Partition("t", 10): 0, Partition("t", 9): 5},
         barrier=CheckpointBarrier(3, BarrierKind.CHECKPOINT, 1_700_000_000_000),
+        ids={"u": "idOfU", "t": "idOfT"},
     )
     assert json.dumps(offset.to_json()) == (
         '{"barrier": {"kind": "checkpoint", "number": 3, "timestamp": 1700000000000}, "barrierRows": false, '
-        '"interval": 0, "source": "barrier-kafka", "start": {"t": {"9": 5, "10": 0}}, '
+        '"ids": {"t": "idOfT", "u": "idOfU"}, "interval": 0, "source": "barrier-kafka", "start": {"t": {"9": 5, "10": 0}}, '
         '"topics": {"t": {"9": 5, "10": 7}}, "version": 1}'
     )
 
