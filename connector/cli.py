@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         location = CheckpointLocation(options.location)
         journal = location.journal()
-        if not journal.load().position:
+        if not journal.load().position and options.run is not _adopt:
             raise LocationError(
-                "NO_JOURNAL", f"{location.path} holds no journal: nothing ever ran here", path=location.path
+                "NO_JOURNAL", f"{location.path} holds no journal: nothing to resolve", path=location.path
             )
         return int(options.run(location, journal, options))
     except TwoPhaseCommitError as error:
@@ -67,16 +67,31 @@ def _parser() -> argparse.ArgumentParser:
 
 def _adopt(location: CheckpointLocation, journal: Journal, options: argparse.Namespace) -> int:
     ledger = journal.ledger
+    location.query_id()  # refused where Spark has no metadata: nothing ever ran here
     committed = newest(location, "commits")
+    if committed > newest(location, "offsets"):
+        raise LocationError(
+            "SPARK_LOGS_INCONSISTENT",
+            f"commits/{committed} exists without its offsets/{committed}: nobody knows where it ended. Restore offsets/ from "
+            "a backup, or start the query on a new checkpoint location",
+            committed=committed,
+        )
     agrees = _agrees(location, ledger, committed)
     drop = options.no_claim or not agrees
     suffix = f"-{os.urandom(4).hex()}" if options.no_claim else ledger.identity_suffix
     base = committed if drop else ledger.base
-    print(f"{location.path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted}, ")
+    if not ledger.position:
+        print(f"{location.path} holds no journal: the query had another sink so far, or the journal was deleted.")
+        print("Rows of a micro-batch that another sink, or a lost journal, had only half done may be DOUBLED or LOST.")
+    else:
+        print(
+            f"{location.path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted},"
+        )
     print(f"Spark has committed micro-batches up to {committed}.")
     if options.no_claim:
         print(
-            f"The copy gets transactional ids of its own (suffix {suffix}) and goes on after micro-batch {committed}."
+            f"The copy gets transactional ids of its own (suffix {suffix}; a transactionalIdPrefix that the query sets must "
+            f"be a new one) and goes on after micro-batch {committed}."
         )
     for checkpoint in ledger.unsettled() if drop else ():
         print(
@@ -145,6 +160,13 @@ def _resolve(location: CheckpointLocation, journal: Journal, options: argparse.N
     if chosen is None or options.decision is None:
         print(
             "refused: name an unsettled part and a decision: --checkpoint N --part BATCH/PARTITION --as ...",
+            file=sys.stderr,
+        )
+        return 1
+    if options.decision == "accept-difference" and not chosen.lost:
+        print(
+            "refused: accept-difference is for a part that was judged lost and whose replay differs; this one is open, and "
+            "may be committed: start the query, it judges it",
             file=sys.stderr,
         )
         return 1

@@ -43,6 +43,7 @@ from transactional.recovery import (
     SparkView,
     check_account,
     check_place,
+    check_prefix,
     check_sources,
     judge_prepared,
     other_sources,
@@ -124,6 +125,7 @@ class CheckpointCoordinator:
         """
         ledger = self._journal.load()  # P2
         check_place(ledger, self._view)
+        check_prefix(ledger, self._settings.prefix)
         run = self._take_run()  # P3
         check_account(self._journal.ledger, self._view)  # P4
         batch = self._view.batch

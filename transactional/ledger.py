@@ -104,6 +104,8 @@ class Ledger:
         Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
     query : str
         Spark's id of the query; empty before the first run, and after `adopt`.
+    originals : list[str]
+        Prefixes of the query of which this location is an adopted copy.
     voided : list[int]
         Micro-batches whose record was voided, until they are recorded anew.
     """
@@ -113,6 +115,7 @@ class Ledger:
     location: str = ""
     identity_suffix: str = ""
     query: str = ""
+    originals: list[str] = field(default_factory=list)
     voided: list[int] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
@@ -284,6 +287,8 @@ class Ledger:
             run.ended = run.ended or EntryKind.ADOPT
         self.location = body["location"]
         self.query = ""  # the next run says which it is
+        if body["suffix"] != self.identity_suffix:
+            self.originals = sorted({*self.originals, *(run.prefix for run in self.runs.values())})
         self.identity_suffix = body["suffix"]
         self.base = body["base"]
         if body["drop"]:  # the unsettled entries are another location's, or about batches that Spark no longer has
@@ -318,6 +323,7 @@ class Ledger:
             location=value["location"],
             identity_suffix=value["identity_suffix"],
             query=value["query"],
+            originals=list(value["originals"]),
             voided=list(value["voided"]),
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={

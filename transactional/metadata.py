@@ -12,6 +12,12 @@ from transactional.errors import JournalError
 
 __all__ = ["FORMAT", "Entry", "EntryKind", "canonical", "decode", "encode"]
 
+DAMAGED = (
+    "It was changed, or the disk damaged it (a crash leaves whole files or none): restore it from a backup. What it says, a "
+    "decision perhaps, can't be known without it; then start the query on a new checkpoint location, from offsets that you "
+    "have compared with its output."
+)
+
 FORMAT = 1
 
 
@@ -93,7 +99,7 @@ def decode(data: bytes, source: str) -> Entry:
         version = value["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise JournalError(
-            "JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {error}", file=source
+            "JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {error}. {DAMAGED}", file=source
         ) from error
     if version != FORMAT:
         raise JournalError(
@@ -105,9 +111,7 @@ def decode(data: bytes, source: str) -> Entry:
         )
     checksum = value.pop("checksum", None)
     if checksum != _checksum(value):
-        raise JournalError(
-            "JOURNAL_ENTRY_CHANGED", f"the checksum of {source} does not match: it was changed or damaged", file=source
-        )
+        raise JournalError("JOURNAL_ENTRY_CHANGED", f"the checksum of {source} does not match. {DAMAGED}", file=source)
     if value["kind"] not in EntryKind.ALL:
         raise JournalError(
             "JOURNAL_KIND_UNKNOWN",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transactional.barrier import sources_digest
-from transactional.errors import AmbiguousOutcomeError, LocationError, RewindRequiredError
+from transactional.errors import AmbiguousOutcomeError, LocationError, OptionError, RewindRequiredError
 from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
 from transactional.sink import HandleState, Outcome
 
@@ -17,6 +17,7 @@ __all__ = [
     "SparkView",
     "check_account",
     "check_place",
+    "check_prefix",
     "check_sources",
     "judge_checkpoint",
     "judge_prepared",
@@ -117,6 +118,22 @@ def check_place(ledger: Ledger, view: SparkView) -> None:
         )
 
 
+def check_prefix(ledger: Ledger, prefix: str) -> None:
+    """An adopted copy does not use the prefix of its original.
+
+    Raises
+    ------
+    OptionError
+    """
+    if prefix in ledger.originals:
+        raise OptionError(
+            "PREFIX_OF_THE_ORIGINAL",
+            f"this location is a copy (`adopt --no-claim`), and transactionalIdPrefix={prefix} is its original's: each would "
+            "abort the other's transactions. Set another one, or leave it out",
+            option="transactionalIdPrefix",
+        )
+
+
 def check_account(ledger: Ledger, view: SparkView) -> None:
     """The journal accounts for every micro-batch from its first to N - 1, and N has the recorded sources.
 
@@ -128,7 +145,8 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
     if view.committed > view.batch - 1:
         raise LocationError(
             "SPARK_LOGS_INCONSISTENT",
-            f"commits/{view.committed} exists beside the newest offsets/{view.batch}: offsets were deleted. {WAY_OUT_ADOPT}",
+            f"commits/{view.committed} exists beside the newest offsets/{view.batch}: files of offsets/ were deleted. Restore "
+            "them from a backup; without one, start the query on a new checkpoint location",
             committed=view.committed,
             batch=view.batch,
         )
@@ -140,11 +158,20 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             "only going back to an earlier checkpoint writes it again",
             batches=sorted(ledger.voided),
         )
+    if not ledger.position and view.batch > 0:
+        raise LocationError(
+            "NO_JOURNAL",
+            f"Spark is at micro-batch {view.batch}, and there is no journal at {view.location}: the query had another sink "
+            "so far, or barrier/ was deleted. Run `python -m connector.cli adopt LOCATION --claim`: it says what that means "
+            "for the rows, and lets this sink go on from here",
+            batch=view.batch,
+        )
     if not last <= view.batch <= last + 1:
         raise LocationError(
             "BATCHES_NOT_ACCOUNTED",
             f"Spark is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}: part of the "
-            f"checkpoint location was deleted, or restored from a backup. {WAY_OUT_ADOPT}",
+            f"checkpoint location was deleted, or restored from a backup; or another driver runs this query right now (then "
+            f"stop one of the two). {WAY_OUT_ADOPT}",
             batch=view.batch,
             accounted=last,
         )

@@ -18,7 +18,7 @@ from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.metadata import EntryKind
 from transactional.ownership import may_settle
 from transactional.recovery import WAY_OUT_RESOLVE, Judgement, judge_checkpoint
-from transactional.sink import Outcome, TwoPhaseCommitSink
+from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
 
 __all__ = ["Settlement", "mismatch"]
 
@@ -132,9 +132,8 @@ class Settlement:
             if not state.ready:
                 raise RetriableError(
                     "HANDLE_NOT_ALIVE",
-                    f"micro-batch {batch} is not decided: a prepared transaction is {state.outcome.value} with "
-                    f"{state.seconds_left} s left of which {state.margin} s must remain ({state.evidence}). The next "
-                    "run writes the micro-batch again",
+                    f"micro-batch {batch} is not decided: {why_not(state)} ({state.evidence}). The next run writes the "
+                    "micro-batch again",
                     handle=json.dumps(handle, sort_keys=True, default=str),
                     seconds_left=state.seconds_left,
                     margin=state.margin,
@@ -174,6 +173,20 @@ class Settlement:
             may_settle(token, checkpoint.id, replaced, "lost"),
         )
         faults.reach("repair.handles")
+
+
+def why_not(state: HandleState) -> str:
+    """Why no decision may rest on a transaction, in words."""
+    if state.outcome is not Outcome.PREPARED:
+        return (
+            f"a prepared transaction is {state.outcome.value}: the store gave it up before all tasks were done (its timeout "
+            "is too short for the slowest task), or somebody else aborted it"
+        )
+    left = state.seconds_left or 0.0
+    clocks = "; less than nothing: this machine's clock is ahead of the store's" if left < 0 else ""
+    return (
+        f"a prepared transaction has {left:.0f} s left{clocks}, and {state.margin:.0f} s must remain: raise its timeout"
+    )
 
 
 def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:

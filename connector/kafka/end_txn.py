@@ -16,7 +16,7 @@ from connector.kafka.connection import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECOND
 from connector.kafka.partition_log import Ending, Witness, judge_by_log
 from transactional import faults
 from transactional.clock import Deadline
-from transactional.errors import AmbiguousOutcomeError, StoreError, TwoPhaseCommitError
+from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TwoPhaseCommitError
 from transactional.sink import HandleState, Outcome
 
 __all__ = ["ANSWERS", "Answer", "KafkaHandle", "TransactionEnder", "answer_for", "check_handle", "state_from"]
@@ -28,7 +28,7 @@ LONGEST_MARGIN_SECONDS: Final = 90.0
 """A decision needs min(this, a quarter of the timeout) left: time for the journal, the commit and a failover."""
 
 MARKERS_SECONDS: Final = 15.0
-"""How long a transaction may stay between its end and its markers before its state is called unknown."""
+"""How long a transaction may stay between its end and its markers before who asks for its state is told to come again."""
 
 
 ENDED_BY_REQUEST: Final = "ended by this request"
@@ -117,7 +117,10 @@ def state_from(handle: KafkaHandle, description: Description | None, now: float)
     same = (description.producer_id, description.producer_epoch) == (handle["producerId"], handle["producerEpoch"])
     if not same:
         return None
-    evidence = f"coordinator: {description.state} at epoch {description.producer_epoch}"
+    evidence = (
+        f"coordinator: {description.state} at epoch {description.producer_epoch}, kafka.transaction.timeout.ms "
+        f"{description.timeout_ms}"
+    )
     if description.state == "Ongoing":
         left = (description.started_ms + description.timeout_ms) / 1000 - now
         return HandleState(Outcome.PREPARED, left, margin_of(description.timeout_ms), evidence)
@@ -200,8 +203,11 @@ class TransactionEnder:
             ids = [handle["transactionalId"] for handle, other in zip(handles, foreign, strict=True) if not other]
             described = self._admin.describe(ids)
             # Between an end and its markers the logs can't tell yet.
-            if deadline.passed() or not any(self._is_ending(h, described.get(h["transactionalId"])) for h in handles):
+            ending = [h for h in handles if self._is_ending(h, described.get(h["transactionalId"]))]
+            if not ending:
                 break
+            if deadline.passed():
+                raise self._without_markers(ending)
             self._admin.clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         states = [
@@ -225,6 +231,18 @@ class TransactionEnder:
             return state
 
         return [judged(handle, state) for handle, state in zip(handles, states, strict=True)]
+
+    @staticmethod
+    def _without_markers(handles: Sequence[KafkaHandle]) -> RetriableError:
+        places = sorted({f"{w['topic']} [{w['partition']}]" for handle in handles for w in handle["witnesses"]})
+        return RetriableError(
+            "MARKERS_PENDING",
+            f"{len(handles)} transactions have ended, and their markers are still not written after {MARKERS_SECONDS:.0f} s "
+            f"in {', '.join(places[:10])}: has one of these partitions no leader, or fewer replicas in sync than "
+            "min.insync.replicas? How the transactions ended can be told when the markers are there: start the query again "
+            "then. There is nothing to resolve.",
+            transactionalIds=[handle["transactionalId"] for handle in handles],
+        )
 
     @staticmethod
     def _is_ending(handle: KafkaHandle, description: Description | None) -> bool:

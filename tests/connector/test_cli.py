@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def test_a_copy_gets_an_identity_and_no_handle_of_the_original(
     assert main(["adopt", str(location), "--no-claim", "--yes"]) == 0
     found = ledger(location)
     assert len(found.identity_suffix) == 9
+    assert found.originals == ["p"]
     assert found.known_handles() == []
     assert found.accounted == 0
     assert "the original commits it" in capsys.readouterr().out
@@ -83,8 +85,13 @@ def test_a_location_without_spark_logs_starts_again_and_says_what_is_doubled(
     assert "LOST" in said
 
 
-def test_a_restored_journal_takes_sparks_word_for_what_it_lacks(location: Path) -> None:
+def test_a_restored_journal_takes_sparks_word_for_what_it_lacks(
+    location: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (location / "commits" / "7").write_text("v1\n{}")
+    assert main(["adopt", str(location), "--claim", "--yes"]) == 1
+    assert "commits/7 exists without its offsets/7" in capsys.readouterr().err
+    (location / "offsets" / "7").write_text("v1\n{}\nline 7")
     assert main(["adopt", str(location), "--claim", "--yes"]) == 0
     assert ledger(location).accounted == 7
 
@@ -92,6 +99,13 @@ def test_a_restored_journal_takes_sparks_word_for_what_it_lacks(location: Path) 
 def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resolve", str(location)]) == 0
     assert "--checkpoint 4 --part 1/1" in capsys.readouterr().out
+    chosen = ["--checkpoint", "4", "--part", "1/1", "--as", "accept-difference"]
+    assert main(["resolve", str(location), *chosen, "--yes"]) == 1
+    assert "may be committed: start the query" in capsys.readouterr().err
+    verdict = {"checkpoint": 4, "run": 1, "parts": [{"batch": 1, "partition": 1, "handle": 0, "verdict": "lost"}]}
+    journal = CheckpointLocation(str(location)).journal()
+    journal.load()
+    journal.append(EntryKind.VERDICT, verdict, lambda ledger: None)
     for part, decision in (("1/0", "accept-loss"), ("1/1", "accept-difference")):
         chosen = ["--checkpoint", "4", "--part", part, "--as", decision]
         assert main(["resolve", str(location), *chosen, "--yes"]) == 0
@@ -121,6 +135,7 @@ def test_what_is_prepared_behind_spark_is_not_dropped_in_silence(
 ) -> None:
     append(location, EntryKind.PREPARED, 2, [HANDLE])
     (location / "commits" / "3").write_text("v1\n{}")
+    (location / "offsets" / "3").write_text("v1\n{}\nline 3")
     assert main(["adopt", str(location), how, "--yes"]) == 0
     shown = capsys.readouterr().out
     assert "Micro-batch 2 (5 rows) is prepared" in shown
@@ -148,3 +163,12 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(location: Path,
     assert json.dumps(ledger(location).to_json()) == json.dumps(before.to_json())
     with pytest.raises(SystemExit, match="2"):
         main(["adopt", str(location)])
+
+
+def test_a_query_that_had_another_sink_so_far_is_adopted(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(location / "barrier")
+    assert main(["adopt", str(location), "--claim", "--yes"]) == 0
+    assert "the query had another sink so far" in capsys.readouterr().out
+    assert ledger(location).accounted == 0
+    assert main(["adopt", str(location / "nowhere"), "--claim", "--yes"]) == 1
+    assert "NO_SPARK_METADATA" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 
 from tests.transactional.test_ledger import RUN, batch, fold
 from transactional.barrier import sources_digest
-from transactional.errors import AmbiguousOutcomeError, LocationError, RewindRequiredError
+from transactional.errors import AmbiguousOutcomeError, LocationError, OptionError, RewindRequiredError
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
 from transactional.recovery import (
@@ -17,6 +17,7 @@ from transactional.recovery import (
     SparkView,
     check_account,
     check_place,
+    check_prefix,
     judge_checkpoint,
     judge_prepared,
     whose_run,
@@ -187,3 +188,16 @@ def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_que
     check_account(ledger, right)
     with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/[01].*adopt"):
         check_account(ledger, replace(right, lines=[lines], previous=[previous]))
+
+
+def test_a_copy_does_not_use_the_prefix_of_its_original() -> None:
+    copied = {"location": "there", "suffix": "-1a2b", "base": 0, "drop": True}
+    ledger = fold((EntryKind.RUN, {**RUN, "prefix": "orders"}), (EntryKind.ADOPT, copied))
+    check_prefix(ledger, "orders-copy")
+    with pytest.raises(OptionError, match=r"PREFIX_OF_THE_ORIGINAL.*transactionalIdPrefix=orders"):
+        check_prefix(ledger, "orders")
+
+
+def test_a_query_without_a_journal_is_told_how_to_go_on() -> None:
+    with pytest.raises(LocationError, match=r"NO_JOURNAL.*another sink so far.*adopt LOCATION --claim"):
+        check_account(Ledger(), view(3))
