@@ -333,11 +333,12 @@ def test_a_repair_with_another_number_of_writer_tasks_is_refused_and_the_right_n
         lost = pending_files(folder_of(query))
         assert len(lost) == 1
         FolderOutput(folder_of(query)).lose(lost)
-        # Fewer: the commit tells. More: a task does, by the rows of its part.
-        for writers, numbers in ((1, "writer tasks was 2, is 1"), (3, "partition 1 was (5, ")):
+        # Fewer: the commit tells. More: a task does, by the rows of its part, or the first that is one too many.
+        more = ("partition 1 of 2 was (5, ", "writer tasks was 2, is 3 or more")
+        for writers, numbers in ((1, ("writer tasks was 2, is 1",)), (3, more)):
             error = query.start(writers=writers).wait_failed()
             assert "REPLAY_DIFFERS" in error
-            assert numbers in error
+            assert any(told in error for told in numbers)
             assert "spark.sql.adaptive.enabled=false" in error
             assert "resolve" in error
             query.place.check_partial(query.expected)
