@@ -16,7 +16,7 @@ __all__ = ["register"]
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
     """Make our formats, and sinks of your own, known to a session. *Called on the driver, once per session*.
 
-    Where the package is installed, Spark finds ``barrier-kafka`` and ``2pc-kafka`` without it. It is for zips
+    Where the package is installed, Spark finds ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` without it. It is for zips
     (``--py-files``), notebooks, and subclasses of `TwoPhaseCommitSink`. To call it again changes nothing.
 
     Parameters
@@ -30,10 +30,11 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     >>> register(spark, MySink)
     >>> df.writeStream.format(MySink.name()).option("checkpointLocation", ...).start()
     """
+    from connector.delta.format import TwoPhaseDeltaDataSource
     from connector.kafka.sink import TwoPhaseKafkaDataSource
     from connector.kafka.source import BarrierKafkaDataSource
 
-    formats: list[type[DataSource]] = [BarrierKafkaDataSource, TwoPhaseKafkaDataSource]
+    formats: list[type[DataSource]] = [BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource]
     if sinks:
         from connector.spark.host import data_source_for
 

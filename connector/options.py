@@ -22,6 +22,7 @@ __all__ = [
     "as_json",
     "as_positive_int",
     "as_str",
+    "as_version",
     "hides_value",
     "shown_value",
 ]
@@ -77,6 +78,14 @@ def as_positive_int(text: str) -> int:
     if number < 1:
         raise ValueError("a whole number from 1")
     return number
+
+
+def as_version(text: str) -> int:
+    """A whole number from 0."""
+    number = text.strip()
+    if not (number.isascii() and number.isdigit()):
+        raise ValueError("a whole number from 0")
+    return int(number)
 
 
 def as_choice(*choices: str) -> Callable[[str], str]:
@@ -276,6 +285,19 @@ HOST_OPTIONS = OptionTable(
             as_str,
             "What the names of all transactions of this query start with; the query id by default. No other query may "
             "use it.",
+        ),
+        Option(
+            "txnAppId",
+            None,
+            as_str,
+            "df.write only: the name of the job that writes; no other job may have it at this checkpointLocation.",
+        ),
+        Option(
+            "txnVersion",
+            None,
+            as_version,
+            "df.write only: the number of this write. It only grows; each number is written once, however often it is "
+            "tried. In foreachBatch: the batch id.",
         ),
         Option(
             "singleDriver",

@@ -12,6 +12,7 @@ import pytest
 
 from integration.broker import Cluster
 from integration.driver_process import Faults
+from integration.jars import resolve_delta
 from transactional.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2,2]")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.jars", ",".join(map(str, resolve_delta())))
+            .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+            .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+            .config("spark.databricks.delta.snapshotPartitions", "2")
             .config("spark.driver.memory", "1g")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")

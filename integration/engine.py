@@ -26,6 +26,7 @@ from connector.kafka.offsets import Partition, SourceOffset
 from connector.kafka.sink import KafkaSink, KafkaTransaction
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
+from connector.spark.hosted_sink import HostedSink
 from integration.jobs import newest
 from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.faults import InjectedFault
@@ -186,7 +187,7 @@ class Engine:
 
         schema = StructType().add("key", "string").add("value", "string").add("partition", "integer")
         options = Options({**self.work.options, "checkpointLocation": self.work.location})
-        return HostedStreamWriter(MortalSink, options, schema)
+        return HostedStreamWriter(HostedSink(MortalSink, options, schema))
 
     def _write(self, name: str, text: str) -> None:
         """Whole or not at all, as Spark writes its logs."""

@@ -1,4 +1,4 @@
-"""The jars of a Kafka broker, resolved once with the Ivy that pyspark brings.
+"""The jars of a Kafka broker and of Delta, resolved once with the Ivy that pyspark brings.
 
 The jars lie in ``$BARRIER_KAFKA_CACHE`` (default ``~/.cache/barrier-kafka``), one folder a version. A folder is filled
 under a temporary name and renamed when it is whole, so a folder that exists is complete.
@@ -11,8 +11,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,16 +30,50 @@ RESOLVE_TIMEOUT_SECONDS = 300.0
 
 RESOLVE_ATTEMPTS = 3
 
+DELTA_VERSION = "4.4.0"
+"""That of 4.4.1 for Spark 4.2 is not on Maven Central."""
+
 _IVY_MODULE = """\
 <ivy-module version="2.0">
-  <info organisation="barrier-kafka" module="broker"/>
+  <info organisation="barrier-kafka" module="{module}"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{kafka}" conf="default->default"/>
-    <dependency org="org.slf4j" name="slf4j-simple" rev="{slf4j}" conf="default->default"/>
+{dependencies}
   </dependencies>
 </ivy-module>
 """
+
+
+@dataclass(frozen=True)
+class Jars:
+    """A set of jars.
+
+    Parameters
+    ----------
+    name : str
+        Of its folder in the cache; holds the version.
+    artifacts : Sequence[tuple[str, str, str]]
+        Organisation, name and version of each.
+    whole : bool
+        With what they depend on.
+    """
+
+    name: str
+    artifacts: Sequence[tuple[str, str, str]]
+    whole: bool
+
+    def module(self) -> str:
+        """What Ivy is asked for."""
+        configuration = "default" if self.whole else "master"
+        lines = [
+            f'    <dependency org="{org}" name="{name}" rev="{rev}" conf="default->{configuration}"/>'
+            for org, name, rev in self.artifacts
+        ]
+        return _IVY_MODULE.format(module=self.name, dependencies="\n".join(lines))
+
+    def files(self) -> list[str]:
+        """Names that must be there."""
+        return [f"{name}-{rev}.jar" for _, name, rev in self.artifacts]
 
 
 class JarResolutionError(RuntimeError):
@@ -90,8 +125,6 @@ def exclusive(name: str) -> Iterator[None]:
 def resolve_kafka(version: str = KAFKA_VERSION) -> Path:
     """Return the folder with all jars of a Kafka broker, resolving them when they are not there yet.
 
-    Safe when several processes ask at once: one of them resolves, the others wait for it.
-
     Parameters
     ----------
     version : str
@@ -102,7 +135,31 @@ def resolve_kafka(version: str = KAFKA_VERSION) -> Path:
     JarResolutionError
         When Ivy fails three times; the message holds the end of its output.
     """
-    wanted = cache_folder() / f"kafka-{version}"
+    artifacts = [
+        ("org.apache.kafka", "kafka_2.13", version),
+        ("org.apache.kafka", "kafka-server", version),
+        ("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+    ]
+    return resolve(Jars(f"kafka-{version}", artifacts, whole=True))
+
+
+def resolve_delta(version: str = DELTA_VERSION) -> list[Path]:
+    """Return Delta's jars for this Spark, resolving them when they are not there yet.
+
+    Raises
+    ------
+    JarResolutionError
+        As `resolve_kafka`.
+    """
+    artifacts = [("io.delta", "delta-spark_4.2_2.13", version), ("io.delta", "delta-storage", version)]
+    jars = Jars(f"delta-{version}", artifacts, whole=False)
+    folder = resolve(jars)
+    return [folder / file for file in jars.files()]
+
+
+def resolve(jars: Jars) -> Path:
+    """Return the folder with these jars. Of several processes that ask at once one resolves, the others wait for it."""
+    wanted = cache_folder() / jars.name
     if wanted.is_dir():
         return wanted
     with exclusive("resolve"):
@@ -114,15 +171,15 @@ def resolve_kafka(version: str = KAFKA_VERSION) -> Path:
             wait=wait_fixed(1),
             reraise=True,
         )
-        return attempts(_retrieve, version, wanted)
+        return attempts(_retrieve, jars, wanted)
 
 
-def _retrieve(version: str, wanted: Path) -> Path:
+def _retrieve(jars: Jars, wanted: Path) -> Path:
     # The temporary folder is on the cache's own file system, or the rename would not be atomic. Ivy's cache is in it
     # too: two Ivy processes that share ~/.ivy2 disturb each other.
     with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".resolving-") as scratch:
         module = Path(scratch) / "ivy.xml"
-        module.write_text(_IVY_MODULE.format(kafka=version, slf4j=SLF4J_VERSION))
+        module.write_text(jars.module())
         libs = Path(scratch) / "libs"
         # fmt: off
         command = [
@@ -136,14 +193,13 @@ def _retrieve(version: str, wanted: Path) -> Path:
             )
         except subprocess.TimeoutExpired as late:
             raise JarResolutionError(
-                f"Resolving Kafka {version} took more than {RESOLVE_TIMEOUT_SECONDS:.0f} s. Is Maven Central reachable?"
+                f"Resolving {jars.name} took more than {RESOLVE_TIMEOUT_SECONDS:.0f} s. Is Maven Central reachable?"
             ) from late
-        needed = (f"kafka_2.13-{version}.jar", f"kafka-server-{version}.jar", f"slf4j-simple-{SLF4J_VERSION}.jar")
-        missing = [jar for jar in needed if not (libs / jar).is_file()]
+        missing = [file for file in jars.files() if not (libs / file).is_file()]
         if ivy.returncode != 0 or missing:
             tail = "\n".join((ivy.stdout + ivy.stderr).splitlines()[-20:])
             raise JarResolutionError(
-                f"Ivy could not resolve Kafka {version} (exit code {ivy.returncode}, missing: {missing}):\n{tail}"
+                f"Ivy could not resolve {jars.name} (exit code {ivy.returncode}, missing: {missing}):\n{tail}"
             )
         libs.rename(wanted)
     return wanted
@@ -152,7 +208,7 @@ def _retrieve(version: str, wanted: Path) -> Path:
 def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JarResolutionError("pyspark is not installed: its Ivy resolves the broker's jars.")
+        raise JarResolutionError("pyspark is not installed: its Ivy resolves the jars.")
     jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not jars:
         raise JarResolutionError(f"pyspark at {Path(spec.origin).parent} brings no ivy-*.jar.")

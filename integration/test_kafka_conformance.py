@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from transactional.testing import SinkConformance
 
 class TestKafkaSink(SinkConformance):
     sink_type = KafkaSink
+    golden_handles = Path(__file__).parent / "golden" / "2pc-kafka"
 
     @pytest.fixture
     def sink_options(self, kafka: Cluster, topic_name: str) -> Mapping[str, str]:

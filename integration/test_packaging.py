@@ -32,15 +32,15 @@ def test_the_shims_are_found_and_cheap_to_import(tmp_path: Path) -> None:
         "import sys\n"
         "from importlib import import_module\n"
         "from pkgutil import iter_modules\n"
-        "ours = ('pyspark_2pc_kafka', 'pyspark_barrier_kafka')\n"
+        "ours = ('pyspark_2pc_delta', 'pyspark_2pc_kafka', 'pyspark_barrier_kafka')\n"
         "modules = [info.name for info in iter_modules() if info.name in ours]\n"
         "formats = [import_module(module).DefaultSource for module in modules]\n"
         "print(*sorted(f'{format.name()}={format.__module__.split(chr(46))[0]}' for format in formats))\n"
-        "print(*[heavy for heavy in ('confluent_kafka', 'kafka', 'pyarrow', 'pandas') if heavy in sys.modules])\n"
+        "print(*[heavy for heavy in ('confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'deltalake') if heavy in sys.modules])\n"
     )
     # Not from the root of the checkout: there the current folder would help.
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert run.stdout.split("\n") == ["2pc-kafka=connector barrier-kafka=connector", "", ""]
+    assert run.stdout.split("\n") == ["2pc-delta=connector 2pc-kafka=connector barrier-kafka=connector", "", ""]
 
 
 def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() -> None:

@@ -79,7 +79,11 @@ class TaskPlan:
         The run: journal number of its `run` entry.
     batch : int
     mode : Mode
-    queryId, prefix : str
+    queryId : str
+        As Spark's tasks know it.
+    identity : str
+        The query's, for the names of its transactions: `queryId`, with a suffix where the location is an adopted copy.
+    prefix : str
     sources : str
         Digest of the source lines that the tasks read.
     writers : int or None
@@ -92,6 +96,7 @@ class TaskPlan:
     batch: int
     mode: Mode
     queryId: str
+    identity: str
     prefix: str
     sources: str = ""
     writers: int | None = None

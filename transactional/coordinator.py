@@ -32,10 +32,11 @@ from transactional.errors import (
     FencedError,
     LocationError,
     ProtocolError,
+    ReplayMismatchError,
     RetriableError,
 )
 from transactional.journal import Journal
-from transactional.ledger import BatchRecord, Ledger, RunRecord
+from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, RunRecord
 from transactional.metadata import EntryKind
 from transactional.ownership import may_abort, may_record, may_settle, may_void, must_own, newest_run, superseded
 from transactional.recovery import (
@@ -50,7 +51,7 @@ from transactional.recovery import (
     whose_run,
 )
 from transactional.settlement import Settlement
-from transactional.sink import TwoPhaseCommitSink
+from transactional.sink import Epoch, TwoPhaseCommitSink
 
 __all__ = ["CheckpointCoordinator", "RunSettings"]
 
@@ -133,16 +134,24 @@ class CheckpointCoordinator:
             self._settlement.settle(checkpoint.id, run.token)  # P5
         for record in self._journal.ledger.undecided():
             self._keep_or_void(record, run.token)  # P6
-        self._sink.abortLingering(self._journal.ledger.known_handles())  # P7
+        self._sweep(run.token)  # P7
         faults.reach("recovery.swept")
         self._journal.fold()  # P8
         ledger = self._journal.ledger
         found = ledger.batches.get(batch)
         repairs = {part.partition: part.expected() for part in found.parts if part.lost} if found else {}
-        mode = Mode.REPAIR if repairs else Mode.DRAIN if found else Mode.WRITE
+        mode = Mode.REPAIR if repairs else Mode.DRAIN if batch <= ledger.accounted else Mode.WRITE
         writers = found.writers if found else None
         return TaskPlan(
-            run.token, batch, mode, self._view.queryId, self._settings.prefix, self._view.sources, writers, repairs
+            run.token,
+            batch,
+            mode,
+            self._view.queryId,
+            ledger.identity(self._view.queryId),
+            self._settings.prefix,
+            self._view.sources,
+            writers,
+            repairs,
         )
 
     def _take_run(self) -> RunRecord:
@@ -206,10 +215,10 @@ class CheckpointCoordinator:
 
         entry = self._journal.append(EntryKind.RUN, body, judge)
         faults.reach("recovery.claimed")
-        self._sweep_former()
+        self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
 
-    def _sweep_former(self) -> None:
+    def _sweep_former(self, token: int) -> None:
         """A new run's part of P7: sweep the prefixes that the query had, unless another query has taken one since."""
         ledger, settings = self._journal.ledger, self._settings
         former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
@@ -220,7 +229,7 @@ class CheckpointCoordinator:
             try:
                 if run.mark:
                     sink.guardRun(run.mark)
-                sink.abortLingering(ledger.known_handles())
+                sink.sweep(ledger.known_handles(), self._over(token))
             except FencedError as taken:
                 log.info("transactions under the former prefix %s are not swept: %s", prefix, taken)
             finally:
@@ -233,12 +242,29 @@ class CheckpointCoordinator:
             return
         body = {"prepared": record.batch, "run": token}
         self._journal.append(EntryKind.VOID, body, may_void(token, record.batch, record.entry))
-        self._sink.recoverAndAbort(handles)
+        self._sink.discard(handles)
+
+    def _sweep(self, token: int, ended: bool = False) -> None:
+        """Abort what no unsettled entry names; what is over is said for stores whose aborts are not atomic."""
+        self._sink.sweep(self._journal.ledger.known_handles(), self._over(token, ended))
+
+    def _over(self, token: int, ended: bool = False) -> Epoch:
+        """What nobody can decide any more."""
+        ledger = self._journal.ledger
+        query = ledger.identity(self._view.queryId)
+        return Epoch(query, token + 1, 0) if ended else Epoch(query, token, ledger.settled + 1)
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
-    def commit(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
+    def commit(self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "") -> None:
         """Decide the micro-batch, then commit it. *Called on the driver, once per micro-batch, in the commit process.*
+
+        Parameters
+        ----------
+        messages : Sequence[Acknowledgement or None]
+        batch : int
+        origin : str
+            Of a batch write: the streaming query in whose ``foreachBatch`` it runs.
 
         Raises
         ------
@@ -259,9 +285,20 @@ class CheckpointCoordinator:
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
             raise other_sources(batch, "the one that its tasks were planned by")
+        self._check_origin(ledger, origin)
         found = ledger.batches.get(batch)
-        if found is not None and found.checkpoint is not None:  # C2
+        if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
+            if not all(message.drained for message in acknowledged):
+                raise FencedError(
+                    "VERSION_OVERTAKEN",
+                    f"txnVersion {batch} is not committed: {ledger.accounted} was meanwhile, and versions only grow. Write "
+                    "one version after the other, or each through a checkpointLocation of its own",
+                    batch=batch,
+                )
+            log.info("txnVersion %d was written before; nothing is written", batch)
+        elif found is not None and found.checkpoint is not None:  # C2
             checkpoint = ledger.checkpoints[found.checkpoint]
+            self._check_version(checkpoint, acknowledged, batch)
             if not checkpoint.settled:
                 self._settlement.repair(checkpoint, found, acknowledged, token)
                 self._settlement.settle(checkpoint.id, token)
@@ -271,10 +308,12 @@ class CheckpointCoordinator:
                         "REPAIR_LOST", f"a repair of checkpoint {checkpoint.id} was lost again: the next run repeats it"
                     )
         else:
-            self._decide(acknowledged, batch, token, found)
-        self._sink.abortLingering(self._journal.ledger.known_handles())  # C9
+            self._decide(acknowledged, batch, token, found, origin)
+        self._sweep(token)  # C9
 
-    def _decide(self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None) -> None:
+    def _decide(
+        self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
+    ) -> None:
         pending = PendingCheckpoint(token, batch)
         for message in messages:
             if message.drained is not (found is not None):  # C3, C4
@@ -296,10 +335,11 @@ class CheckpointCoordinator:
             "batch": batch,
             "sources": self._view.sources,
             "writers": len(messages),
+            "origin": origin,
             "parts": [part.to_json() for part in pending.parts],
         }
         covers = [record.batch for record in ledger.undecided()]
-        judge = may_record(token, batch, found is not None, covers)
+        judge = may_record(token, batch, found is not None, covers, self._view.gaps)
         if not closes:
             if found is None:
                 self._journal.append(EntryKind.PREPARED, body, judge)  # C6
@@ -324,6 +364,32 @@ class CheckpointCoordinator:
         )  # C8
         faults.reach("settled.written")
 
+    def _check_origin(self, ledger: Ledger, origin: str) -> None:
+        """Versions of another streaming query are other rows under the same numbers."""
+        if ledger.origin not in ("", origin):
+            raise LocationError(
+                "VERSIONS_OF_ANOTHER_QUERY",
+                f"txnVersions at this location are batch ids of the streaming query {ledger.origin}, and this write comes "
+                f"from {origin or 'no streaming query'}: a new query starts its batch ids at 0 again, and what has a known "
+                "number is not written. Give the new query's writes a txnAppId and a checkpointLocation of their own",
+                recorded=ledger.origin,
+                found=origin,
+            )
+
+    def _check_version(self, checkpoint: CheckpointRecord, messages: Sequence[Acknowledgement], batch: int) -> None:
+        """A version that was written is not written again: then it must be the same rows, as far as their number says."""
+        rows = sum(message.part.rows for message in messages)
+        if self._view.gaps and all(message.drained for message in messages) and rows != checkpoint.rows:
+            raise ReplayMismatchError(
+                "VERSION_HAS_OTHER_ROWS",
+                f"txnVersion {batch} was written with {checkpoint.rows} rows, and this write has {rows}: they are not "
+                "written. Give other rows a new txnVersion; where the source of this version is not deterministic, nothing "
+                "is lost: go on with the next",
+                batch=batch,
+                recorded=checkpoint.rows,
+                found=rows,
+            )
+
     # -- abort ------------------------------------------------------------------------------------------------------
 
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
@@ -342,8 +408,8 @@ class CheckpointCoordinator:
             log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
             return
         faults.reach("abort.journalled")
-        self._sink.abort([m.part.handle for m in messages if m is not None and m.part.handle is not None])  # A3
-        self._sink.abortLingering(self._journal.ledger.known_handles())  # A4
+        self._sink.discard([m.part.handle for m in messages if m is not None and m.part.handle is not None])  # A3
+        self._sweep(token, ended=True)  # A4
 
     def _token(self, messages: Sequence[Acknowledgement | None], batch: int) -> int:
         """The run that the messages belong to; a mixture is refused."""

@@ -79,6 +79,8 @@ def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
         return np.full(len(column), _NULL, dtype=np.uint64), 0
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or _is_instant(kind):
         return _hash_fixed(column)
+    if pa.types.is_decimal128(kind):
+        return _hash_decimal(column)
     if (
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -130,6 +132,18 @@ def _hash_fixed(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
     hashes = _mix(numbers.astype(np.uint64) + np.uint64(1))
     hashes[nulls] = np.uint64(_NULL)
     return hashes, len(column) * max(1, kind.bit_width // 8)
+
+
+def _hash_decimal(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
+    """The 128-bit unscaled value as two halves, mixed in turn."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    nulls = pc.is_null(column).to_numpy(zero_copy_only=False)
+    values = np.frombuffer(column.buffers()[1], dtype=np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
+    hashes = _mix(_mix(values[0::2] + np.uint64(1)) + values[1::2])
+    hashes[nulls] = np.uint64(_NULL)
+    return hashes, len(column) * 16
 
 
 def _plain(value: Any) -> Any:

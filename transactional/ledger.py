@@ -106,6 +106,8 @@ class Ledger:
         Spark's id of the query; empty before the first run, and after `adopt`.
     originals : list[str]
         Prefixes of the query of which this location is an adopted copy.
+    origin : str
+        Of batch writes: the streaming query whose batch ids are their versions.
     voided : list[int]
         Micro-batches whose record was voided, until they are recorded anew.
     """
@@ -116,6 +118,7 @@ class Ledger:
     identity_suffix: str = ""
     query: str = ""
     originals: list[str] = field(default_factory=list)
+    origin: str = ""
     voided: list[int] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
@@ -132,6 +135,17 @@ class Ledger:
     def accounted(self) -> int:
         """The last micro-batch that is decided or prepared."""
         return max([self.base, *self.batches])
+
+    def identity(self, query: str) -> str:
+        """The query's identity in the names of its transactions; that of an adopted copy differs."""
+        return query + self.identity_suffix
+
+    @property
+    def settled(self) -> int:
+        """The last micro-batch up to which all are committed."""
+        pending = [batch for checkpoint in self.unsettled() for batch in checkpoint.batches]
+        pending += [record.batch for record in self.undecided()] + self.voided
+        return min(pending) - 1 if pending else self.accounted
 
     def unsettled(self) -> list[CheckpointRecord]:
         """Decided checkpoints whose handles may not all be committed yet, oldest first."""
@@ -226,6 +240,7 @@ class Ledger:
         self.batches[body["batch"]] = self._record(entry, body, None)
 
     def _decided(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.origin = body.get("origin") or self.origin
         covered = [b.batch for b in self.undecided()]
         if body["covers"] != covered:
             raise JournalError(
@@ -324,6 +339,7 @@ class Ledger:
             identity_suffix=value["identity_suffix"],
             query=value["query"],
             originals=list(value["originals"]),
+            origin=value["origin"],
             voided=list(value["voided"]),
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={

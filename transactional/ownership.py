@@ -64,7 +64,7 @@ def may_abort(token: int, batch: int) -> Judge:
     return judge
 
 
-def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int]) -> Judge:
+def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
     """C6: the run is the newest, everything before the micro-batch is accounted for, and nothing waits to be settled.
 
     A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
@@ -76,13 +76,16 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int]) ->
         Whether the journal holds the micro-batch as prepared.
     covers : Sequence[int]
         Prepared micro-batches, as the commit has found them.
+    gaps : bool
+        Whether numbers may be left out.
     """
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         taken = (batch in ledger.batches) is not prepared or covers != [record.batch for record in ledger.undecided()]
-        if taken or ledger.accounted != (batch if prepared else batch - 1) or ledger.unsettled():
+        follows = ledger.accounted == (batch if prepared else batch - 1) or (gaps and ledger.accounted < batch)
+        if taken or not follows or ledger.unsettled():
             raise FencedError(
                 "BATCH_TAKEN",
                 f"micro-batch {batch} can't be recorded: the journal accounts for micro-batches up to {ledger.accounted}, "

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transactional.barrier import sources_digest
-from transactional.errors import AmbiguousOutcomeError, LocationError, OptionError, RewindRequiredError
+from transactional.errors import (
+    AmbiguousOutcomeError,
+    LocationError,
+    OptionError,
+    RetriableError,
+    RewindRequiredError,
+)
 from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
 from transactional.sink import HandleState, Outcome
 
@@ -51,6 +57,8 @@ class SparkView:
         Source lines of ``offsets/<batch>``.
     previous : Sequence[str] or None
         Those of ``offsets/<batch - 1>``.
+    gaps : bool
+        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
     """
 
     queryId: str
@@ -59,6 +67,7 @@ class SparkView:
     committed: int
     lines: Sequence[str]
     previous: Sequence[str] | None
+    gaps: bool = False
 
     @property
     def sources(self) -> str:
@@ -151,6 +160,22 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             batch=view.batch,
         )
     last = ledger.accounted
+    if view.gaps:
+        if ledger.voided and view.batch not in ledger.voided:
+            raise RetriableError(
+                "VERSION_LOST",
+                f"what txnVersion {ledger.voided[0]} had prepared was lost: write it again before {view.batch}",
+                versions=ledger.voided,
+            )
+        if ledger.base < view.batch < last and view.batch not in ledger.batches:
+            raise LocationError(
+                "VERSION_TOO_LOW",
+                f"txnVersion {view.batch} was never written, and {last} was: versions only grow. Give these rows a number "
+                f"above {last}",
+                version=view.batch,
+                newest=last,
+            )
+        return
     if view.batch > last + 1 and last + 1 in ledger.voided:
         raise RewindRequiredError(
             "PREPARED_LOST",

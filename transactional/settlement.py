@@ -122,9 +122,8 @@ class Settlement:
         return True
 
     def _completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
-        return CompletedCheckpoint(
-            checkpoint.id, tuple(checkpoint.batches), checkpoint.time, self._query_id, self._prefix
-        )
+        identity = self._journal.ledger.identity(self._query_id)
+        return CompletedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time, identity, self._prefix)
 
     def look(self, batch: int, handles: Sequence[Mapping[str, Any]]) -> None:
         """C5: every handle is alive, ours, and has time left. One question to the store for all."""

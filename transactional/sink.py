@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
     from transactional.checkpoint import CompletedCheckpoint
 
-__all__ = ["Handle", "HandleState", "Options", "Outcome", "RunMark", "TransactionContext", "TwoPhaseCommitSink"]
+__all__ = [
+    "Epoch",
+    "Handle",
+    "HandleState",
+    "Options",
+    "Outcome",
+    "RunMark",
+    "TransactionContext",
+    "TwoPhaseCommitSink",
+]
 
 Handle = Mapping[str, Any]
 RunMark = Mapping[str, Any]
@@ -87,11 +96,46 @@ class HandleState:
 
 
 @dataclass(frozen=True)
+class Epoch:
+    """A point in a query's life: nobody can decide any more what began before it, unless it is decided already.
+
+    Parameters
+    ----------
+    queryId : str
+        As in `TransactionContext`.
+    run : int
+        Transactions of earlier runs are over.
+    batch : int
+        Of this run, those of earlier micro-batches are over.
+    """
+
+    queryId: str
+    run: int
+    batch: int
+
+    def ends(self, queryId: str, run: int, batch: int) -> bool:
+        """Whether a transaction of that query, run and micro-batch is over."""
+        return queryId == self.queryId and (run, batch) < (self.run, self.batch)
+
+
+@dataclass(frozen=True)
 class TransactionContext:
     """Whose transaction `beginTransaction` opens. *Made on an executor, once per task.*
 
     A store whose names must be a bounded set (Kafka) makes them from `prefix`, `partitionId` and `taskAttemptId`; one
     whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.
+
+    Parameters
+    ----------
+    queryId : str
+        Spark's, with a suffix where the location is a copy that was adopted.
+    batchId, partitionId, taskAttemptId : int
+    prefix : str
+        The option ``transactionalIdPrefix``.
+    nonce : str
+        16 hexadecimal digits that no other transaction has.
+    run : int
+        The driver's claim on the location; grows with every claim.
     """
 
     queryId: str
@@ -100,6 +144,7 @@ class TransactionContext:
     taskAttemptId: int
     prefix: str
     nonce: str
+    run: int = 0
 
 
 class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
@@ -225,6 +270,21 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """`abort` of what an earlier run left."""
         return self.abort(handles)
 
+    def discard(self, handles: Sequence[HandleT]) -> None:
+        """End what no checkpoint names and none ever will: the journal excludes it. Default: `abort`.
+
+        Override it where `abort`, which has to hold against a commit at the same moment, costs more.
+        """
+        self.abort(handles)
+
     @abstractmethod
     def abortLingering(self, known: Sequence[HandleT]) -> int:
         """Abort every open or prepared transaction under our prefix that `known` does not name; how many."""
+
+    def sweep(self, known: Sequence[HandleT], before: Epoch) -> int:
+        """`abortLingering`, told whose transactions are over. Default: all that `known` does not name.
+
+        A driver that was superseded may sweep late. Override it where an abort can't be atomic with a commit of the
+        same transaction (files), and touch only what `before` ends: nobody will commit that.
+        """
+        return self.abortLingering(known)

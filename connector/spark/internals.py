@@ -5,10 +5,14 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from transactional.errors import ProtocolError
 
-__all__ = ["Phase", "driver_identity", "phase", "task_batch"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Phase", "batch_task", "driver_identity", "phase", "streaming_query", "task_batch"]
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
@@ -82,3 +86,24 @@ def task_batch() -> tuple[str, int, int, int]:
     if context is None or query is None or batch is None:
         raise ProtocolError("UNKNOWN_SPARK", f"a writer task has no {_QUERY_PROPERTY} and {_BATCH_PROPERTY}")
     return query, int(batch), context.partitionId(), context.taskAttemptId()
+
+
+def batch_task() -> tuple[int, int, str]:
+    """The running task's (partition id, task attempt id, streaming query id), the last empty outside ``foreachBatch``.
+
+    Raises
+    ------
+    ProtocolError
+        Outside a task.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise ProtocolError("UNKNOWN_SPARK", "a writer runs outside a task")
+    return context.partitionId(), context.taskAttemptId(), context.getLocalProperty(_QUERY_PROPERTY) or ""
+
+
+def streaming_query(session: SparkSession) -> str:
+    """The id of the streaming query in whose ``foreachBatch`` the driver's thread is; empty outside of one."""
+    return session.sparkContext.getLocalProperty(_QUERY_PROPERTY) or ""

@@ -1,401 +1,27 @@
-"""For people who write sinks, public: `SinkConformance`, a settable clock, and sinks in memory.
-
-`SinkConformance` is a class of tests that a sink's author subclasses in a pytest module. The rest are doubles:
-`FakeClock`, `MemoryTransactions` (a store), `RecordingSink` and `FailingSink` over it.
-"""
+"""The contract of `TwoPhaseCommitSink` as a class of tests."""
 
 from __future__ import annotations
 
 import base64
-import importlib
-import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from transactional.checkpoint import CompletedCheckpoint
-from transactional.clock import Clock, Deadline, SystemClock
+from transactional.clock import Deadline, SystemClock
 from transactional.errors import TransactionLostError
-from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.testing.process import SinkProcess, checkpoint_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "FailingSink",
-    "FakeClock",
-    "MemoryHandle",
-    "MemoryTransactions",
-    "RecordingSink",
-    "SinkConformance",
-    "SinkProcess",
-]
+__all__ = ["SinkConformance"]
 
 POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
-ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loaded machine that takes tens of seconds
-
-
-class FakeClock:
-    """A clock that moves only when it is told to, or slept on.
-
-    Parameters
-    ----------
-    start : float
-        Seconds since the epoch.
-    """
-
-    def __init__(self, start: float = 1_700_000_000.0) -> None:
-        self._start = start
-        self.passed = 0.0
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self._start + self.passed
-
-    def monotonic(self) -> float:
-        """Seconds since it was made."""
-        return self.passed
-
-    def sleep(self, seconds: float) -> None:
-        """Return at once, that much later."""
-        self.advance(seconds)
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.passed += seconds
-
-
-# -- a store in memory, and sinks over it -------------------------------------------------------------------------------
-
-
-class MemoryHandle(TypedDict):
-    """Names a transaction of `MemoryTransactions`."""
-
-    transaction: int
-
-
-@dataclass
-class _Transaction:
-    prefix: str
-    context: TransactionContext
-    began: float
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    state: str = "open"
-
-
-class MemoryTransactions:
-    """A store of transactions. States: open, prepared, committed, aborted.
-
-    Parameters
-    ----------
-    clock : Clock, optional
-    timeout : float or None
-        Seconds after which a transaction that is not committed is aborted; None for never.
-    """
-
-    def __init__(self, clock: Clock | None = None, timeout: float | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._timeout = timeout
-        self._transactions: dict[int, _Transaction] = {}
-        self._numbers = itertools.count(1)
-
-    def begin(self, context: TransactionContext) -> int:
-        """Open a transaction; returns its number."""
-        number = next(self._numbers)
-        self._transactions[number] = _Transaction(context.prefix, context, self._clock.now())
-        return number
-
-    def write(self, number: int, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows to an open transaction."""
-        self._must_be(number, "open").rows.extend(rows)
-
-    def prepare(self, number: int) -> None:
-        """From here on it can be committed."""
-        self._must_be(number, "open").state = "prepared"
-
-    def commit(self, number: int) -> Outcome:
-        """Commit it if it is prepared; COMMITTED (now or earlier) or LOST."""
-        found = self._find(number)
-        if found.state == "prepared":
-            found.state = "committed"
-        return self.outcome(number)
-
-    def abort(self, number: int) -> Outcome:
-        """Abort it unless it is committed; COMMITTED or LOST."""
-        found = self._find(number)
-        if found.state != "committed":
-            found.state = "aborted"
-        return self.outcome(number)
-
-    def expire(self, number: int) -> bool:
-        """The store gives it up, as its timeout would; False where it is over already."""
-        found = self._find(number)
-        if found.state not in ("open", "prepared"):
-            return False
-        found.state = "aborted"
-        return True
-
-    def outcome(self, number: int) -> Outcome:
-        """What it says of a handle."""
-        states = {"prepared": Outcome.PREPARED, "committed": Outcome.COMMITTED}
-        return states.get(self._find(number).state, Outcome.LOST)
-
-    def seconds_left(self, number: int) -> float | None:
-        """Until it is given up."""
-        if self._timeout is None:
-            return None
-        return self._find(number).began + self._timeout - self._clock.now()
-
-    def unfinished(self, prefix: str | None = None) -> list[int]:
-        """Open and prepared transactions, of one prefix or all."""
-        numbers = [n for n in self._transactions if self._find(n).state in ("open", "prepared")]
-        return [n for n in numbers if prefix in (None, self._transactions[n].prefix)]
-
-    def numbers(self) -> list[int]:
-        """All transactions that were ever begun."""
-        return list(self._transactions)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """What a reader sees."""
-        return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]
-
-    def context(self, number: int) -> TransactionContext:
-        """Whose transaction it is."""
-        return self._transactions[number].context
-
-    def _find(self, number: int) -> _Transaction:
-        found = self._transactions[number]
-        left = None if self._timeout is None else found.began + self._timeout - self._clock.now()
-        if left is not None and left <= 0 and found.state in ("open", "prepared"):
-            found.state = "aborted"
-        return found
-
-    def _must_be(self, number: int, state: str) -> _Transaction:
-        found = self._find(number)
-        if found.state != state:
-            raise TransactionLostError(
-                "TRANSACTION_OVER", f"transaction {number} is {found.state}", [{"transaction": number}]
-            )
-        return found
-
-
-class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
-    """A sink over `MemoryTransactions` that keeps a list of its calls.
-
-    Parameters
-    ----------
-    options : Options
-    schema : pyarrow.Schema
-    store : MemoryTransactions, optional
-        What several sinks share.
-
-    Attributes
-    ----------
-    calls : list[tuple[str, list[int]]]
-        Method and transactions' numbers.
-    """
-
-    def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
-        super().__init__(options, schema)
-        self.store = store or MemoryTransactions()
-        self.calls: list[tuple[str, list[int]]] = []
-        self.margin = 0.0
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "2pc-recording"
-
-    def beginTransaction(self, context: TransactionContext) -> int:
-        """Open."""
-        self._called("beginTransaction", [])
-        return self.store.begin(context)
-
-    def write(self, transaction: int, batch: pa.RecordBatch) -> None:
-        """Add the rows."""
-        self._called("write", [transaction])
-        self.store.write(transaction, batch.to_pylist())
-
-    def preCommit(self, transaction: int) -> MemoryHandle:
-        """Prepare."""
-        self._called("preCommit", [transaction])
-        self.store.prepare(transaction)
-        return MemoryHandle(transaction=transaction)
-
-    def rollback(self, transaction: int) -> None:
-        """Abort."""
-        self._called("rollback", [transaction])
-        self.store.abort(transaction)
-
-    def commit(self, handles: Sequence[MemoryHandle], checkpoint: CompletedCheckpoint) -> None:
-        """Commit each."""
-        self._called("commit", [handle["transaction"] for handle in handles])
-        lost = [dict(h) for h in handles if self.store.commit(h["transaction"]) is not Outcome.COMMITTED]
-        if lost:
-            raise TransactionLostError("TRANSACTION_LOST", f"{len(lost)} transactions are lost", lost)
-
-    def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
-        """Abort each."""
-        self._called("abort", [handle["transaction"] for handle in handles])
-        return [h for h in handles if self.store.abort(h["transaction"]) is Outcome.COMMITTED]
-
-    def inspect(self, handles: Sequence[MemoryHandle]) -> Sequence[HandleState]:
-        """Look at each."""
-        self._called("inspect", [handle["transaction"] for handle in handles])
-        return [self._state(handle["transaction"]) for handle in handles]
-
-    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
-        """Abort what is unfinished under the prefix and not known."""
-        self._called("abortLingering", [handle["transaction"] for handle in known])
-        keep = {handle["transaction"] for handle in known}
-        lingering = [n for n in self.store.unfinished(self.options["transactionalIdPrefix"]) if n not in keep]
-        for number in lingering:
-            self.store.abort(number)
-        return len(lingering)
-
-    def _state(self, number: int) -> HandleState:
-        outcome = self.store.outcome(number)
-        return HandleState(outcome, self.store.seconds_left(number), self.margin, f"transaction is {outcome.value}")
-
-    def _called(self, method: str, numbers: list[int]) -> None:
-        self.calls.append((method, numbers))
-
-
-class FailingSink(RecordingSink):
-    """A `RecordingSink` whose methods raise on order.
-
-    Attributes
-    ----------
-    failures : dict[str, list[Exception]]
-        By method: raised by its next calls, one each, before they do anything.
-    """
-
-    def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
-        super().__init__(options, schema, store)
-        self.failures: dict[str, list[Exception]] = {}
-
-    def _called(self, method: str, numbers: list[int]) -> None:
-        super()._called(method, numbers)
-        if self.failures.get(method):
-            raise self.failures[method].pop(0)
-
-
-# -- another process with the same sink ---------------------------------------------------------------------------------
-
-
-class SinkProcess:
-    """A child process that builds the sink anew, from its import path and options, and obeys.
-
-    Parameters
-    ----------
-    sink : type[TwoPhaseCommitSink]
-        Importable by its module's name.
-    options : Mapping[str, str]
-    schema : pyarrow.Schema
-    """
-
-    def __init__(self, sink: type[TwoPhaseCommitSink[Any, Any]], options: Mapping[str, str], schema: pa.Schema) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from transactional.testing import _obey; _obey()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        self.tell(
-            module=sink.__module__,
-            qualname=sink.__qualname__,
-            options=dict(options),
-            schema=base64.b64encode(schema.serialize().to_pybytes()).decode(),
-        )
-
-    def tell(self, **order: Any) -> None:
-        """Send an order; its answer is read by `answer`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """Wait for the answer to an order."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the sink's process ended with exit code {self._process.wait(ANSWER_SECONDS)}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def ask(self, **order: Any) -> dict[str, Any]:
-        """Send an order and wait for its answer."""
-        self.tell(**order)
-        return self.answer()
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        self._process.kill()
-        self._process.wait(ANSWER_SECONDS)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def _obey() -> None:
-    """Be the child of a `SinkProcess`."""
-    import pyarrow as pa
-
-    answers = os.fdopen(os.dup(1), "w")  # what a client prints must not get among the answers
-    os.dup2(2, 1)
-    about = json.loads(sys.stdin.readline())
-    kind: Any = importlib.import_module(about["module"])
-    for name in about["qualname"].split("."):
-        kind = getattr(kind, name)
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
-    sink = kind(Options(about["options"]), schema)
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = _carry_out(sink, order)
-        except TransactionLostError as lost:
-            answer = {"lost": lost.handles}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the parent is told
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> dict[str, Any]:
-    """One order: prepare (as far as `until`), commit, abort or sweep."""
-    import pyarrow as pa
-
-    if order["do"] == "prepare":
-        batch = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(order["rows"])), sink.schema)
-        transaction = sink.beginTransaction(TransactionContext(**order["context"]))
-        if order["until"] == "begin":
-            return {}
-        sink.write(transaction, batch)
-        return {"handle": sink.preCommit(transaction)} if order["until"] == "preCommit" else {}
-    if order["do"] == "commit":
-        sink.commit(order["handles"], _checkpoint(order["queryId"], order["prefix"]))
-        return {}
-    if order["do"] == "abort":
-        return {"committed": list(sink.abort(order["handles"]))}
-    if order["do"] == "sweep":
-        return {"swept": sink.abortLingering(order["handles"])}
-    return {"ready": dict(sink.identify())}  # connects, so that a race is not won by the quicker start
-
-
-def _checkpoint(query: str, prefix: str) -> CompletedCheckpoint:
-    return CompletedCheckpoint(id=1, batches=(0,), timestamp=0, queryId=query, prefix=prefix)
-
-
-# -- conformance --------------------------------------------------------------------------------------------------------
 
 
 class SinkConformance:
@@ -411,6 +37,9 @@ class SinkConformance:
         Within which what was committed has to be visible, and what is known of a handle has to be told.
     rounds : int
         Of the race between commit and abort.
+    golden_handles : Path or None
+        Folder of handles that released versions of the sink have made, a JSON file each, named so that the newest is the
+        last. A checkpoint that the old version decided is committed by the new one.
 
     Examples
     --------
@@ -428,6 +57,7 @@ class SinkConformance:
     sink_type: ClassVar[type[TwoPhaseCommitSink[Any, Any]]]
     seconds: ClassVar[float] = 30.0
     rounds: ClassVar[int] = 6
+    golden_handles: ClassVar[Path | None] = None
 
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
@@ -641,6 +271,41 @@ class SinkConformance:
         bench.commit(bench.prepare([2], attempt=1))
         bench.must_see([2])
 
+    # -- handles of former versions ---------------------------------------------------------------------------------
+
+    def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
+        """What they name is gone from this store: that is an answer, not an error, and an abort of them changes nothing."""
+        bench = _Bench(self, sink_options)
+        kept = bench.prepare([1])
+        for handle in self._golden():
+            (state,) = bench.sink().inspect([handle])
+            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle} is of another store: {state}"
+        bench.commit(kept)
+        bench.must_see([1])
+
+    def test_a_handle_has_the_shape_of_the_newest_golden_one(self, sink_options: Mapping[str, str]) -> None:
+        """Where it changes, keep one of the new shape too: the next version must understand both."""
+        golden = self._golden()
+        if golden:
+            fresh = _Bench(self, sink_options).prepare([1])
+            assert shape(fresh) == shape(golden[-1]), f"add a file with this handle to {self.golden_handles}"
+
+    def _golden(self) -> list[dict[str, Any]]:
+        if self.golden_handles is None:
+            return []
+        files = sorted(self.golden_handles.glob("*.json"))
+        assert files, f"{self.golden_handles} holds no handle: put this one there, as 1.json"
+        return [json.loads(file.read_text()) for file in files]
+
+
+def shape(value: Any) -> Any:
+    """Keys and types of a JSON value, all the way down; lists by their first item."""
+    if isinstance(value, Mapping):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return type(value).__name__
+
 
 class _Bench:
     """One test's sinks, all on one store and prefix."""
@@ -650,7 +315,7 @@ class _Bench:
         self.prefix = given + "-other" if distinct else given
         self.query = str(uuid.uuid4())
         self.options = dict(Options(options).replaced(transactionalidprefix=self.prefix))
-        self.checkpoint = _checkpoint(self.query, self.prefix)
+        self.checkpoint = checkpoint_of(self.query, self.prefix)
         self._suite = suite
 
     def sink(self) -> TwoPhaseCommitSink[Any, Any]:

@@ -1,0 +1,344 @@
+"""What a table and a query's rows have to do with one another: columns, types, constraints, features.
+
+Everything that a table asks of its writers is honoured or refused by name, never ignored: `check_protocol` and
+`fit_columns` run on the driver before the first task, `Columns.arrange` on every batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transactional.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["Columns", "check_creatable", "check_protocol", "fit_columns", "new_columns", "nullable"]
+
+HONOURED: Final = frozenset(
+    {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
+)
+"""Writer features that ask nothing of a writer that only adds files, or that `Columns` sees to."""
+
+ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
+"""Writer features that a table may name without using them; their use is looked for in its properties and columns."""
+
+WAY_OUT: Final = (
+    "Write to it with Spark's own Delta writer in foreachBatch: connector.delta.idempotent_merge, or "
+    'df.write.format("delta") with txnAppId and txnVersion.'
+)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+
+def check_protocol(table: DeltaTable) -> None:
+    """Refuse a table that asks of its writers what this sink can't do.
+
+    Raises
+    ------
+    StoreError
+        ``TABLE_NEEDS_FEATURES``, with their names and where they are used.
+    """
+    protocol, configuration = table.protocol(), table.metadata().configuration
+    features = set(protocol.writer_features or ())
+    wanted = sorted(features - HONOURED - ONLY_IF_USED)
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        wanted.append("columnMapping")
+    if configuration.get("delta.enableRowTracking", "false").lower() == "true":
+        wanted.append("rowTracking")
+    wanted += [f"CHECK constraint {key[18:]}" for key in configuration if key.startswith("delta.constraints.")]
+    for field in json.loads(table.schema().to_json())["fields"]:
+        metadata = field["metadata"]
+        for key, what in (
+            ("delta.generationExpression", "generated"),
+            ("delta.identity.start", "identity"),
+            ("delta.invariants", "with an invariant"),
+            ("__CHAR_VARCHAR_TYPE_STRING", "CHAR or VARCHAR"),
+        ):
+            if key in metadata:
+                wanted.append(f"column {field['name']} ({what})")
+        if field["type"] == "binary" and field["name"] in table.metadata().partition_columns:
+            wanted.append(f"column {field['name']} (binary, and partitioned by)")
+    if wanted:
+        raise StoreError(
+            "TABLE_NEEDS_FEATURES",
+            f"2pc-delta can't write to {table.table_uri}: the table needs {', '.join(sorted(set(wanted)))}. {WAY_OUT}",
+            features=sorted(set(wanted)),
+        )
+
+
+def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Refuse a table that can't be made of these columns.
+
+    Raises
+    ------
+    OptionError
+        Naming the column.
+    """
+    for field in schema:
+        check_type(field.name, field.type)
+    for name in partition_by:
+        type_ = schema.field(column_of(schema, name)).type
+        if pa.types.is_nested(type_) or is_bytes(type_):
+            raise OptionError(
+                "PARTITION_COLUMN",
+                f"2pc-delta: a table can't be partitioned by {name}: it is {type_}",
+                option="partitionBy",
+            )
+    if partition_by and len(partition_by) == len(schema):
+        raise OptionError(
+            "PARTITION_COLUMN",
+            "2pc-delta: partitionBy names every column; one at least must be in the files",
+            option="partitionBy",
+        )
+
+
+def column_of(schema: pa.Schema, name: str) -> int:
+    """Index of the column of that name, in any case."""
+    found = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    raise OptionError(
+        "PARTITION_COLUMN",
+        f"2pc-delta: partitionBy names {name}; the query's columns are {', '.join(schema.names)}",
+        option="partitionBy",
+    )
+
+
+def check_type(column: str, type_: pa.DataType) -> None:
+    """Refuse a type that Delta does not have.
+
+    Raises
+    ------
+    OptionError
+    """
+    if pa.types.is_struct(type_):
+        for field in type_:
+            check_type(f"{column}.{field.name}", field.type)
+    elif pa.types.is_map(type_):
+        check_type(f"{column}.key", type_.key_type)
+        check_type(f"{column}.value", type_.item_type)
+    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        check_type(f"{column}.element", type_.value_type)
+    elif not any(
+        has(type_)
+        for has in (
+            pa.types.is_signed_integer,
+            pa.types.is_float32,
+            pa.types.is_float64,
+            pa.types.is_decimal128,
+            pa.types.is_boolean,
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_date32,
+        )
+    ) and not (pa.types.is_timestamp(type_) and type_.unit == "us"):
+        raise OptionError(
+            "COLUMN_TYPE",
+            f"2pc-delta: column {column} has the type {type_}, which Delta has not; cast it",
+            column=column,
+        )
+
+
+# -- rows into the table's columns ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How rows become a table's rows.
+
+    Parameters
+    ----------
+    target : pyarrow.Schema
+        The table's, partition columns included.
+    source : Sequence[int or None]
+        For each of its columns the index among the query's, or None for nulls.
+    partition_by : Sequence[str]
+        Of these columns an empty text is null in Delta's log.
+    """
+
+    target: pa.Schema
+    source: Sequence[int | None]
+    partition_by: Sequence[str] = ()
+
+    @cached_property
+    def written(self) -> pa.Schema:
+        """What the files hold: all nullable, because Arrow can't write a null struct with a field that is NOT NULL."""
+        return pa.schema([nullable(field) for field in self.target])
+
+    def arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the table's columns, in its order and types.
+
+        Raises
+        ------
+        StoreError
+            ``NOT_NULL``: a null where the table allows none.
+        """
+        arrays = []
+        written = self.written
+        for field, as_written, index in zip(self.target, written, self.source, strict=True):
+            array = pa.nulls(batch.num_rows, as_written.type) if index is None else batch.column(index)
+            if array.type != as_written.type:
+                array = array.cast(as_written.type)
+            check_nulls(field.name, field, array)
+            if not field.nullable and field.name in self.partition_by and is_text(field.type):
+                check_nulls(field.name, field, pc.if_else(pc.equal(array, ""), None, array))
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=written)
+
+
+def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
+    """Find the table's columns among those of the rows, by name in any case.
+
+    Raises
+    ------
+    OptionError
+        ``COLUMN_UNKNOWN`` with what `new_columns` names; ``COLUMN_TYPE``, ``COLUMN_MISSING``, by name.
+    """
+    unknown = new_columns(rows, table)
+    if unknown:
+        raise OptionError(
+            "COLUMN_UNKNOWN",
+            f"2pc-delta: the table has no column {', '.join(field.name for field in unknown)}: drop it from the query, or "
+            "set mergeSchema=true to add it",
+            columns=[field.name for field in unknown],
+        )
+    by_name = {name.lower(): index for index, name in enumerate(rows.names)}
+    if len(by_name) < len(rows.names):
+        raise OptionError("COLUMN_TWICE", f"2pc-delta: columns that differ in case only: {', '.join(rows.names)}")
+    source = []
+    for field in table:
+        index = by_name.get(field.name.lower())
+        if index is None and not field.nullable:
+            raise OptionError(
+                "COLUMN_MISSING",
+                f"2pc-delta: the table's column {field.name} is NOT NULL, and the query has no such column",
+                column=field.name,
+            )
+        if index is not None:
+            check_fit(field.name, rows.field(index).type, field.type)
+        source.append(index)
+    return Columns(table, source)
+
+
+def new_columns(rows: pa.Schema, table: pa.Schema) -> list[pa.Field]:
+    """The rows' columns that the table does not have."""
+    known = {name.lower() for name in table.names}
+    return [field for field in rows if field.name.lower() not in known]
+
+
+def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse a type that does not become the table's without loss.
+
+    Raises
+    ------
+    OptionError
+    """
+    if fits(found, wanted):
+        return
+    raise OptionError(
+        "COLUMN_TYPE",
+        f"2pc-delta: column {column} is {found} in the query and {wanted} in the table; cast it in the query",
+        column=column,
+    )
+
+
+def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of one type is one of the other."""
+    if pa.types.is_struct(wanted):
+        return (
+            pa.types.is_struct(found)
+            and [field.name for field in found] == [field.name for field in wanted]
+            and all(fits(f.type, w.type) for f, w in zip(found, wanted, strict=True))
+        )
+    if pa.types.is_map(wanted):
+        return bool(
+            pa.types.is_map(found) and fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
+        )
+    if pa.types.is_list(wanted):
+        return bool(pa.types.is_list(found) and fits(found.value_type, wanted.value_type))
+    for same in (is_text, is_bytes):
+        if same(wanted):
+            return same(found)
+    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale >= found.precision - found.scale
+        return bool(whole and wanted.scale >= found.scale)
+    if pa.types.is_integer(found) and pa.types.is_integer(wanted):
+        return bool(found.bit_width <= wanted.bit_width)
+    if pa.types.is_floating(found) and pa.types.is_floating(wanted):
+        return bool(found.bit_width <= wanted.bit_width)
+    return bool(found == wanted)
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Whether it is text, whatever the width of its offsets."""
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Whether it is binary, whatever the width of its offsets."""
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
+def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
+    """Refuse a null in a column, or inside one, that is NOT NULL.
+
+    Raises
+    ------
+    StoreError
+    """
+    if not field.nullable and array.null_count:
+        raise StoreError(
+            "NOT_NULL",
+            f"2pc-delta: {array.null_count} rows have null in {column}, which is NOT NULL in the table",
+            column=column,
+        )
+    if not strict_inside(field.type):
+        return
+    if pa.types.is_struct(field.type):
+        present = array.filter(array.is_valid()) if array.null_count else array
+        for index, inner in enumerate(field.type):
+            check_nulls(f"{column}.{inner.name}", inner, present.field(index))
+    elif pa.types.is_map(field.type):
+        check_nulls(f"{column}.value", field.type.item_field, pc.drop_null(array).items)
+    elif pa.types.is_list(field.type):
+        check_nulls(f"{column}.element", field.type.value_field, array.flatten())
+
+
+def strict_inside(type_: pa.DataType) -> bool:
+    """Whether something below a column is NOT NULL. (A map's keys always are.)"""
+    if pa.types.is_struct(type_):
+        inner = list(type_)
+    elif pa.types.is_map(type_):
+        inner = [type_.item_field]
+    elif pa.types.is_list(type_):
+        inner = [type_.value_field]
+    else:
+        return False
+    return any(not field.nullable or strict_inside(field.type) for field in inner)
+
+
+def nullable(field: pa.Field) -> pa.Field:
+    """The column, allowing null, also inside, as Spark creates tables: what an expression happens to be is no promise."""
+    return pa.field(field.name, nullable_inside(field.type), nullable=True)
+
+
+def nullable_inside(type_: pa.DataType) -> pa.DataType:
+    """The type with nulls allowed below it."""
+    if pa.types.is_struct(type_):
+        return pa.struct([nullable(field) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(nullable_inside(type_.key_type), nullable(type_.item_field))
+    if pa.types.is_list(type_):
+        return pa.list_(nullable(type_.value_field))
+    return type_

@@ -1,0 +1,244 @@
+"""A task's Parquet files: one open per partition value, a next one when it is large enough."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, BinaryIO, Final, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from connector.delta.statistics import Seen, file_statistics, without_floating
+from connector.delta.storage import TableFolder
+from transactional.errors import StoreError
+
+__all__ = ["AddedFile", "DataFiles"]
+
+ROW_GROUP_ROWS: Final = 1 << 20
+ROW_GROUP_BYTES: Final = 64 << 20
+LEAST_GROUP_ROWS: Final = 1 << 14
+"""A row group waits in memory until it is whole: at most so many rows, or about so many bytes before encoding."""
+
+OPEN_FILES: Final = 64
+"""Of one task; with more partition values at once the one that was written longest ago is closed."""
+
+UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
+"""What Spark escapes in the names of partition folders, with control characters."""
+
+
+class AddedFile(TypedDict):
+    """A file of a prepared transaction, as the ``add`` action of Delta's log has it."""
+
+    path: str
+    size: int
+    partitionValues: dict[str, str | None]
+    modificationTime: int
+    stats: str
+
+
+@dataclass
+class OpenFile:
+    """A file that is being written."""
+
+    path: str
+    values: dict[str, str | None]
+    stream: BinaryIO | pa.NativeFile
+    writer: pq.ParquetWriter
+    seen: Seen
+    touched: int = 0
+
+
+@dataclass
+class DataFiles:
+    """Files of one transaction.
+
+    Parameters
+    ----------
+    folder : TableFolder
+    schema : pyarrow.Schema
+        The table's.
+    partition_by : Sequence[str]
+    name : str
+        What the files' names start with.
+    file_bytes : int
+    compression : str
+    indexed : int
+        Columns with statistics.
+    announce : Callable[[Sequence[str]], None]
+        Called with all paths of the transaction before a new one is made.
+    """
+
+    folder: TableFolder
+    schema: pa.Schema
+    partition_by: Sequence[str]
+    name: str
+    file_bytes: int
+    compression: str
+    indexed: int
+    announce: Callable[[Sequence[str]], None]
+    added: list[AddedFile] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    _open: dict[tuple[str | None, ...], OpenFile] = field(default_factory=dict)
+    _planned: dict[tuple[str | None, ...], str] = field(default_factory=dict)
+    _clock: int = 0
+
+    def __post_init__(self) -> None:
+        kept = [column for column in self.schema if column.name not in self.partition_by]
+        self._inside = pa.schema(kept)
+        self._bounded = without_floating(self._inside)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch with the table's columns."""
+        parts = list(split(batch, self.partition_by))
+        wanted = dict.fromkeys(values for values, _ in parts)  # null and the empty text are one
+        self._plan([values for values in wanted if values not in self._open and values not in self._planned])
+        for values, rows in parts:
+            self._write_part(values, rows.select(self._inside.names))
+
+    def finish(self) -> list[AddedFile]:
+        """Close all files, durably; what they are."""
+        for values in list(self._open):
+            self._close(values)
+        return self.added
+
+    def drop(self) -> None:
+        """Close what is open and delete everything."""
+        for file in self._open.values():
+            file.writer.close()
+            file.stream.close()
+        self._open.clear()
+        self.folder.delete(self.paths)
+
+    def _write_part(self, values: tuple[str | None, ...], rows: pa.RecordBatch) -> None:
+        file = self._open.get(values)
+        if file is None:
+            if len(self._open) >= OPEN_FILES:
+                self._close(min(self._open, key=lambda key: self._open[key].touched))
+            self._plan([] if values in self._planned else [values])
+            file = self._open[values] = self._create(self._planned.pop(values), values)
+        self._clock += 1
+        file.touched = self._clock
+        file.seen.add(rows)
+        group_rows = ROW_GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
+        file.writer.write_batch(rows, row_group_size=min(max(group_rows, LEAST_GROUP_ROWS), ROW_GROUP_ROWS))
+        if file.stream.tell() >= self.file_bytes:
+            self._close(values)
+
+    def _plan(self, fresh: Sequence[tuple[str | None, ...]]) -> None:
+        """Choose paths for new files, and announce them before the first is made."""
+        if fresh:
+            for values in fresh:
+                self._planned[values] = self._path(values, len(self.paths))
+                self.paths.append(self._planned[values])
+            self.announce(self.paths)
+
+    def _path(self, values: tuple[str | None, ...], number: int) -> str:
+        folders = [f"{escaped(c)}={folder_of(v)}/" for c, v in zip(self.partition_by, values, strict=True)]
+        codec = "" if self.compression == "none" else f".{self.compression}"
+        return f"{''.join(folders)}{self.name}-c{number:03d}{codec}.parquet"
+
+    def _create(self, path: str, values: tuple[str | None, ...]) -> OpenFile:
+        stream = self.folder.create(path)
+        writer = pq.ParquetWriter(
+            stream, self._inside, compression=self.compression, write_statistics=self._bounded, store_schema=False
+        )
+        return OpenFile(path, dict(zip(self.partition_by, values, strict=True)), stream, writer, Seen(self._inside))
+
+    def _close(self, values: tuple[str | None, ...]) -> None:
+        file = self._open.pop(values)
+        file.writer.close()
+        size = file.stream.tell()
+        if isinstance(file.stream, pa.NativeFile):
+            file.stream.close()
+        else:
+            file.stream.flush()
+            os.fsync(file.stream.fileno())
+            file.stream.close()
+        self.added.append(
+            AddedFile(
+                path=file.path,
+                size=size,
+                partitionValues=file.values,
+                modificationTime=int(time.time() * 1000),
+                stats=file_statistics(file.writer.writer.metadata, self._inside, file.seen, self.indexed),
+            )
+        )
+
+
+def split(
+    batch: pa.RecordBatch, partition_by: Sequence[str]
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """A batch's rows by the values of its partition columns, as the log writes these."""
+    if not partition_by:
+        yield (), batch
+        return
+    code = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+    dictionaries = []
+    for name in partition_by:
+        encoded = pc.dictionary_encode(batch.column(name), null_encoding="encode")
+        dictionaries.append(encoded.dictionary)
+        code = pc.add(pc.multiply(code, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
+    order = pc.sort_indices(code)
+    sorted_codes = code.take(order)
+    rows = batch.take(order)
+    runs = pc.run_end_encode(sorted_codes)
+    start = 0
+    for end, rest in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+        texts = []
+        for name, dictionary in zip(reversed(partition_by), reversed(dictionaries), strict=True):
+            rest, index = divmod(rest, len(dictionary))  # noqa: PLW2901 - a number in mixed bases, digit by digit
+            texts.append(partition_text(name, dictionary[index]))
+        yield tuple(reversed(texts)), rows.slice(start, end - start)
+        start = end
+
+
+def partition_text(column: str, value: pa.Scalar) -> str | None:
+    """`text_of` a partition column's value.
+
+    Raises
+    ------
+    StoreError
+        Python can't hold it: a year past 9999, text that is no UTF-8.
+    """
+    try:
+        return text_of(value.as_py())
+    except (ValueError, OverflowError) as problem:
+        raise StoreError(
+            "PARTITION_VALUE",
+            f"2pc-delta can't write a value of the partition column {column}: {problem}",
+            column=column,
+        ) from None
+
+
+def text_of(value: Any) -> str | None:
+    """A partition value as Delta's log writes it; the empty text is null there."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dt.datetime):
+        text = value.replace(tzinfo=None).isoformat(sep=" " if value.tzinfo is None else "T", timespec="microseconds")
+        return text if value.tzinfo is None else text + "Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float):
+        return repr(value).replace("inf", "Infinity").replace("nan", "NaN")
+    return str(value)
+
+
+def folder_of(value: str | None) -> str:
+    """A partition folder's value, as Spark names it."""
+    return "__HIVE_DEFAULT_PARTITION__" if value is None else escaped(value)
+
+
+def escaped(text: str) -> str:
+    """A text as Spark escapes it in a folder's name."""
+    return "".join(f"%{ord(c):02X}" if c < " " or c in UNSAFE else c for c in text)

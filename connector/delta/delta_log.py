@@ -1,0 +1,59 @@
+"""What became of transactions: read from the table's log, the only place that says it for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from connector.delta.storage import TableFolder
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["MARK", "Past", "read_past"]
+
+MARK: Final = "barrierKafka"
+"""Key in ``commitInfo``: checkpoint, outcome, and the nonces of transactions that this commit excludes for ever."""
+
+
+@dataclass
+class Past:
+    """What the log says since a version.
+
+    Attributes
+    ----------
+    added : set[str]
+        Paths of files that were added.
+    aborted : set[str]
+        Nonces of transactions that can't be committed any more.
+    complete : bool
+        False where commits of that time were cleaned up: what is not found may have been there.
+    """
+
+    added: set[str] = field(default_factory=set)
+    aborted: set[str] = field(default_factory=set)
+    complete: bool = True
+
+
+def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
+    """Read the commits after `since`, up to the version at which `table` is open."""
+    past = Past()
+    for version in range(since + 1, table.version() + 1):
+        actions = folder.log(version)
+        if actions is None:
+            past.complete = False
+            continue
+        _take(past, actions)
+    if not past.complete:
+        past.added.update(unquote(path) for path in table.get_add_actions().column("path").to_pylist())
+    return past
+
+
+def _take(past: Past, actions: Iterable[Mapping[str, Any]]) -> None:
+    for action in actions:
+        if "add" in action:
+            past.added.add(unquote(action["add"]["path"]))
+        elif MARK in action.get("commitInfo", ()):
+            past.aborted.update(action["commitInfo"][MARK].get("aborted", ()))

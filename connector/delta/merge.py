@@ -1,0 +1,100 @@
+"""Upserts and what else needs Delta's own engine, made idempotent: for ``foreachBatch``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from connector.spark import internals
+from transactional.errors import OptionError
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["idempotent_merge"]
+
+APP, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+"""Delta's settings of a session: the app transaction that its next commits carry; a version that the table knows is skipped."""
+
+_one_at_a_time: Final = threading.Lock()
+
+
+def idempotent_merge(
+    source: DataFrame,
+    target: str,
+    condition: str,
+    clauses: Callable[[DeltaMergeBuilder], DeltaMergeBuilder],
+    *,
+    version: int,
+    app: str | None = None,
+) -> None:
+    """MERGE a micro-batch into a Delta table exactly once. *Called on the driver, in ``foreachBatch``.*
+
+    delta-spark runs it, so everything that its MERGE does is there: updates, deletes, change data feed, deletion vectors.
+    The app transaction is in the same commit as the rows, so a micro-batch that is replayed is skipped as a whole.
+
+    Parameters
+    ----------
+    source : DataFrame
+        The micro-batch; in `condition` and `clauses` its alias is ``source``.
+    target : str
+        Path, or name in the catalog, of a table that exists; its alias is ``target``.
+    condition : str
+        When a row of the one matches a row of the other.
+    clauses : Callable[[DeltaMergeBuilder], DeltaMergeBuilder]
+        Adds ``whenMatched...`` and ``whenNotMatched...``.
+    version : int
+        The batch id.
+    app : str, optional
+        Who writes: of one app each version is merged once. By default the streaming query's id: a new query starts its
+        batch ids at 0 again, so two queries must never share one.
+
+    Raises
+    ------
+    OptionError
+        Outside ``foreachBatch`` without `app`.
+
+    Examples
+    --------
+    >>> def upsert(frame, batch):
+    ...     idempotent_merge(
+    ...         frame, "/tables/counts", "source.key = target.key",
+    ...         lambda merge: merge.whenMatchedUpdateAll().whenNotMatchedInsertAll(), version=batch,
+    ...     )
+    >>> counts.writeStream.outputMode("update").foreachBatch(upsert).start()
+    """
+    from delta.tables import DeltaTable
+
+    session = source.sparkSession
+    app = app or internals.streaming_query(session)
+    if not app:
+        raise OptionError(
+            "MISSING_OPTION",
+            "idempotent_merge outside of foreachBatch needs app=...: a name that this job alone has",
+            option="app",
+        )
+    is_path = "/" in target
+    with _transaction(session, app, version):
+        table = DeltaTable.forPath(session, target) if is_path else DeltaTable.forName(session, target)
+        merge = table.alias("target").merge(source.alias("source"), condition)
+        clauses(merge).execute()
+
+
+@contextmanager
+def _transaction(session: SparkSession, app: str, version: int) -> Iterator[None]:
+    """Set the app transaction for what is committed inside. A session's settings are shared: one at a time."""
+    with _one_at_a_time:
+        former = {key: session.conf.get(key, None) for key in (APP, VERSION)}
+        try:
+            session.conf.set(APP, app)
+            session.conf.set(VERSION, str(version))
+            yield
+        finally:
+            for key, value in former.items():
+                if value is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, value)

@@ -1,0 +1,432 @@
+"""The format ``2pc-delta``: Parquet files that one process writes and another adds to the table, one commit a checkpoint.
+
+Files that no version of the table names are invisible: that is the first phase. The second is one Delta commit with the
+files of a whole checkpoint, its app transaction (query, checkpoint id) and a mark. Whether a transaction is committed is
+told by the log alone: by the adding of its files, or by the mark of a commit that excludes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+import pyarrow as pa
+import tenacity
+
+from connector.delta.columns import (
+    Columns,
+    check_creatable,
+    check_protocol,
+    column_of,
+    fit_columns,
+    new_columns,
+    nullable,
+)
+from connector.delta.data_files import AddedFile, DataFiles
+from connector.delta.delta_log import MARK, Past, read_past
+from connector.delta.format import NAME
+from connector.delta.staging import Note, Notes
+from connector.delta.storage import TableFolder
+from connector.delta.write_options import parse_write_options
+from transactional import faults
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
+from transactional.sink import Epoch, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from transactional.checkpoint import CompletedCheckpoint
+
+__all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
+
+FORMAT: Final = 1
+
+INDEXED_COLUMNS: Final = 32
+"""Delta's own default of delta.dataSkippingNumIndexedCols."""
+
+RETRY_SECONDS: Final = 0.05
+"""Between two attempts at a commit; deltalake itself has tried again where only others' appends were in the way."""
+
+
+class DeltaHandle(TypedDict):
+    """A prepared transaction: files that are not in the table yet."""
+
+    format: int
+    app: str
+    nonce: str
+    table: str
+    version: int
+    columns: str
+    files: list[AddedFile]
+
+
+@dataclass
+class DeltaTransaction:
+    """A transaction of one task, while it is open."""
+
+    note: Note
+    app: str
+    columns: Columns
+    digest: str
+    files: DataFiles
+
+
+class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
+    """Appends rows to a Delta table, each checkpoint as one version.
+
+    Parameters
+    ----------
+    options : Options
+        See `connector.delta.write_options`.
+    schema : pyarrow.Schema
+        Of the rows; columns are found by name, in any case.
+
+    Raises
+    ------
+    OptionError
+        Offline: unknown or missing options, types that Delta has not.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        if find_spec("deltalake") is None:
+            raise OptionError(
+                "MISSING_PACKAGE", "2pc-delta needs deltalake: pip install 'barrier-kafka[delta]'", option="format"
+            )
+        self._settings = parse_write_options(options)
+        for name in self._settings.partition_by:
+            column_of(schema, name)
+        check_creatable(schema, ())
+        self._folder = TableFolder(self._settings)
+        self._notes = Notes(self._folder, options.get("transactionalIdPrefix", ""))
+        self._clock = SystemClock()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return NAME
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def beginTransaction(self, context: TransactionContext) -> DeltaTransaction:
+        """Look at the table; the first file is made with the first batch."""
+        table = self._folder.open()
+        metadata = table.metadata()
+        columns = replace(fit_columns(self.schema, arrow_schema(table)), partition_by=tuple(metadata.partition_columns))
+        note = Note.of(context, str(metadata.id), table.version())
+        app = f"{context.queryId}/{self.name()}"
+        indexed = int(metadata.configuration.get("delta.dataSkippingNumIndexedCols", INDEXED_COLUMNS))
+        files = DataFiles(
+            folder=self._folder,
+            schema=columns.written,
+            partition_by=metadata.partition_columns,
+            name=f"part-{context.partitionId:05d}-{context.queryId}-{context.batchId}-{context.nonce}",
+            file_bytes=self._settings.file_bytes,
+            compression=self._settings.compression,
+            indexed=indexed,
+            announce=lambda paths: self._notes.put(Note(**{**vars(note), "files": tuple(paths)})),
+        )
+        return DeltaTransaction(note, app, columns, digest_of(table), files)
+
+    def write(self, transaction: DeltaTransaction, batch: pa.RecordBatch) -> None:
+        """Write a batch's rows into files."""
+        transaction.files.write(transaction.columns.arrange(batch))
+
+    def preCommit(self, transaction: DeltaTransaction) -> DeltaHandle:
+        """Close the files, durably."""
+        note = transaction.note
+        return DeltaHandle(
+            format=FORMAT,
+            app=transaction.app,
+            nonce=note.nonce,
+            table=note.table,
+            version=note.version,
+            columns=transaction.digest,
+            files=transaction.files.finish(),
+        )
+
+    def rollback(self, transaction: DeltaTransaction) -> None:
+        """Delete what was written."""
+        transaction.files.drop()
+        self._notes.delete([transaction.note.nonce])
+
+    # -- driver -----------------------------------------------------------------------------------------------------
+
+    def identify(self) -> dict[str, str]:
+        """Make sure that there is a table which can take the rows: it is created, or gets new columns."""
+        if not self._folder.exists():
+            self._create()
+        table = self._folder.open()
+        check_protocol(table)
+        if self._settings.merge_schema:
+            table = self._merge(table)
+        fit_columns(self.schema, arrow_schema(table))
+        return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
+
+    def commit(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> None:
+        """Add the files of all to the table, in one commit."""
+
+        def attempt() -> list[DeltaHandle]:
+            table = self._folder.open()
+            outcomes = self._outcomes(table, handles)
+            self._must_be_told(outcomes, handles, checkpoint)
+            living = [
+                handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.PREPARED
+            ]
+            if living:
+                check_protocol(table)
+                self._check_unchanged(table, living)
+                self._add(table, living, checkpoint)
+                # After a very long pause deltalake can write a version that was cleaned up meanwhile: look whether it is there.
+                self._must_be_told(self._outcomes(self._folder.open(), living), living, checkpoint)
+            return [handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.LOST]
+
+        if not handles:
+            return
+        lost = self._try(attempt, f"the commit of checkpoint {checkpoint.id}")
+        faults.reach("commit.one")
+        gone = {handle["nonce"] for handle in lost}
+        self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
+        if lost:
+            raise TransactionLostError(
+                "FILES_LOST",
+                f"2pc-delta: files of {len(lost)} prepared transactions of checkpoint {checkpoint.id} are gone from "
+                f"{self._folder.uri}, or their abort was recorded first",
+                [dict(handle) for handle in lost],
+            )
+
+    def _must_be_told(
+        self, outcomes: Sequence[HandleState], handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint
+    ) -> None:
+        for handle, found in zip(handles, outcomes, strict=True):
+            if found.outcome is Outcome.UNKNOWN:
+                raise AmbiguousOutcomeError(
+                    "OUTCOME_UNKNOWN",
+                    f"2pc-delta: nobody can tell whether {len(handle['files'])} files of checkpoint {checkpoint.id} were "
+                    f"added to {self._folder.uri}: {found.evidence}",
+                    handle=dict(handle),
+                    evidence=found.evidence,
+                )
+
+    def abort(self, handles: Sequence[DeltaHandle]) -> Sequence[DeltaHandle]:
+        """Exclude their commit for ever by a commit without files, then delete the files."""
+
+        def attempt() -> list[DeltaHandle]:
+            table = self._folder.open()
+            past = self._past(table, handles)
+            committed = [handle for handle in handles if is_added(past, handle)]
+            if not past.complete and len(committed) < len(handles):
+                raise AmbiguousOutcomeError(
+                    "OUTCOME_UNKNOWN",
+                    f"2pc-delta: commits that may have added files to {self._folder.uri} were cleaned up from its log",
+                )
+            rest = [h for h in handles if h not in committed and h["nonce"] not in past.aborted and is_of(table, h)]
+            if rest:
+                self._exclude(table, rest)
+            return committed
+
+        if not handles:
+            return []
+        committed = self._try(attempt, "an abort")
+        self._delete([handle for handle in handles if handle not in committed])
+        self._notes.delete([handle["nonce"] for handle in committed])
+        return committed
+
+    def discard(self, handles: Sequence[DeltaHandle]) -> None:
+        """Delete the files of transactions that nobody can commit."""
+        if handles:
+            past = self._past(self._folder.open(), handles)
+            self._delete([handle for handle in handles if past.complete and not is_added(past, handle)])
+
+    def inspect(self, handles: Sequence[DeltaHandle]) -> Sequence[HandleState]:
+        """What the log and the folder say of each."""
+        return self._outcomes(self._folder.open(), handles) if handles else []
+
+    def abortLingering(self, known: Sequence[DeltaHandle]) -> int:
+        """Delete files of every transaction under our prefix that `known` does not name."""
+        return self._sweep(known, lambda note: True)
+
+    def sweep(self, known: Sequence[DeltaHandle], before: Epoch) -> int:
+        """Delete files of transactions that are over and not committed. Nobody else can be about to commit them."""
+        return self._sweep(known, lambda note: before.ends(note.queryId, note.run, note.batch))
+
+    # -- the table --------------------------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        from deltalake import DeltaTable, Schema
+
+        check_creatable(self.schema, self._settings.partition_by)
+        partition_by = [self.schema.names[column_of(self.schema, name)] for name in self._settings.partition_by]
+        schema = pa.schema([nullable(field) for field in self.schema])
+        DeltaTable.create(
+            self._folder.uri,
+            Schema.from_arrow(schema),
+            mode="ignore",
+            partition_by=partition_by,
+            storage_options=self._folder.storage_options(),
+        )
+
+    def _merge(self, table: DeltaTable) -> DeltaTable:
+        from deltalake import Schema
+
+        fresh = new_columns(self.schema, arrow_schema(table))
+        if not fresh:
+            return table
+        fields = Schema.from_arrow(pa.schema([nullable(field) for field in fresh])).fields
+        table.alter.add_columns(fields)
+        return self._folder.open()
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def _past(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> Past:
+        return read_past(self._folder, table, min(handle["version"] for handle in handles))
+
+    def _outcomes(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> list[HandleState]:
+        past = self._past(table, handles)
+        sizes = iter(self._folder.sizes([file["path"] for handle in handles for file in handle["files"]]))
+        return [outcome(table, past, handle, [next(sizes) for _ in handle["files"]]) for handle in handles]
+
+    def _add(self, table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> None:
+        from deltalake.transaction import AddAction
+
+        actions = [
+            AddAction(
+                file["path"], file["size"], file["partitionValues"], file["modificationTime"], True, file["stats"]
+            )
+            for handle in handles
+            for file in handle["files"]
+        ]
+        mark = {"checkpoint": checkpoint.id, "outcome": "committed", "batches": list(checkpoint.batches)}
+        self._write(table, actions, handles[0]["app"], checkpoint.id, mark)
+
+    def _exclude(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
+        app = handles[0]["app"]
+        mark = {"outcome": "aborted", "aborted": [handle["nonce"] for handle in handles]}
+        self._write(table, [], app, table.transaction_version(app) or 0, mark)
+
+    @staticmethod
+    def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
+        """One commit on the version that was judged: it fails if another commit of this app has come between."""
+        from deltalake import CommitProperties, Transaction
+
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            table.metadata().partition_columns,
+            commit_properties=CommitProperties(
+                custom_metadata={MARK: mark}, app_transactions=[Transaction(app, version)]
+            ),
+        )
+
+    def _try(self, attempt: Callable[[], list[DeltaHandle]], what: str) -> list[DeltaHandle]:
+        """Judge and commit anew until it succeeds or ``commitTimeoutMs`` is over."""
+        from deltalake.exceptions import DeltaError, DeltaProtocolError
+
+        deadline = Deadline(self._settings.commit_seconds, self._clock)
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda problem: (
+                    isinstance(problem, (DeltaError, OSError)) and not isinstance(problem, DeltaProtocolError)
+                )
+            ),
+            stop=lambda state: deadline.passed(),
+            wait=tenacity.wait_fixed(RETRY_SECONDS),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        try:
+            return attempts(attempt)
+        except (DeltaError, OSError) as problem:
+            raise RetriableError(
+                "DELTA_COMMIT_FAILED",
+                f"2pc-delta: {what} to {self._folder.uri} failed, the last time of commitTimeoutMs = "
+                f"{self._settings.commit_seconds * 1000:.0f} with: {problem}",
+            ) from problem
+
+    def _check_unchanged(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
+        """Columns may be added to a table while files are prepared for it; others may not change."""
+        now = digest_of(table)
+        for handle in handles:
+            if handle["columns"] == now:
+                continue
+            before = self._folder.open()
+            before.load_as_version(handle["version"])
+            former, present = arrow_schema(before), {field.name: field for field in arrow_schema(table)}
+            changed = [field.name for field in former if not present.pop(field.name, field).equals(field)]
+            changed += [name for name, field in present.items() if not field.nullable]
+            changed += [field.name for field in former if field.name not in arrow_schema(table).names]
+            same_folders = before.metadata().partition_columns == table.metadata().partition_columns
+            if changed or not same_folders:
+                raise StoreError(
+                    "TABLE_CHANGED",
+                    f"2pc-delta: {self._folder.uri} was changed while a transaction for it was prepared: "
+                    f"{', '.join(changed) or 'its partition columns'}. Change it back (RESTORE), start the query again",
+                    columns=changed,
+                )
+
+    def _delete(self, handles: Sequence[DeltaHandle]) -> None:
+        self._folder.delete([file["path"] for handle in handles for file in handle["files"]])
+        self._notes.delete([handle["nonce"] for handle in handles])
+
+    def _sweep(self, known: Sequence[DeltaHandle], ended: Callable[[Note], bool]) -> int:
+        kept = {handle["nonce"] for handle in known}
+        notes = [note for note in self._notes.all() if note.nonce not in kept and ended(note)]
+        if not notes:
+            return 0
+        table = self._folder.open()
+        past = read_past(self._folder, table, min(note.version for note in notes))
+        lost = [note for note in notes if not past.added & set(note.files)]
+        if not past.complete:  # whether they were committed can't be told: their files stay
+            lost = []
+        self._folder.delete([path for note in lost for path in note.files])
+        self._notes.delete([note.nonce for note in notes])
+        return len(lost)
+
+
+def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
+    """One handle's state, from the log and from its files' sizes."""
+    if handle["format"] != FORMAT:
+        return HandleState(
+            Outcome.UNKNOWN, evidence=f"handle of format {handle['format']}, this version reads {FORMAT}"
+        )
+    if not is_of(table, handle):
+        return HandleState(Outcome.UNKNOWN, evidence="the table was deleted and created again")
+    if is_added(past, handle):
+        return HandleState(Outcome.COMMITTED, evidence="its files are in the log")
+    if handle["nonce"] in past.aborted:
+        return HandleState(Outcome.LOST, evidence="its abort is in the log")
+    if not past.complete:
+        return HandleState(
+            Outcome.UNKNOWN, evidence=f"commits after version {handle['version']} were cleaned up from the log"
+        )
+    wrong = [f["path"] for f, size in zip(handle["files"], sizes, strict=True) if size != f["size"]]
+    if wrong:
+        return HandleState(Outcome.LOST, evidence=f"{len(wrong)} of its files are gone or torn, first {wrong[0]}")
+    return HandleState(Outcome.PREPARED, evidence="its files are there and not in the log")
+
+
+def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
+    """Whether the handle was prepared for this very table."""
+    return str(table.metadata().id) == handle["table"]
+
+
+def is_added(past: Past, handle: DeltaHandle) -> bool:
+    """Whether its files were added; one commit adds all."""
+    return any(file["path"] in past.added for file in handle["files"])
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """The table's columns."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def digest_of(table: DeltaTable) -> str:
+    """Of columns and partitioning, to see that they have not changed."""
+    text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,204 @@
+"""Statistics of a file for data skipping, from Parquet's footer: what Delta's protocol calls per-file statistics.
+
+A bound that can't be told exactly is rounded away from the values or left out: a reader skips files by these figures, so
+a wrong one loses rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+__all__ = ["Seen", "file_statistics", "without_floating"]
+
+TEXT_PREFIX: Final = 32
+"""Characters of a text bound, as Spark writes them."""
+
+HIGHEST: Final = "\U0010ffff"
+"""Sorts after every other character in UTF-8."""
+
+
+class Seen:
+    """Figures that a footer does not have, or may not: nulls of columns with lists and maps, bounds of floating columns.
+
+    NaN is the greatest value for Spark. pyarrow leaves it out of a footer's bounds, and Spark would skip row groups by
+    them: so floating columns have no bounds in the footer (`without_floating`), and none here once NaN was seen.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._repeated = [f.name for f in schema if pa.types.is_map(f.type) or pa.types.is_list(f.type)]
+        self._floating = [f.name for f in schema if pa.types.is_floating(f.type)]
+        self.nulls = dict.fromkeys([*self._repeated, *self._floating], 0)
+        self.bounds: dict[str, tuple[float, float]] = {}
+        self._with_nan: set[str] = set()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch into account."""
+        for name in self.nulls:
+            self.nulls[name] += batch.column(name).null_count
+        for name in self._floating:
+            self._bound(name, batch.column(name))
+
+    def _bound(self, name: str, column: pa.Array) -> None:
+        if name in self._with_nan or column.null_count == len(column):
+            return
+        if pc.any(pc.is_nan(column)).as_py():
+            self._with_nan.add(name)
+            self.bounds.pop(name, None)
+            return
+        found = pc.min_max(column).as_py()
+        low, high = self.bounds.get(name, (found["min"], found["max"]))
+        self.bounds[name] = (min(low, found["min"]), max(high, found["max"]))
+
+
+def without_floating(schema: pa.Schema) -> list[str]:
+    """Paths of the Parquet columns that get bounds in the footer."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    found = [columns.column(index) for index in range(len(columns.names))]
+    floating = {column.path for column in found if column.physical_type in ("FLOAT", "DOUBLE")}
+    return [column.path for column in found if column.path not in floating]
+
+
+def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, columns: int) -> str:
+    """The statistics as Delta's log holds them.
+
+    Parameters
+    ----------
+    footer : pyarrow.parquet.FileMetaData
+    schema : pyarrow.Schema
+        Of the file.
+    seen : Seen
+        What the footer does not have.
+    columns : int
+        How many leaf columns to tell of, from the first; -1 for all (``delta.dataSkippingNumIndexedCols``).
+
+    Returns
+    -------
+    str
+        JSON: ``numRecords``, ``minValues``, ``maxValues``, ``nullCount``.
+    """
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    missing: dict[str, Any] = {}
+    for number, (path, type_, index) in enumerate(leaves(schema)):
+        if 0 <= columns <= number:
+            break
+        if path[0] in seen.nulls:
+            missing[path[0]] = seen.nulls[path[0]]
+            low, high = seen.bounds.get(path[0], (None, None))
+        else:
+            low, high = bounds_of(footer, index, path, missing)
+        if low is not None and (least_of := lower(low, type_)) is not None:
+            put(least, path, least_of)
+        if high is not None and (most_of := upper(high, type_)) is not None:
+            put(most, path, most_of)
+    values = {"numRecords": footer.num_rows, "minValues": least, "maxValues": most, "nullCount": missing}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+
+
+def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missing: dict[str, Any]) -> tuple[Any, Any]:
+    """A leaf's bounds in the footer, or None; its nulls are put into `missing`."""
+    groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+    if any(group is None for group in groups):
+        return None, None
+    if all(group.has_null_count for group in groups):
+        put(missing, path, sum(group.null_count for group in groups))
+    bounds = [group for group in groups if group.has_min_max]
+    # a group without bounds may hold values: only one that is null throughout says nothing
+    if not bounds or any(not group.has_min_max and group.num_values for group in groups):
+        return None, None
+    try:
+        return min(group.min for group in bounds), max(group.max for group in bounds)
+    except (ValueError, OverflowError):  # text that is no UTF-8, dates that Python has not
+        return None, None
+
+
+def leaves(
+    schema: Iterable[pa.Field], above: tuple[str, ...] = (), index: int = 0
+) -> Iterable[tuple[tuple[str, ...], pa.DataType, int]]:
+    """Leaf columns in order, with their place among the file's; what is below a list or a map is one leaf, not told here.
+
+    By their place, because a column may be called ``a.b``, as a field of ``a`` is in the footer.
+    """
+    for field in schema:
+        nested = pa.types.is_map(field.type) or pa.types.is_list(field.type)
+        if pa.types.is_struct(field.type):
+            yield from leaves(field.type, (*above, field.name), index)
+        elif not above or not nested:
+            yield (*above, field.name), field.type, index
+        index += width(field.type)
+
+
+def width(type_: pa.DataType) -> int:
+    """How many of a Parquet file's columns a type takes."""
+    if pa.types.is_struct(type_):
+        return sum(width(field.type) for field in type_)
+    if pa.types.is_map(type_):
+        return width(type_.key_type) + width(type_.item_type)
+    return width(type_.value_type) if pa.types.is_list(type_) else 1
+
+
+def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Set a value below nested mappings."""
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def lower(value: Any, type_: pa.DataType) -> Any:
+    """A JSON value that is at most this one; None where there is none."""
+    if isinstance(value, str):
+        return value[:TEXT_PREFIX]
+    if isinstance(value, dt.datetime):
+        return instant(value, type_, up=False)
+    return exact(value)
+
+
+def upper(value: Any, type_: pa.DataType) -> Any:
+    """A JSON value that is at least this one; None where there is none."""
+    if isinstance(value, str):
+        if len(value) <= TEXT_PREFIX:
+            return value
+        return None if HIGHEST in value else value[:TEXT_PREFIX] + HIGHEST
+    if isinstance(value, dt.datetime):
+        return instant(value, type_, up=True)
+    return exact(value)
+
+
+def exact(value: Any) -> Any:
+    """A number or a date as it is; None for what JSON or data skipping has not."""
+    if isinstance(value, (bool, bytes)):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        number = float(value)
+        return number if Decimal(repr(number)) == value else None
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return None
+
+
+def instant(value: dt.datetime, type_: pa.DataType, up: bool) -> str | None:
+    """ISO 8601 with milliseconds, rounded down or up."""
+    rest = value.microsecond % 1000
+    try:
+        rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if up and rest else 0)
+    except OverflowError:
+        return None
+    if rounded.year < 1000:  # Spark's parser and ours differ on short years
+        return None
+    zone = "" if type_.tz is None else "Z"
+    return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone

@@ -1,0 +1,156 @@
+"""A Delta table's folder: one way to files and to the log for local disks and for object stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from connector.delta.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["TableFolder"]
+
+REQUESTS_AT_ONCE: Final = 16
+"""HEAD and DELETE requests to an object store; each takes tens of milliseconds."""
+
+
+class TableFolder:
+    """Files below a table's folder. Paths are relative, with ``/``.
+
+    Parameters
+    ----------
+    options : WriteOptions
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._filesystem: fs.FileSystem | None = None
+
+    # -- the table --------------------------------------------------------------------------------------------------
+
+    @property
+    def uri(self) -> str:
+        """Where it is, as deltalake and Spark take it."""
+        return self._options.path
+
+    def exists(self) -> bool:
+        """Whether a Delta table is there."""
+        from deltalake import DeltaTable
+
+        return DeltaTable.is_deltatable(self.uri, self._storage())
+
+    def open(self) -> DeltaTable:
+        """The table at its newest version."""
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.uri, storage_options=self._storage())
+
+    def storage_options(self) -> dict[str, str] | None:
+        """What deltalake takes for the object store."""
+        return self._storage()
+
+    def _storage(self) -> dict[str, str] | None:
+        return dict(self._options.storage) or None
+
+    def log(self, version: int) -> Iterator[Mapping[str, Any]] | None:
+        """Actions of one commit; None where its file was cleaned up."""
+        try:
+            data = self.read(f"_delta_log/{version:020d}.json")
+        except FileNotFoundError:
+            return None
+        return map(json.loads, data.splitlines())
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def create(self, path: str) -> BinaryIO | pa.NativeFile:
+        """A new file to write to; on a local disk its folders are made."""
+        if self._options.local:
+            whole = os.path.join(self.uri, path)
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            return open(whole, "xb")
+        return self._files().open_output_stream(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small file, whole or not at all, over what is there."""
+        if self._options.local:
+            whole = os.path.join(self.uri, path)
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            temporary = f"{whole}.{uuid.uuid4().hex}.tmp"
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, whole)
+            return
+        with self._files().open_output_stream(path) as stream:
+            stream.write(data)
+
+    def read(self, path: str) -> bytes:
+        """A file's content; FileNotFoundError where it is not there."""
+        if self._options.local:
+            with open(os.path.join(self.uri, path), "rb") as file:
+                return file.read()
+        with self._files().open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """Size of each in bytes; None where it is not there."""
+        if self._options.local:
+            return [_size(os.path.join(self.uri, path)) for path in paths]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            found = pool.map(lambda path: self._files().get_file_info([path])[0], paths)
+            return [info.size if info.type == fs.FileType.File else None for info in found]
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files; those that are not there are no error."""
+        if self._options.local:
+            for path in paths:
+                _unlink(os.path.join(self.uri, path))
+            return
+
+        def delete(path: str) -> None:
+            try:
+                self._files().delete_file(path)
+            except FileNotFoundError:
+                return
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(delete, paths))
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in one folder, not below it; none where there is no folder."""
+        if self._options.local:
+            try:
+                return os.listdir(os.path.join(self.uri, folder))
+            except FileNotFoundError:
+                return []
+        selector = fs.FileSelector(folder, allow_not_found=True)
+        return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
+
+    def _files(self) -> fs.FileSystem:
+        if self._filesystem is None:
+            from deltalake.fs.fs_handler import DeltaStorageHandler
+
+            self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.uri, self._storage()))
+        return self._filesystem
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

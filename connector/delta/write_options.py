@@ -1,0 +1,130 @@
+"""The options of ``2pc-delta``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_positive_int, as_str
+from connector.spark.location import local_path
+from transactional.errors import OptionError
+
+__all__ = ["STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
+
+STORAGE_PREFIX: Final = "storage."
+
+MEGABYTE: Final = 1 << 20
+
+
+def _as_columns(text: str) -> tuple[str, ...]:
+    stripped = text.strip()
+    names: Any = stripped.split(",")
+    if stripped.startswith("["):
+        try:
+            names = json.loads(stripped)
+        except ValueError:
+            names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError('names of columns with commas between, or JSON: ["one", "with, comma"]')
+    columns = tuple(name.strip() for name in names)
+    if len({name.lower() for name in columns}) < len(columns):
+        raise ValueError("each column once")
+    return columns
+
+
+WRITE_OPTIONS = OptionTable(
+    "2pc-delta",
+    (
+        Option("path", REQUIRED, as_str, "The table's folder: a path or a URI (s3://, gs://, abfss://, file://)."),
+        Option(
+            "partitionBy",
+            (),
+            _as_columns,
+            "Columns by which a new table is partitioned. (Spark tells a Python sink nothing of writeStream.partitionBy.) "
+            "An existing table keeps its own.",
+        ),
+        Option("mergeSchema", False, as_bool, "true adds columns to the table that it does not have yet."),
+        Option(
+            "targetFileSizeMb",
+            128,
+            as_positive_int,
+            "A task begins a new file when the one that it writes is about so large, in megabytes.",
+        ),
+        Option("compression", "snappy", as_str, "Parquet's compression: snappy, zstd, gzip, lz4 or none."),
+    ),
+    passthrough_prefixes=(STORAGE_PREFIX,),
+)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Checked options of one sink; shows no secret.
+
+    Parameters
+    ----------
+    path : str
+        Absolute path on a local disk, or a URI.
+    partition_by : Sequence[str]
+    merge_schema : bool
+    file_bytes : int
+    compression : str
+    storage : Mapping[str, str]
+        For the object store: the options that started with ``storage.``, without it.
+    commit_seconds : float
+    """
+
+    path: str
+    partition_by: Sequence[str]
+    merge_schema: bool
+    file_bytes: int
+    compression: str
+    storage: Mapping[str, str]
+    commit_seconds: float
+
+    @property
+    def local(self) -> bool:
+        """Whether the table is on a local disk."""
+        return os.path.isabs(self.path)
+
+    def __repr__(self) -> str:
+        return f"WriteOptions({self.path!r})"
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the user's options, offline.
+
+    Raises
+    ------
+    OptionError
+        Naming the option and what to do.
+    """
+    parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
+    if parsed["compression"].lower() not in ("snappy", "zstd", "gzip", "lz4", "none"):
+        raise WRITE_OPTIONS.invalid("compression", parsed["compression"], "snappy, zstd, gzip, lz4 or none")
+    if parsed["deliveryGuarantee"] != "exactly-once":
+        raise OptionError(
+            "DELIVERY_GUARANTEE",
+            "2pc-delta has no at-least-once: its commits are whole checkpoints either way. Leave deliveryGuarantee out.",
+            option="deliveryGuarantee",
+        )
+    return WriteOptions(
+        path=_canonical(parsed["path"]),
+        partition_by=parsed["partitionBy"],
+        merge_schema=parsed["mergeSchema"],
+        file_bytes=parsed["targetFileSizeMb"] * MEGABYTE,
+        compression=parsed["compression"].lower(),
+        storage={key[len(STORAGE_PREFIX) :]: value for key, value in parsed.passthrough.items()},
+        commit_seconds=parsed["commitTimeoutMs"] / 1000,
+    )
+
+
+def _canonical(path: str) -> str:
+    """An absolute local path, or the URI."""
+    local = local_path(path)
+    if local is not None and re.search("%[0-9A-Fa-f]{2}", local):
+        raise WRITE_OPTIONS.invalid("path", path, "a path without % and two digits, which deltalake would decode")
+    return path.rstrip("/") if local is None else os.path.realpath(local)

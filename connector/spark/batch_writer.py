@@ -1,0 +1,154 @@
+"""A sink under ``df.write``: each write is a version of an application, written once however often it is tried.
+
+Spark calls `writer` once, in a planning worker; tasks and the commit worker get pickled copies of what it returned. So
+commit and abort know the plan, and what planning did is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from connector.spark import internals
+from connector.spark.hosted_sink import HostedSink
+from transactional.checkpoint import Acknowledgement, TaskPlan
+from transactional.errors import LocationError, OptionError, ProtocolError
+from transactional.journal import LocalJournalStore
+from transactional.metadata import canonical
+from transactional.recovery import SparkView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["HostedBatchWriter"]
+
+WHOSE = "batch-writer.json"
+"""In ``<checkpointLocation>/barrier``: which application writes there."""
+
+
+@dataclass
+class BatchTaskMessage(WriterCommitMessage):
+    """A task's acknowledgement, and the streaming query in whose ``foreachBatch`` it ran; empty outside of one."""
+
+    acknowledgement: Acknowledgement
+    query: str
+
+
+class HostedBatchWriter(DataSourceArrowWriter):
+    """A sink under ``df.write``. Pickled with the plan.
+
+    Parameters
+    ----------
+    sink : HostedSink
+        With the options ``checkpointLocation`` (of the batch writes alone), ``txnAppId`` and ``txnVersion``.
+
+    Raises
+    ------
+    OptionError
+        One of them is missing.
+    """
+
+    def __init__(self, sink: HostedSink) -> None:
+        own = sink.own_options()
+        for option in ("txnAppId", "txnVersion"):
+            if own[option] is None:
+                raise OptionError(
+                    "MISSING_OPTION",
+                    f"df.write.format({sink.type.name()!r}) needs the option {option}: .option('txnAppId', <a name of this "
+                    "job that it alone has>).option('txnVersion', <a number that grows; in foreachBatch the batch id>). A "
+                    "version is written once, however often it is tried",
+                    option=option,
+                )
+        self._sink = sink
+        self._app: str = own["txnAppId"]
+        self._version: int = own["txnVersion"]
+        self._plan: TaskPlan | None = None
+
+    def prepare(self, overwrite: bool) -> None:
+        """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        if overwrite:
+            self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
+        with self._sink.coordinator(self._view(), wants=_always) as coordinator:
+            self._plan = coordinator.plan()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """*Called on an executor, once per task.*"""
+        partition, attempt, query = internals.batch_task()
+        return BatchTaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """*Called on the driver, in the commit worker.* Decide, then commit."""
+        queries = {message.query for message in messages if isinstance(message, BatchTaskMessage)}
+        origin = ",".join(sorted(queries))
+        with self._sink.coordinator(self._view(), wants=_always) as coordinator:
+            coordinator.commit(_acknowledgements(messages), self._version, origin)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """*Called on the driver, in the commit worker, after a failure.*"""
+        with self._sink.coordinator(self._view(), wants=_always) as coordinator:
+            coordinator.abort(_acknowledgements(messages), self._version)
+
+    def _planned(self) -> TaskPlan:
+        if self._plan is None:
+            raise ProtocolError("NO_PLAN", "a task got a writer that never was prepared: this Spark is not supported")
+        return self._plan
+
+    def _view(self) -> SparkView:
+        """What stands for Spark's logs: a version is a batch, and versions may be left out."""
+        line = canonical({"txnAppId": self._app, "txnVersion": self._version})
+        return SparkView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
+
+    def _writer_id(self) -> str:
+        """The identity of the application at this location; made by its first write.
+
+        Raises
+        ------
+        LocationError
+            The location is a streaming query's, or another application's.
+        """
+        path = self._sink.location.path
+        if os.path.exists(os.path.join(path, "metadata")):
+            raise LocationError(
+                "LOCATION_OF_A_QUERY",
+                f"{path} is a streaming query's checkpoint location: give df.write one of its own (option "
+                "checkpointLocation), also in that query's foreachBatch",
+                path=path,
+            )
+        store = LocalJournalStore(os.path.join(path, "barrier"))
+        options = self._sink.options
+        target = [self._sink.type.name(), options.get("path", ""), options.get("topic", "")]
+        made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}
+        if WHOSE not in store.names():
+            store.create(WHOSE, canonical(made).encode())
+        found: dict[str, Any] = json.loads(store.read(WHOSE))
+        if found["txnAppId"] != self._app:
+            raise LocationError(
+                "LOCATION_OF_ANOTHER_APP",
+                f"{path} belongs to txnAppId {found['txnAppId']!r}, and this write has {self._app!r}: give each its own "
+                "checkpointLocation",
+                path=path,
+            )
+        if found["target"] != target:
+            raise LocationError(
+                "LOCATION_OF_ANOTHER_TARGET",
+                f"{path} is for writes to {' '.join(found['target'])}, and this one goes to {' '.join(target)}: a version is "
+                "written once per location, so the second target of a micro-batch would get nothing. Give each target its own "
+                "checkpointLocation",
+                path=path,
+            )
+        return str(found["id"])
+
+
+def _always(ledger: object) -> bool:
+    """Every write closes a checkpoint."""
+    return True
+
+
+def _acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
+    return [message.acknowledgement if isinstance(message, BatchTaskMessage) else None for message in messages]

@@ -1,0 +1,165 @@
+"""Runs a `TwoPhaseCommitSink` in Spark's processes: the sink's half on executors, the coordinator on the driver."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from connector.options import HOST_OPTIONS, hides_value
+from connector.spark import internals
+from connector.spark.location import CheckpointLocation
+from transactional import faults
+from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.digest import RowDigest
+from transactional.errors import OptionError
+from transactional.ledger import Ledger
+from transactional.metadata import canonical
+from transactional.recovery import SparkView
+from transactional.settlement import mismatch
+from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["HostedSink", "SinkType"]
+
+SinkType = type[TwoPhaseCommitSink[Any, Any]]
+
+CHANGING = ("txnversion",)
+"""Options that differ between two writes of one run."""
+
+
+class HostedSink:
+    """A sink with its options and its rows' schema. Pickled to executors; holds no client.
+
+    The sink is built anew wherever it is needed.
+
+    Parameters
+    ----------
+    sink : type[TwoPhaseCommitSink]
+    options : Options
+        As Spark passes them.
+    schema : StructType
+    """
+
+    def __init__(self, sink: SinkType, options: Options, schema: StructType) -> None:
+        self.type = sink
+        self.options = options
+        self.schema = schema
+        self.location = CheckpointLocation.from_options(options)
+
+    # -- driver -----------------------------------------------------------------------------------------------------
+
+    def refuse_overwrite(self, how: str, instead: str) -> None:
+        """Raise the error of a sink that can't replace what it has committed.
+
+        Raises
+        ------
+        OptionError
+        """
+        if not self.type.supportsOverwrite:
+            raise OptionError(
+                "OUTPUT_MODE",
+                f"{how} is not supported by {self.type.name()}: it can't replace what it has committed. Use {instead}",
+                option="outputMode",
+            )
+
+    @contextmanager
+    def coordinator(
+        self, view: SparkView, wants: Callable[[Ledger], bool] | None = None
+    ) -> Iterator[CheckpointCoordinator]:
+        """A coordinator with a sink of its own, which is closed in the end.
+
+        Parameters
+        ----------
+        view : SparkView
+        wants : Callable[[Ledger], bool], optional
+            When to close a checkpoint besides; by default after ``maxBatchesPerCheckpoint``.
+        """
+        journal = self.location.journal()
+        prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
+        sink = self._build(prefix)
+        settings = RunSettings(internals.driver_identity(), sink.name(), self._digest(prefix), prefix)
+        try:
+            yield CheckpointCoordinator(journal, sink, settings, view, wants or self._enough, self._build)
+        finally:
+            sink.close()
+
+    def _enough(self, ledger: Ledger) -> bool:
+        return len(ledger.undecided()) + 1 >= int(self.own_options()["maxBatchesPerCheckpoint"])
+
+    def own_options(self) -> Mapping[str, Any]:
+        """The host's own options, parsed."""
+        known = {option.key.lower() for option in HOST_OPTIONS.options}
+        return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
+
+    def _build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        options = self.options.replaced(transactionalidprefix=prefix, **replaced)
+        return self.type(options, to_arrow_schema(self.schema, timezone="UTC"))
+
+    def _digest(self, prefix: str) -> str:
+        """What makes two plannings the same run: options (but secrets, which may rotate) and schema."""
+        shown = {key: value for key, value in self.options.items() if not (hides_value(key) or key in CHANGING)}
+        text = canonical([shown, prefix, self.schema.jsonValue()])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def write(
+        self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int
+    ) -> Acknowledgement:
+        """Write and prepare a task's rows, or drain them, as the plan says."""
+        bound = plan.mode is Mode.REPAIR and not all(part.free for part in plan.repairs.values())
+        if bound and plan.writers is not None and partition >= plan.writers:
+            raise mismatch(plan.batch, "writer tasks", plan.writers, f"{partition + 1} or more")
+        if plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs):
+            rows = sum(arrow.num_rows for arrow in iterator)
+            part, drained = Part(partition, None, rows, 0, ""), True
+        else:
+            part, drained = self._write_part(plan, iterator, partition, attempt), False
+        return Acknowledgement(plan.token, plan.batch, partition, attempt, drained, part, plan.sources)
+
+    def _write_part(self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int) -> Part:
+        # a repair must be prepared, whatever deliveryGuarantee says by now
+        replaced = {"deliveryguarantee": "exactly-once"} if plan.mode is Mode.REPAIR else {}
+        sink = self._build(plan.prefix, **replaced)
+        nonce = os.urandom(8).hex()
+        context = TransactionContext(plan.identity, plan.batch, partition, attempt, plan.prefix, nonce, plan.token)
+        digest = RowDigest()
+        transaction: Any = None
+        begun = prepared = False
+        try:
+            for arrow in iterator:
+                if arrow.num_rows == 0:
+                    continue
+                if not begun:
+                    transaction = sink.beginTransaction(context)
+                    begun = True
+                    faults.reach("task.begun")
+                sink.write(transaction, arrow)
+                digest.update(arrow)
+                faults.reach("task.written")
+            expected = plan.repairs.get(partition)
+            found = (digest.rows, digest.bytes, digest.hexadecimal())
+            if expected is not None and not expected.free and found != (expected.rows, expected.bytes, expected.digest):
+                raise mismatch(
+                    plan.batch,
+                    f"partition {partition} of {plan.writers}",
+                    (expected.rows, expected.digest),
+                    (found[0], found[2]),
+                )
+            handle = sink.preCommit(transaction) if begun else None
+            prepared = True
+            faults.reach("task.prepared")
+        finally:
+            if begun and not prepared:
+                sink.rollback(transaction)
+            sink.close()
+        return Part(partition, handle, digest.rows, digest.bytes, digest.hexadecimal())

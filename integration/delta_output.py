@@ -1,0 +1,102 @@
+"""A Delta table, as the crash matrix and a reader beside it see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from connector.delta.delta_log import MARK
+
+__all__ = ["DeltaOutput", "WholeReader"]
+
+LOOK_EVERY = 0.02
+
+
+class DeltaOutput:
+    """The table of a job with the sink ``2pc-delta``; see `integration.driver_process.Output`.
+
+    Parameters
+    ----------
+    path : Path
+        Of the table.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rows(self) -> Counter[int]:
+        """See `Output`."""
+        if not DeltaTable.is_deltatable(str(self.path)):
+            return Counter()
+        return Counter(DeltaTable(str(self.path)).to_pyarrow_table(columns=["value"])["value"].to_pylist())
+
+    def open_transactions(self) -> list[str]:
+        """See `Output`: names of notes."""
+        return sorted(note.stem for note in self.path.glob("_barrier/*/*.json"))
+
+    def lose(self, names: list[str]) -> None:
+        """See `Output`: their files vanish, as by a VACUUM that keeps nothing."""
+        for file in self.path.rglob("*.parquet"):
+            if any(name in file.name for name in names):
+                file.unlink()
+
+    def is_quiet(self) -> bool:
+        """See `Output`."""
+        return not self.open_transactions()
+
+    # -- what the log says ------------------------------------------------------------------------------------------
+
+    def files(self) -> set[str]:
+        """Parquet files in the folder, relative to it."""
+        found = self.path.rglob("*.parquet")
+        return {str(file.relative_to(self.path)) for file in found if "_delta_log" not in file.parts}
+
+    def marks(self) -> list[dict[str, object]]:
+        """Our marks, oldest first."""
+        history = reversed(DeltaTable(str(self.path)).history())
+        return [version[MARK] for version in history if MARK in version]
+
+
+class WholeReader:
+    """A thread that reads the table all the time, and keeps what it saw: only whole checkpoints, growing.
+
+    Parameters
+    ----------
+    read : Callable[[], Counter[int]]
+        What a reader sees now.
+    rows : int
+        Of a checkpoint; the values of checkpoint n are n * rows to (n + 1) * rows, exclusive.
+    """
+
+    def __init__(self, read: Callable[[], Counter[int]], rows: int) -> None:
+        self._look = read
+        self._rows = rows
+        self._over = threading.Event()
+        self._problems: list[str] = []
+        self.looks = 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop reading; AssertionError where anything but whole checkpoints was seen."""
+        self._over.set()
+        self._thread.join()
+        assert not self._problems, self._problems[0]
+        assert self.looks > 0
+
+    def _read(self) -> None:
+        seen = 0
+        while not self._over.is_set():
+            found = self._look()
+            self.looks += 1
+            whole = Counter(range(sum(found.values())))
+            if found != whole or len(found) % self._rows or len(found) < seen:
+                self._problems.append(f"a reader saw {sorted(found.elements())} after {seen} rows")
+                return
+            seen = len(found)
+            time.sleep(LOOK_EVERY)

@@ -1,0 +1,133 @@
+"""The crash matrix over Delta tables: after every case the table is exactly the input, and was never part of a checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from integration.delta_output import DeltaOutput, WholeReader
+from integration.driver_process import DriverProcess, Faults
+from integration.jobs import Job
+from integration.live_query import LiveQuery
+from integration.test_crash_matrix_files import POINTS, REPAIRS, fail_in_one_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELTA_POINTS = [point for point in POINTS if point not in REPAIRS]
+"""A checkpoint is one commit: where all its micro-batches are at hand, none of it is ever committed and some lost."""
+
+
+def table_job(folder: Path) -> tuple[Job, DeltaOutput]:
+    """Spark's deterministic source into a table, ten rows a checkpoint."""
+    output = DeltaOutput(folder / "table")
+    return Job("", str(output.path), sink={"format": "2pc-delta"}), output
+
+
+def query(spark: SparkSession, folder: Path) -> LiveQuery:
+    job, output = table_job(folder)
+    return LiveQuery(spark, folder, job, output)
+
+
+def check_versions(output: DeltaOutput, checkpoints: int) -> None:
+    """As many versions as checkpoints with rows, besides the creation and the marks of excluded transactions."""
+    marks = [mark["outcome"] for mark in output.marks()]
+    assert marks.count("committed") == checkpoints
+    assert DeltaTable(str(output.path)).version() == len(marks)
+    assert output.files() == set(DeltaTable(str(output.path)).get_add_actions().column("path").to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("point", "action"), [(point, ["kill", "raise"][number % 2]) for number, point in enumerate(DELTA_POINTS)]
+)
+def test_a_table_has_every_row_once_wherever_it_fails(
+    spark: SparkSession, tmp_path: Path, faults: Faults, point: str, action: str
+) -> None:
+    live = query(spark, tmp_path)
+    path = tmp_path / "table"
+
+    def read_by_spark() -> Counter[int]:
+        if not (path / "_delta_log").exists():
+            return Counter()
+        return Counter(row.value for row in spark.read.format("delta").load(str(path)).select("value").collect())
+
+    reader = WholeReader(read_by_spark, live.job.rows)
+    fail_in_one_session(live, faults, point, 1, action)
+    reader.finish()
+    check_versions(DeltaOutput(path), live.job.batches)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("action", ["kill", "raise"])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("point", DELTA_POINTS)
+def test_a_table_has_every_row_once_after_one_and_two_failures(
+    spark: SparkSession, tmp_path: Path, faults: Faults, point: str, times: int, action: str
+) -> None:
+    live = query(spark, tmp_path)
+    fail_in_one_session(live, faults, point, times, action)
+    check_versions(DeltaOutput(tmp_path / "table"), live.job.batches)
+
+
+@pytest.mark.slow
+def test_files_that_vanish_after_the_decision_are_written_anew(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    faults.arm("decision.written", "raise")
+    with query(spark, tmp_path) as live:
+        live.start()
+        live.wait_failed()
+        live.place.output.lose(live.place.output.open_transactions()[:1])
+        live.finish()
+        assert "void" in live.place.kinds()
+        assert next(mark["outcome"] for mark in DeltaOutput(tmp_path / "table").marks()) == "aborted"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_table_has_every_row_once_where_each_life_of_the_driver_is_killed(tmp_path: Path) -> None:
+    job, output = table_job(tmp_path)
+    with DriverProcess(tmp_path, job, output) as driver, closing(Closing(WholeReader(output.rows, job.rows))):
+        for point in ("task.written", "decision.written", "commit.one", "settled.written"):
+            driver.faults.arm(point, "kill-jvm")
+            driver.start()
+            driver.wait_death(point)
+        driver.finish()
+    check_versions(output, job.batches)
+
+
+class Closing:
+    """Ends a reader by `close`."""
+
+    def __init__(self, reader: WholeReader) -> None:
+        self.close = reader.finish
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_200_checkpoints_with_random_failures(spark: SparkSession, tmp_path: Path, faults: Faults) -> None:
+    chance = random.Random(7)
+    job, output = table_job(tmp_path)
+    points = [point for point in DELTA_POINTS if not point.startswith(("recovery.", "abort."))]
+
+    def arm() -> None:
+        faults.reset()
+        point = chance.choice(points)
+        faults.arm(point, "pause", chance.randrange(1, 12))  # so often it is passed
+        faults.resume(point)
+        tries = 4 if point.startswith("task.") else 1  # two tasks, tried twice each
+        faults.arm(point, chance.choice(["kill", "raise"]), tries)
+
+    arm()
+    with LiveQuery(spark, tmp_path, replace(job, batches=200), output) as live:
+        assert len(live.finish(200, arm)) > 20
+    check_versions(output, 200)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    assert spark.sql(f"VACUUM delta.`{output.path}` RETAIN 0 HOURS DRY RUN").count() == 0

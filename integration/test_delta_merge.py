@@ -1,0 +1,73 @@
+"""`connector.delta.idempotent_merge`: a micro-batch is merged once, however often ``foreachBatch`` gets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import DataFrame
+
+from connector.delta import idempotent_merge
+from integration.driver_process import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCHES, ROWS, KEYS = 4, 20, 5
+
+
+def merge(frame: DataFrame, target: Path, batch: int, app: str | None = None) -> None:
+    idempotent_merge(
+        frame,
+        str(target),
+        "source.key = target.key",
+        lambda clauses: clauses.whenMatchedUpdate(
+            set={"total": "target.total + source.total"}
+        ).whenNotMatchedInsertAll(),
+        version=batch,
+        app=app,
+    )
+
+
+def test_sums_are_merged_once_though_every_micro_batch_fails_after_its_merge(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Adding to what is there shows a repetition, which an upsert of final values would hide."""
+    target = tmp_path / "table"
+    spark.sql(f"CREATE TABLE delta.`{target}` (key LONG, total LONG) USING delta")
+    failed: list[int] = []
+
+    def upsert(frame: DataFrame, batch: int) -> None:
+        merge(frame.groupBy("key").sum("value").withColumnRenamed("sum(value)", "total"), target, batch)
+        if batch not in failed:
+            failed.append(batch)
+            raise RuntimeError("after the merge")
+
+    source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=str(ROWS), numPartitions="2").load()
+    rows = source.where(f"value < {BATCHES * ROWS}").selectExpr(f"value % {KEYS} AS key", "value")
+    for _ in range(BATCHES + 1):
+        query = rows.writeStream.foreachBatch(upsert).option("checkpointLocation", str(tmp_path / "query")).start()
+        wait_until(lambda q=query: not q.isActive or done(q), "the query's end")  # type: ignore[misc]
+        query.stop()
+    assert failed == list(range(BATCHES))
+    found = {row.key: row.total for row in spark.read.format("delta").load(str(target)).collect()}
+    assert found == {key: sum(range(key, BATCHES * ROWS, KEYS)) for key in range(KEYS)}
+
+
+def done(query: StreamingQuery) -> bool:
+    last = query.lastProgress
+    return last is not None and last["batchId"] >= BATCHES - 1
+
+
+def test_outside_of_foreach_batch_an_app_is_needed(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "table"
+    spark.sql(f"CREATE TABLE delta.`{target}` (key LONG, total LONG) USING delta")
+    frame = spark.createDataFrame([(1, 10)], "key long, total long")
+    with pytest.raises(Exception, match=r"app=\.\.\."):
+        merge(frame, target, 0)
+    for version in (0, 0, 1):
+        merge(frame, target, version, app="job")
+    assert spark.read.format("delta").load(str(target)).collect()[0].total == 20
+    assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None

@@ -1,0 +1,127 @@
+"""The Delta sink keeps the sinks' contract, and what only a table can do to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from connector.delta.sink import DeltaHandle, DeltaSink
+from transactional.checkpoint import CompletedCheckpoint
+from transactional.errors import AmbiguousOutcomeError, TransactionLostError
+from transactional.sink import Epoch, Options, Outcome, TransactionContext
+from transactional.testing import SinkConformance
+
+SCHEMA = pa.schema([("value", pa.string())])
+
+
+class TestDeltaSink(SinkConformance):
+    sink_type = DeltaSink
+    seconds = 5.0
+    golden_handles = Path(__file__).parent / "golden" / "2pc-delta"
+
+    @pytest.fixture
+    def sink_options(self, tmp_path: Path) -> Mapping[str, str]:
+        options = {"path": str(tmp_path / "table"), "transactionalIdPrefix": "conformance"}
+        DeltaSink(Options(options), self.schema()).identify()
+        return options
+
+    def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+        return [int(value) for value in DeltaTable(options["path"]).to_pyarrow_table()["value"].to_pylist()]
+
+    def unfinished(self, options: Mapping[str, str]) -> int:
+        return len(list(Path(options["path"]).glob("_barrier/*/*.json")))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> DeltaSink:
+    made = DeltaSink(Options({"path": str(tmp_path / "table"), "transactionalIdPrefix": "p"}), SCHEMA)
+    made.identify()
+    return made
+
+
+def prepare(sink: DeltaSink, value: str, run: int = 1, batch: int = 0) -> DeltaHandle:
+    transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", os.urandom(8).hex(), run))
+    sink.write(transaction, pa.RecordBatch.from_pydict({"value": [value]}, schema=SCHEMA))
+    return sink.preCommit(transaction)
+
+
+def values(tmp_path: Path) -> list[str]:
+    return sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["value"].to_pylist())
+
+
+def checkpoint(number: int) -> CompletedCheckpoint:
+    return CompletedCheckpoint(number, (0,), 0, "q", "p")
+
+
+def test_a_table_made_anew_is_not_taken_for_the_one_that_was_prepared_for(sink: DeltaSink, tmp_path: Path) -> None:
+    handle = prepare(sink, "1")
+    shutil.rmtree(tmp_path / "table" / "_delta_log")
+    sink.identify()
+    with pytest.raises(AmbiguousOutcomeError, match="deleted and created again"):
+        sink.commit([handle], checkpoint(1))
+    assert values(tmp_path) == []
+
+
+def test_a_commit_that_stood_still_meanwhile_adds_nothing_after_an_abort(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen the files; the abort takes the app transaction first, and deletes then."""
+    handle, real = prepare(sink, "1"), DeltaSink._add
+
+    def late(*args: Any) -> None:
+        monkeypatch.setattr(DeltaSink, "_add", real)
+        assert list(sink.abort([handle])) == []
+        real(*args)
+
+    monkeypatch.setattr(DeltaSink, "_add", late)
+    with pytest.raises(TransactionLostError):
+        sink.commit([handle], checkpoint(1))
+    assert values(tmp_path) == []
+
+
+def test_a_sweep_touches_only_what_is_over(sink: DeltaSink, tmp_path: Path) -> None:
+    """However late a superseded driver sweeps: a later run's files, and other queries', stay."""
+    earlier, same, later = (
+        prepare(sink, "1", run=3, batch=1),
+        prepare(sink, "2", run=3, batch=2),
+        prepare(sink, "3", run=4),
+    )
+    assert sink.sweep([], Epoch("other", 9, 9)) == 0
+    assert sink.sweep([], Epoch("q", 3, 2)) == 1
+    outcomes = [state.outcome for state in sink.inspect([earlier, same, later])]
+    assert outcomes == [Outcome.LOST, Outcome.PREPARED, Outcome.PREPARED]
+
+
+def test_a_sweep_keeps_what_is_committed_whatever_became_of_its_files_in_the_table(
+    sink: DeltaSink, tmp_path: Path
+) -> None:
+    """A note that outlived its commit, of files that OPTIMIZE has replaced since: time travel needs them."""
+    handles = [prepare(sink, "1", batch=0), prepare(sink, "2", batch=1)]
+    notes = {note: note.read_bytes() for note in tmp_path.glob("table/_barrier/*/*.json")}
+    sink.commit(handles, checkpoint(1))
+    for note, content in notes.items():
+        note.write_bytes(content)
+    DeltaTable(str(tmp_path / "table")).optimize.compact()
+    assert sink.sweep([], Epoch("q", 2, 0)) == 0
+    assert not list(tmp_path.glob("table/_barrier/*/*.json"))
+    before = DeltaTable(str(tmp_path / "table"), version=1).to_pyarrow_table()["value"].to_pylist()
+    assert sorted(before) == values(tmp_path) == ["1", "2"]
+    sink.commit(handles, checkpoint(1))
+    assert values(tmp_path) == ["1", "2"]
+
+
+def test_a_file_that_is_gone_or_torn_is_never_added(sink: DeltaSink, tmp_path: Path) -> None:
+    whole, gone, torn = (prepare(sink, value) for value in "123")
+    (tmp_path / "table" / gone["files"][0]["path"]).unlink()
+    (tmp_path / "table" / torn["files"][0]["path"]).write_bytes(b"PAR1")
+    with pytest.raises(TransactionLostError) as lost:
+        sink.commit([whole, gone, torn], checkpoint(1))
+    assert lost.value.handles == [gone, torn]
+    assert values(tmp_path) == ["1"]

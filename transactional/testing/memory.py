@@ -1,0 +1,259 @@
+"""A store of transactions in memory, and sinks over it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from transactional.checkpoint import CompletedCheckpoint
+from transactional.clock import Clock, SystemClock
+from transactional.errors import TransactionLostError
+from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BlockingSink", "FailingSink", "MemoryHandle", "MemoryTransactions", "RecordingSink"]
+
+
+class MemoryHandle(TypedDict):
+    """Names a transaction of `MemoryTransactions`."""
+
+    transaction: int
+
+
+@dataclass
+class _Transaction:
+    prefix: str
+    context: TransactionContext
+    began: float
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    state: str = "open"
+
+
+class MemoryTransactions:
+    """A store of transactions. States: open, prepared, committed, aborted.
+
+    Parameters
+    ----------
+    clock : Clock, optional
+    timeout : float or None
+        Seconds after which a transaction that is not committed is aborted; None for never.
+    """
+
+    def __init__(self, clock: Clock | None = None, timeout: float | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._timeout = timeout
+        self._transactions: dict[int, _Transaction] = {}
+        self._numbers = itertools.count(1)
+
+    def begin(self, context: TransactionContext) -> int:
+        """Open a transaction; returns its number."""
+        number = next(self._numbers)
+        self._transactions[number] = _Transaction(context.prefix, context, self._clock.now())
+        return number
+
+    def write(self, number: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows to an open transaction."""
+        self._must_be(number, "open").rows.extend(rows)
+
+    def prepare(self, number: int) -> None:
+        """From here on it can be committed."""
+        self._must_be(number, "open").state = "prepared"
+
+    def commit(self, number: int) -> Outcome:
+        """Commit it if it is prepared; COMMITTED (now or earlier) or LOST."""
+        found = self._find(number)
+        if found.state == "prepared":
+            found.state = "committed"
+        return self.outcome(number)
+
+    def abort(self, number: int) -> Outcome:
+        """Abort it unless it is committed; COMMITTED or LOST."""
+        found = self._find(number)
+        if found.state != "committed":
+            found.state = "aborted"
+        return self.outcome(number)
+
+    def expire(self, number: int) -> bool:
+        """The store gives it up, as its timeout would; False where it is over already."""
+        found = self._find(number)
+        if found.state not in ("open", "prepared"):
+            return False
+        found.state = "aborted"
+        return True
+
+    def outcome(self, number: int) -> Outcome:
+        """What it says of a handle."""
+        states = {"prepared": Outcome.PREPARED, "committed": Outcome.COMMITTED}
+        return states.get(self._find(number).state, Outcome.LOST)
+
+    def seconds_left(self, number: int) -> float | None:
+        """Until it is given up."""
+        if self._timeout is None:
+            return None
+        return self._find(number).began + self._timeout - self._clock.now()
+
+    def unfinished(self, prefix: str | None = None) -> list[int]:
+        """Open and prepared transactions, of one prefix or all."""
+        numbers = [n for n in self._transactions if self._find(n).state in ("open", "prepared")]
+        return [n for n in numbers if prefix in (None, self._transactions[n].prefix)]
+
+    def numbers(self) -> list[int]:
+        """All transactions that were ever begun."""
+        return list(self._transactions)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What a reader sees."""
+        return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]
+
+    def context(self, number: int) -> TransactionContext:
+        """Whose transaction it is."""
+        return self._transactions[number].context
+
+    def _find(self, number: int) -> _Transaction:
+        found = self._transactions[number]
+        left = None if self._timeout is None else found.began + self._timeout - self._clock.now()
+        if left is not None and left <= 0 and found.state in ("open", "prepared"):
+            found.state = "aborted"
+        return found
+
+    def _must_be(self, number: int, state: str) -> _Transaction:
+        found = self._find(number)
+        if found.state != state:
+            raise TransactionLostError(
+                "TRANSACTION_OVER", f"transaction {number} is {found.state}", [{"transaction": number}]
+            )
+        return found
+
+
+class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
+    """A sink over `MemoryTransactions` that keeps a list of its calls.
+
+    Parameters
+    ----------
+    options : Options
+    schema : pyarrow.Schema
+    store : MemoryTransactions, optional
+        What several sinks share.
+
+    Attributes
+    ----------
+    calls : list[tuple[str, list[int]]]
+        Method and transactions' numbers.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
+        super().__init__(options, schema)
+        self.store = store or MemoryTransactions()
+        self.calls: list[tuple[str, list[int]]] = []
+        self.margin = 0.0
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "2pc-recording"
+
+    def beginTransaction(self, context: TransactionContext) -> int:
+        """Open."""
+        self._called("beginTransaction", [])
+        return self.store.begin(context)
+
+    def write(self, transaction: int, batch: pa.RecordBatch) -> None:
+        """Add the rows."""
+        self._called("write", [transaction])
+        self.store.write(transaction, batch.to_pylist())
+
+    def preCommit(self, transaction: int) -> MemoryHandle:
+        """Prepare."""
+        self._called("preCommit", [transaction])
+        self.store.prepare(transaction)
+        return MemoryHandle(transaction=transaction)
+
+    def rollback(self, transaction: int) -> None:
+        """Abort."""
+        self._called("rollback", [transaction])
+        self.store.abort(transaction)
+
+    def commit(self, handles: Sequence[MemoryHandle], checkpoint: CompletedCheckpoint) -> None:
+        """Commit each."""
+        self._called("commit", [handle["transaction"] for handle in handles])
+        lost = [dict(h) for h in handles if self.store.commit(h["transaction"]) is not Outcome.COMMITTED]
+        if lost:
+            raise TransactionLostError("TRANSACTION_LOST", f"{len(lost)} transactions are lost", lost)
+
+    def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
+        """Abort each."""
+        self._called("abort", [handle["transaction"] for handle in handles])
+        return [h for h in handles if self.store.abort(h["transaction"]) is Outcome.COMMITTED]
+
+    def inspect(self, handles: Sequence[MemoryHandle]) -> Sequence[HandleState]:
+        """Look at each."""
+        self._called("inspect", [handle["transaction"] for handle in handles])
+        return [self._state(handle["transaction"]) for handle in handles]
+
+    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
+        """Abort what is unfinished under the prefix and not known."""
+        self._called("abortLingering", [handle["transaction"] for handle in known])
+        keep = {handle["transaction"] for handle in known}
+        lingering = [n for n in self.store.unfinished(self.options["transactionalIdPrefix"]) if n not in keep]
+        for number in lingering:
+            self.store.abort(number)
+        return len(lingering)
+
+    def _state(self, number: int) -> HandleState:
+        outcome = self.store.outcome(number)
+        return HandleState(outcome, self.store.seconds_left(number), self.margin, f"transaction is {outcome.value}")
+
+    def _called(self, method: str, numbers: list[int]) -> None:
+        self.calls.append((method, numbers))
+
+
+class FailingSink(RecordingSink):
+    """A `RecordingSink` whose methods raise on order.
+
+    Attributes
+    ----------
+    failures : dict[str, list[Exception]]
+        By method: raised by its next calls, one each, before they do anything.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
+        super().__init__(options, schema, store)
+        self.failures: dict[str, list[Exception]] = {}
+
+    def _called(self, method: str, numbers: list[int]) -> None:
+        super()._called(method, numbers)
+        if self.failures.get(method):
+            raise self.failures[method].pop(0)
+
+
+class BlockingSink(RecordingSink):
+    """A `RecordingSink` whose methods wait on order, for tests of what happens meanwhile.
+
+    Attributes
+    ----------
+    gates : dict[str, threading.Event]
+        By method: its calls wait until the event is set, before they do anything.
+    reached : dict[str, threading.Event]
+        By method: set when a call waits.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema, store: MemoryTransactions | None = None) -> None:
+        super().__init__(options, schema, store)
+        self.gates: dict[str, threading.Event] = {}
+        self.reached: dict[str, threading.Event] = {}
+
+    def block(self, method: str) -> threading.Event:
+        """Let the next calls of a method wait; returns the event that lets them go on."""
+        self.reached[method] = threading.Event()
+        return self.gates.setdefault(method, threading.Event())
+
+    def _called(self, method: str, numbers: list[int]) -> None:
+        super()._called(method, numbers)
+        if method in self.gates:
+            self.reached[method].set()
+            self.gates[method].wait()

@@ -1,0 +1,129 @@
+"""A child process that holds a sink, to be told what to do and to be killed."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transactional.checkpoint import CompletedCheckpoint
+from transactional.errors import TransactionLostError
+from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SinkProcess", "checkpoint_of"]
+
+ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loaded machine that takes tens of seconds
+
+
+class SinkProcess:
+    """A child process that builds the sink anew, from its import path and options, and obeys.
+
+    Parameters
+    ----------
+    sink : type[TwoPhaseCommitSink]
+        Importable by its module's name.
+    options : Mapping[str, str]
+    schema : pyarrow.Schema
+    """
+
+    def __init__(self, sink: type[TwoPhaseCommitSink[Any, Any]], options: Mapping[str, str], schema: pa.Schema) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from transactional.testing.process import _obey; _obey()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        self.tell(
+            module=sink.__module__,
+            qualname=sink.__qualname__,
+            options=dict(options),
+            schema=base64.b64encode(schema.serialize().to_pybytes()).decode(),
+        )
+
+    def tell(self, **order: Any) -> None:
+        """Send an order; its answer is read by `answer`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer to an order."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the sink's process ended with exit code {self._process.wait(ANSWER_SECONDS)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        """Send an order and wait for its answer."""
+        self.tell(**order)
+        return self.answer()
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.wait(ANSWER_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _obey() -> None:
+    """Be the child of a `SinkProcess`."""
+    import pyarrow as pa
+
+    answers = os.fdopen(os.dup(1), "w")  # what a client prints must not get among the answers
+    os.dup2(2, 1)
+    about = json.loads(sys.stdin.readline())
+    kind: Any = importlib.import_module(about["module"])
+    for name in about["qualname"].split("."):
+        kind = getattr(kind, name)
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
+    sink = kind(Options(about["options"]), schema)
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = _carry_out(sink, order)
+        except TransactionLostError as lost:
+            answer = {"lost": lost.handles}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent is told
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> dict[str, Any]:
+    """One order: prepare (as far as `until`), commit, abort or sweep."""
+    import pyarrow as pa
+
+    if order["do"] == "prepare":
+        batch = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(order["rows"])), sink.schema)
+        transaction = sink.beginTransaction(TransactionContext(**order["context"]))
+        if order["until"] == "begin":
+            return {}
+        sink.write(transaction, batch)
+        return {"handle": sink.preCommit(transaction)} if order["until"] == "preCommit" else {}
+    if order["do"] == "commit":
+        sink.commit(order["handles"], checkpoint_of(order["queryId"], order["prefix"]))
+        return {}
+    if order["do"] == "abort":
+        return {"committed": list(sink.abort(order["handles"]))}
+    if order["do"] == "sweep":
+        return {"swept": sink.abortLingering(order["handles"])}
+    return {"ready": dict(sink.identify())}  # connects, so that a race is not won by the quicker start
+
+
+def checkpoint_of(query: str, prefix: str) -> CompletedCheckpoint:
+    """A checkpoint to commit handles with."""
+    return CompletedCheckpoint(id=1, batches=(0,), timestamp=0, queryId=query, prefix=prefix)
