@@ -88,9 +88,7 @@ def test_what_is_missing_or_wrong_is_said(
     given = {key: value for key, value in {**options(tmp_path, 1), **changed}.items() if value is not None}
     path = given.pop("path", "table")
     with pytest.raises(Exception, match=re.compile(told, re.DOTALL)):
-        rows(spark, 2).write.format("2pc-delta").mode("append").options(**given).save(
-            str(tmp_path / given.get("path", "table"))
-        )
+        rows(spark, 2).write.format("2pc-delta").mode("append").options(**given).save(str(tmp_path / path))
     assert values(tmp_path) == [1]
 
 
