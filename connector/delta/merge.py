@@ -50,7 +50,8 @@ def idempotent_merge(
         The batch id.
     app : str, optional
         Who writes: of one app each version is merged once. By default the streaming query's id: a new query starts its
-        batch ids at 0 again, so two queries must never share one.
+        batch ids at 0 again, so two queries must never share one. Two merges of one micro-batch into one table need one
+        each: the second would be taken for a repetition of the first.
 
     Raises
     ------
