@@ -194,10 +194,12 @@ def test_complete_mode_is_refused_by_name(kafka: Cluster, session: SparkSession,
     assert_empty(kafka, never)
 
 
-def test_a_batch_write_is_refused_by_name(kafka: Cluster, session: SparkSession, never: str) -> None:
+def test_a_batch_write_needs_to_say_which_it_is(
+    kafka: Cluster, session: SparkSession, never: str, tmp_path: Path
+) -> None:
     frame = session.range(3).selectExpr(f"IF(id >= 0, raise_error('{ROW_WAS_READ}'), 'x') AS value")
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": never}
-    with pytest.raises(Exception, match=r"(?s)BATCH_WRITE.*2pc-kafka.*use df\.writeStream"):
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": never, "checkpointLocation": str(tmp_path)}
+    with pytest.raises(Exception, match=r"(?s)MISSING_OPTION.*2pc-kafka.*needs the option txnAppId"):
         frame.write.format("2pc-kafka").mode("append").options(**options).save()
     assert_empty(kafka, never)
 
