@@ -173,8 +173,9 @@ def test_a_no_data_micro_batch_that_repeats_the_barrier_and_emits_windows_is_wri
     assert f"fault point {point}" in str(query.exception())
     assert source_line(place, 0) == source_line(place, 1)
     assert json.loads(source_line(place, 1))["barrier"]["number"] == 1
-    # A broker answers before it has written the markers, also those of aborts.
-    wait_until(lambda: bool(output.open_transactions()) is (point == "decision.written"), "end of what was undecided")
+    if point == "decision.written":
+        assert output.open_transactions()
+    # Else Spark aborts when one task has failed for good: the other may still prepare, and the next planning sweeps that.
     assert output.rows() == {}
     query = start()
     try:
