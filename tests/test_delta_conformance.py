@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from connector.delta.sink import DeltaHandle, DeltaSink
 from transactional.checkpoint import CompletedCheckpoint
@@ -125,3 +126,17 @@ def test_a_file_that_is_gone_or_torn_is_never_added(sink: DeltaSink, tmp_path: P
         sink.commit([whole, gone, torn], checkpoint(1))
     assert lost.value.handles == [gone, torn]
     assert values(tmp_path) == ["1"]
+
+
+def test_a_commit_before_a_hole_in_the_log_is_none(sink: DeltaSink, tmp_path: Path) -> None:
+    """As one writes it who stood still until its version was taken and cleaned up: no snapshot has it."""
+    handle = prepare(sink, "1")
+    table, log = tmp_path / "table", tmp_path / "table" / "_delta_log"
+    for value in "23":
+        write_deltalake(str(table), pa.table({"value": [value]}), mode="append")
+    DeltaTable(str(table)).create_checkpoint()
+    (log / f"{2:020d}.json").unlink()
+    (log / f"{1:020d}.json").write_text(json.dumps({"add": {"path": handle["files"][0]["path"]}}))
+    assert [state.outcome for state in sink.inspect([handle])] == [Outcome.UNKNOWN]
+    with pytest.raises(AmbiguousOutcomeError, match="cleaned up from the log"):
+        sink.commit([handle], checkpoint(1))

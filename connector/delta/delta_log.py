@@ -38,13 +38,17 @@ class Past:
 
 
 def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
-    """Read the commits after `since`, up to the version at which `table` is open."""
+    """Read the commits after `since`, from the version at which `table` is open backwards.
+
+    Logs are cleaned up from their beginning. So a commit that lies before a missing one is none of the table's: deltalake
+    writes it where a process stood still until its version had been taken and cleaned up.
+    """
     past = Past()
-    for version in range(since + 1, table.version() + 1):
+    for version in range(table.version(), since, -1):
         actions = folder.log(version)
         if actions is None:
             past.complete = False
-            continue
+            break
         _take(past, actions)
     if not past.complete:
         past.added.update(unquote(path) for path in table.get_add_actions().column("path").to_pylist())
