@@ -239,15 +239,24 @@ def test_closing_a_producer_aborts_its_transaction_and_dropping_it_does_not(kafk
     admin.close()
 
 
-def test_nothing_is_left_in_a_worker_after_prepare(kafka: Cluster, topic: str, prefix: str) -> None:
-    sink = make_sink(kafka.bootstrap_servers, topic, prefix)
-    prepare(sink, "warm-up")
-    before = threads_and_sockets()
-    handles = [prepare(sink, str(number), partition=number) for number in range(5)]
-    wait_until(lambda: threads_and_sockets() == before, lambda: f"{threads_and_sockets()} is not {before}")
+def test_nothing_is_left_in_a_worker_after_prepare(kafka: Cluster, sink: KafkaSink, topic: str, prefix: str) -> None:
+    program = (  # a process of its own: in this one, clients of other tests come and go
+        "import json, sys\n"
+        "from integration.test_kafka_sink import make_sink, prepare, threads_and_sockets, wait_until\n"
+        "worker = make_sink(*sys.argv[1:])\n"
+        "prepare(worker, 'warm-up')\n"
+        "before = threads_and_sockets()\n"
+        "handles = [prepare(worker, str(number), partition=number) for number in range(5)]\n"
+        "left = lambda: [now > then for now, then in zip(threads_and_sockets(), before)]\n"
+        "wait_until(lambda: not any(left()), lambda: f'{threads_and_sockets()} is more than {before}')\n"
+        "print(json.dumps(handles), flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, kafka.bootstrap_servers, topic, prefix]
+    worker = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert worker.returncode == 0, worker.stderr
+    handles: list[KafkaHandle] = json.loads(worker.stdout)
     assert [found.outcome for found in sink.inspect(handles)] == [Outcome.PREPARED] * 5
     assert sink.abortLingering([]) == 6
-    sink.close()
 
 
 def test_commit_twice_and_from_another_process_shows_the_rows_once(

@@ -32,11 +32,10 @@ from transactional.errors import (
     FencedError,
     LocationError,
     ProtocolError,
-    ReplayMismatchError,
     RetriableError,
 )
 from transactional.journal import Journal
-from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, RunRecord
+from transactional.ledger import BatchRecord, Ledger, RunRecord
 from transactional.metadata import EntryKind
 from transactional.ownership import may_abort, may_record, may_settle, may_void, must_own, newest_run, superseded
 from transactional.recovery import (
@@ -52,6 +51,7 @@ from transactional.recovery import (
 )
 from transactional.settlement import Settlement
 from transactional.sink import Epoch, TwoPhaseCommitSink
+from transactional.versions import check_origin, check_overtaken, check_rows
 
 __all__ = ["CheckpointCoordinator", "RunSettings"]
 
@@ -285,20 +285,15 @@ class CheckpointCoordinator:
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
             raise other_sources(batch, "the one that its tasks were planned by")
-        self._check_origin(ledger, origin)
+        check_origin(ledger, origin)
         found = ledger.batches.get(batch)
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
-            if not all(message.drained for message in acknowledged):
-                raise FencedError(
-                    "VERSION_OVERTAKEN",
-                    f"txnVersion {batch} is not committed: {ledger.accounted} was meanwhile, and versions only grow. Write "
-                    "one version after the other, or each through a checkpointLocation of its own",
-                    batch=batch,
-                )
+            check_overtaken(ledger, acknowledged, batch)
             log.info("txnVersion %d was written before; nothing is written", batch)
         elif found is not None and found.checkpoint is not None:  # C2
             checkpoint = ledger.checkpoints[found.checkpoint]
-            self._check_version(checkpoint, acknowledged, batch)
+            if self._view.gaps:
+                check_rows(checkpoint, acknowledged, batch)
             if not checkpoint.settled:
                 self._settlement.repair(checkpoint, found, acknowledged, token)
                 self._settlement.settle(checkpoint.id, token)
@@ -363,32 +358,6 @@ class CheckpointCoordinator:
             may_settle(token, checkpoint.id),
         )  # C8
         faults.reach("settled.written")
-
-    def _check_origin(self, ledger: Ledger, origin: str) -> None:
-        """Versions of another streaming query are other rows under the same numbers."""
-        if ledger.origin not in ("", origin):
-            raise LocationError(
-                "VERSIONS_OF_ANOTHER_QUERY",
-                f"txnVersions at this location are batch ids of the streaming query {ledger.origin}, and this write comes "
-                f"from {origin or 'no streaming query'}: a new query starts its batch ids at 0 again, and what has a known "
-                "number is not written. Give the new query's writes a txnAppId and a checkpointLocation of their own",
-                recorded=ledger.origin,
-                found=origin,
-            )
-
-    def _check_version(self, checkpoint: CheckpointRecord, messages: Sequence[Acknowledgement], batch: int) -> None:
-        """A version that was written is not written again: then it must be the same rows, as far as their number says."""
-        rows = sum(message.part.rows for message in messages)
-        if self._view.gaps and all(message.drained for message in messages) and rows != checkpoint.rows:
-            raise ReplayMismatchError(
-                "VERSION_HAS_OTHER_ROWS",
-                f"txnVersion {batch} was written with {checkpoint.rows} rows, and this write has {rows}: they are not "
-                "written. Give other rows a new txnVersion; where the source of this version is not deterministic, nothing "
-                "is lost: go on with the next",
-                batch=batch,
-                recorded=checkpoint.rows,
-                found=rows,
-            )
 
     # -- abort ------------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ from transactional.errors import (
     AmbiguousOutcomeError,
     LocationError,
     OptionError,
-    RetriableError,
     RewindRequiredError,
 )
 from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
 from transactional.sink import HandleState, Outcome
+from transactional.versions import check_version
 
 __all__ = [
     "Claim",
@@ -161,20 +161,7 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
         )
     last = ledger.accounted
     if view.gaps:
-        if ledger.voided and view.batch not in ledger.voided:
-            raise RetriableError(
-                "VERSION_LOST",
-                f"what txnVersion {ledger.voided[0]} had prepared was lost: write it again before {view.batch}",
-                versions=ledger.voided,
-            )
-        if ledger.base < view.batch < last and view.batch not in ledger.batches:
-            raise LocationError(
-                "VERSION_TOO_LOW",
-                f"txnVersion {view.batch} was never written, and {last} was: versions only grow. Give these rows a number "
-                f"above {last}",
-                version=view.batch,
-                newest=last,
-            )
+        check_version(ledger, view.batch)
         return
     if view.batch > last + 1 and last + 1 in ledger.voided:
         raise RewindRequiredError(

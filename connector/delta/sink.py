@@ -351,16 +351,13 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
 
     def _check_unchanged(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
         """Columns may be added to a table while files are prepared for it; others may not change."""
-        now = digest_of(table)
-        for handle in handles:
-            if handle["columns"] == now:
-                continue
+        now, present = digest_of(table), {field.name: field for field in arrow_schema(table)}
+        for version in sorted({handle["version"] for handle in handles if handle["columns"] != now}):
             before = self._folder.open()
-            before.load_as_version(handle["version"])
-            former, present = arrow_schema(before), {field.name: field for field in arrow_schema(table)}
-            changed = [field.name for field in former if not present.pop(field.name, field).equals(field)]
-            changed += [name for name, field in present.items() if not field.nullable]
-            changed += [field.name for field in former if field.name not in arrow_schema(table).names]
+            before.load_as_version(version)
+            former = {field.name: field for field in arrow_schema(before)}
+            changed = [name for name, field in former.items() if present.get(name) != field]
+            changed += [name for name, field in present.items() if name not in former and not field.nullable]
             same_folders = before.metadata().partition_columns == table.metadata().partition_columns
             if changed or not same_folders:
                 raise StoreError(

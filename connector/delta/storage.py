@@ -46,19 +46,16 @@ class TableFolder:
         """Whether a Delta table is there."""
         from deltalake import DeltaTable
 
-        return DeltaTable.is_deltatable(self.uri, self._storage())
+        return DeltaTable.is_deltatable(self.uri, self.storage_options())
 
     def open(self) -> DeltaTable:
         """The table at its newest version."""
         from deltalake import DeltaTable
 
-        return DeltaTable(self.uri, storage_options=self._storage())
+        return DeltaTable(self.uri, storage_options=self.storage_options())
 
     def storage_options(self) -> dict[str, str] | None:
         """What deltalake takes for the object store."""
-        return self._storage()
-
-    def _storage(self) -> dict[str, str] | None:
         return dict(self._options.storage) or None
 
     def log(self, version: int) -> Iterator[Mapping[str, Any]] | None:
@@ -138,7 +135,7 @@ class TableFolder:
         if self._filesystem is None:
             from deltalake.fs.fs_handler import DeltaStorageHandler
 
-            self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.uri, self._storage()))
+            self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options()))
         return self._filesystem
 
 

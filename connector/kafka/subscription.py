@@ -102,7 +102,7 @@ class TopicReader:
             self.ids = {topic: str(description.topic_id) for topic, description in found.items()}
             return sorted(Partition(topic, each.id) for topic in topics for each in found[topic].partitions)
 
-        return self._patiently(ask, f"the partitions of {', '.join(subscription.topics)}")
+        return self._patiently(ask, "the partitions", subscription.topics)
 
     def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """The offset of the first row that is still there, per partition."""
@@ -142,10 +142,10 @@ class TopicReader:
             )
             return {Partition(at.topic, at.partition): int(answer.result().offset) for at, answer in answers.items()}
 
-        found = self._patiently(ask, "offsets")
+        found = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
         return {partition: found[partition] for partition in specs}
 
-    def _patiently(self, ask: Callable[[], T], what: str) -> T:
+    def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
         from confluent_kafka import KafkaException
         from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -158,25 +158,25 @@ class TopicReader:
         try:
             return asking(ask)
         except KafkaException as problem:
-            raise self._error(problem, what) from None
+            raise self._error(problem, what, topics) from None
 
-    def _error(self, problem: Any, what: str) -> StoreError:
+    def _error(self, problem: Any, what: str, topics: Sequence[str]) -> StoreError:
         error = problem.args[0]
-        reason = self._config.scrub(error.str())
+        reason, told = self._config.scrub(error.str()), ", ".join(topics)
         if error.name() == "UNKNOWN_TOPIC_OR_PART":
             return StoreError(
                 "UNKNOWN_TOPIC",
-                f"{self._config.name}: the brokers at {self._config.bootstrap_servers} do not know {what} "
+                f"{self._config.name}: the brokers at {self._config.bootstrap_servers} do not know {what} of {told} "
                 f"(option subscribe): {reason}. Check the name and that you may describe "
                 "the topic; it is not created by reading it.",
                 option="subscribe",
                 reason=reason,
             )
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
-            return missing_right("DESCRIBE", what.replace("the partitions of", "topic"))
+            return missing_right("DESCRIBE", f"topic {told}")
         return StoreError(
             "KAFKA_REFUSED",
-            f"{self._config.name}: the brokers at {self._config.bootstrap_servers} did not tell {what}: {reason}.",
+            f"{self._config.name}: the brokers at {self._config.bootstrap_servers} did not tell {what} of {told}: {reason}.",
             reason=reason,
         )
 

@@ -10,14 +10,13 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from connector.spark import internals
-from connector.spark.hosted_sink import HostedSink
-from transactional.checkpoint import Acknowledgement, TaskPlan
+from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
+from transactional.checkpoint import TaskPlan
 from transactional.errors import LocationError, OptionError, ProtocolError
 from transactional.journal import LocalJournalStore
 from transactional.metadata import canonical
@@ -30,14 +29,6 @@ __all__ = ["HostedBatchWriter"]
 
 WHOSE = "batch-writer.json"
 """In ``<checkpointLocation>/barrier``: which application writes there."""
-
-
-@dataclass
-class BatchTaskMessage(WriterCommitMessage):
-    """A task's acknowledgement, and the streaming query in whose ``foreachBatch`` it ran; empty outside of one."""
-
-    acknowledgement: Acknowledgement
-    query: str
 
 
 class HostedBatchWriter(DataSourceArrowWriter):
@@ -80,19 +71,19 @@ class HostedBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """*Called on an executor, once per task.*"""
         partition, attempt, query = internals.batch_task()
-        return BatchTaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
+        return TaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """*Called on the driver, in the commit worker.* Decide, then commit."""
-        queries = {message.query for message in messages if isinstance(message, BatchTaskMessage)}
+        queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view(), wants=_always) as coordinator:
-            coordinator.commit(_acknowledgements(messages), self._version, origin)
+            coordinator.commit(acknowledgements(messages), self._version, origin)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """*Called on the driver, in the commit worker, after a failure.*"""
         with self._sink.coordinator(self._view(), wants=_always) as coordinator:
-            coordinator.abort(_acknowledgements(messages), self._version)
+            coordinator.abort(acknowledgements(messages), self._version)
 
     def _planned(self) -> TaskPlan:
         if self._plan is None:
@@ -148,7 +139,3 @@ class HostedBatchWriter(DataSourceArrowWriter):
 def _always(ledger: object) -> bool:
     """Every write closes a checkpoint."""
     return True
-
-
-def _acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
-    return [message.acknowledgement if isinstance(message, BatchTaskMessage) else None for message in messages]

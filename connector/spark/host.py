@@ -7,16 +7,15 @@ every commit and abort, where they never do; constructors do nothing. See `conne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from connector.spark import internals
 from connector.spark.batch_writer import HostedBatchWriter
-from connector.spark.hosted_sink import HostedSink, SinkType
+from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
 from connector.spark.offset_log import spark_view
-from transactional.checkpoint import Acknowledgement, TaskPlan
+from transactional.checkpoint import TaskPlan
 from transactional.errors import OptionError, ProtocolError
 from transactional.sink import Options
 
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["HostedSinkDataSource", "HostedStreamWriter", "data_source_for"]
-
-
-@dataclass
-class TaskMessage(WriterCommitMessage):
-    """A task's acknowledgement as Spark carries it."""
-
-    acknowledgement: Acknowledgement
 
 
 class HostedSinkDataSource(DataSource):
@@ -110,13 +102,9 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """*Called on the driver, once per micro-batch, in the commit worker.* Decide, then commit."""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
-            coordinator.commit(_acknowledgements(messages), batchId)
+            coordinator.commit(acknowledgements(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """*Called on the driver, after a failure or a stop.* Give the micro-batch up unless the journal has it."""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
-            coordinator.abort(_acknowledgements(messages), batchId)
-
-
-def _acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
-    return [message.acknowledgement if isinstance(message, TaskMessage) else None for message in messages]
+            coordinator.abort(acknowledgements(messages), batchId)

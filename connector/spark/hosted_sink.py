@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import WriterCommitMessage
 
 from connector.options import HOST_OPTIONS, hides_value
 from connector.spark import internals
@@ -26,9 +29,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["HostedSink", "SinkType"]
+__all__ = ["HostedSink", "SinkType", "TaskMessage", "acknowledgements"]
 
 SinkType = type[TwoPhaseCommitSink[Any, Any]]
+
+
+@dataclass
+class TaskMessage(WriterCommitMessage):
+    """A task's acknowledgement as Spark carries it, and the streaming query in whose ``foreachBatch`` it ran, if any."""
+
+    acknowledgement: Acknowledgement
+    query: str = ""
+
+
+def acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
+    """What the tasks have acknowledged; None for those that did not finish."""
+    return [message.acknowledgement if isinstance(message, TaskMessage) else None for message in messages]
+
 
 CHANGING = ("txnversion",)
 """Options that differ between two writes of one run."""
