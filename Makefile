@@ -1,6 +1,7 @@
 # Every target makes .venv itself when it is missing, or when setup.cfg or pyproject.toml changed.
 #
 #   make test ARGS='-k barrier -x'      hands ARGS to the program behind the target
+#   make test WORKERS=0 ARGS='-s'       tests one after the other, in one process (0), or by so many at once
 #   make test PYTHON=python3.12         makes .venv with another Python
 
 SHELL := /bin/bash
@@ -9,6 +10,9 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 ARGS ?=
+# More than the two cores of a small machine: much of a test's time is waiting. Each has a broker and a Spark of its own,
+# 2 GB with the drivers that it starts.
+WORKERS ?= 3
 
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
@@ -30,7 +34,7 @@ demo: $(STAMP) java ## 336,776 flights through an exactly-once query that is kil
 
 .PHONY: test
 test: $(STAMP) java ## unit and integration tests, every crash point once
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## ruff, mypy --strict, and who may import whom

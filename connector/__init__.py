@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from connector.spark.listener import CheckpointListener, listen
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
     from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["register"]
+__all__ = ["CheckpointListener", "listen", "register"]
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:

@@ -312,6 +312,26 @@ HOST_OPTIONS = OptionTable(
             as_positive_int,
             "A checkpoint closes after so many micro-batches even without a barrier. Below Spark's minBatchesToRetain.",
         ),
+        Option(
+            "retainedCheckpoints",
+            100,
+            as_positive_int,
+            "How many completed checkpoints the journal keeps to go back to; Spark keeps minBatchesToRetain micro-batches.",
+        ),
+        Option(
+            "tolerableFailedCheckpoints",
+            0,
+            as_version,
+            "How many checkpoints in a row may be declined (a hook raised, the journal's store refused) before the query "
+            "fails; their rows wait for the next.",
+        ),
+        Option(
+            "checkpointHooks",
+            "",
+            as_str,
+            "Import paths (package.module:Class, by commas) of transactional.hooks.CheckpointHook: outside systems that take "
+            "part in checkpoints.",
+        ),
     ),
     passthrough_prefixes=(),
 )

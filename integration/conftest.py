@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,36 @@ import pytest
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta
+from integration.jobs import JVM_OPTIONS
 from transactional.faults import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SLOW_SECONDS = 15
+
+
+@pytest.hookimpl(trylast=True)  # when the marks have deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In `make test`, where each worker takes a file at a time: the long ones first, or one would be left to one worker.
+
+    How long a test takes is told by its marks: one with a timeout of its own takes a fraction of that.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+
+    def seconds(item: pytest.Item) -> float:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and limit.args:
+            return float(limit.args[0]) / 6
+        return SLOW_SECONDS if item.get_closest_marker("slow") else 1
+
+    files: Counter[Path] = Counter()
+    for item in items:
+        files[item.path] += int(seconds(item))
+    here = Path(__file__).parent
+    # Within a file, too: a worker with two tests left is given its next file.
+    items.sort(key=lambda item: (here not in item.path.parents, -files[item.path], item.path, -seconds(item)))
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +94,10 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
             .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
             .config("spark.databricks.delta.snapshotPartitions", "2")
+            # VACUUM lists a table's folder with so many tasks, several times: 10,000 by default.
+            .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
             .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", JVM_OPTIONS)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .getOrCreate()

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,15 +163,39 @@ def shuffled(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str,
 
 
 def kafka(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
-    """A topic -> a topic. Needs the options ``--source`` and ``--sink`` that the formats need."""
-    frame = session.readStream.format("barrier-kafka").options(**job.source).load().select("key", "value")
-    return frame, "2pc-kafka", {"topic": job.output}
+    """A topic -> a topic, or a Delta table of whole numbers. Needs ``--source`` and ``--sink`` as the formats do."""
+    rows = session.readStream.format("barrier-kafka").options(**job.source).load()
+    if job.writers == 1:
+        rows = rows.coalesce(1)
+    if job.sink.get("format") == "2pc-delta":
+        return rows.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS value"), "2pc-delta", {"path": job.output}
+    return rows.select("key", "value"), "2pc-kafka", {"topic": job.output}
+
+
+def counted(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
+    """A topic -> a Delta table: of every row, its key times 1000 plus how many rows of that key came before it."""
+    from pyspark.sql.functions import col
+
+    rows = session.readStream.format("barrier-kafka").options(**job.source).load()
+    keys = rows.selectExpr("CAST(CAST(value AS STRING) AS LONG) % 5 AS key")
+
+    def count(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        before = state.get[0] if state.exists else 0
+        new = sum(len(frame) for frame in frames)
+        state.update((before + new,))
+        yield pd.DataFrame({"value": [key[0] * 1000 + number for number in range(before, before + new)]})
+
+    numbered = keys.groupBy(col("key")).applyInPandasWithState(count, "value LONG", "n LONG", "append", "NoTimeout")
+    return numbered, "2pc-delta", {"path": job.output}
 
 
 JOBS: dict[str, Callable[[SparkSession, Job], tuple[DataFrame, str, dict[str, str]]]] = {
     "files": files,
     "shuffled": shuffled,
     "kafka": kafka,
+    "counted": counted,
 }
 
 

@@ -19,6 +19,7 @@ import connector
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.topic_output import TopicOutput
+from transactional.metadata import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -229,7 +230,7 @@ def with_a_newer_entry(location: Path) -> Path:
     log = location / "barrier" / "log"
     last = max(int(file.stem) for file in log.glob("*.json"))
     entry = json.loads((log / f"{last}.json").read_text())
-    (log / f"{last + 1}.json").write_text(json.dumps({**entry, "format": 2, "number": last + 1}))
+    (log / f"{last + 1}.json").write_text(json.dumps({**entry, "format": FORMAT + 1, "number": last + 1}))
     return location
 
 
@@ -243,9 +244,9 @@ def of_another_query(location: Path) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (copied, ["LOCATION_MOVED", r"connector\.cli adopt LOCATION --claim", "--no-claim"]),
-        (with_a_newer_entry, ["JOURNAL_FORMAT_UNKNOWN", "format 2"]),
-        (of_another_query, ["LOCATION_OF_ANOTHER_QUERY", r"connector\.cli adopt"]),
+        (copied, ["LOCATION_MOVED", "barrier adopt LOCATION --claim", "--no-claim"]),
+        (with_a_newer_entry, ["JOURNAL_FORMAT_UNKNOWN", f"format {FORMAT + 1}"]),
+        (of_another_query, ["LOCATION_OF_ANOTHER_QUERY", "barrier adopt"]),
     ],
 )
 def test_a_spoilt_location_is_refused_before_a_row_is_read(

@@ -508,7 +508,7 @@ def test_what_was_prepared_under_a_former_prefix_holds_no_reader_back(kafka: Clu
 
 
 def accept_loss(query: Query, stopped: AmbiguousOutcomeError) -> None:
-    """What ``python -m connector.cli resolve`` journals when an operator accepts the loss of a part."""
+    """What ``barrier resolve`` journals when an operator accepts the loss of a part."""
     journal = CheckpointLocation(query.work.location).journal()
     journal.load()
     body = {
@@ -534,7 +534,7 @@ def test_an_output_topic_that_was_created_again_after_the_decision_stops_the_que
         with pytest.raises(AmbiguousOutcomeError, match="OUTCOME_UNKNOWN") as stopped:
             query.engine().run()
         assert topic in str(stopped.value)
-        assert "connector.cli resolve" in str(stopped.value)
+        assert "barrier resolve" in str(stopped.value)
         assert stopped.value.parameters["handle"] == handle
         assert not query.output.rows()
         named.append(stopped.value.parameters["partition"])

@@ -200,6 +200,7 @@ def test_available_now_stops_at_its_target_and_leaves_new_partitions_to_the_next
     produce(kafka, topic_name, range(9, 12), partitions=2)
     batches = list(batches_of(reader))
     assert values([row for _, rows in batches for row in rows]) == [0, 1, 2, 3, 4]
+    assert [end["barrier"]["kind"] for end, _ in batches] == ["checkpoint", "checkpoint", "final"]
     [(end, rows)] = list(batches_of_from(reader_of(kafka, topic_name), batches[-1][0]))
     assert values(rows) == list(range(5, 12))
     assert end["start"][topic_name] == {"0": 5, "1": 0}
@@ -355,6 +356,8 @@ def test_partitions_added_while_a_query_runs_are_read_from_their_first_row(
         ({"kafka.bogus.setting": "1"}, r"INVALID_OPTION.*bogus\.setting"),
         ({"kafka.bootstrap.servers": ""}, r"MISSING_OPTION.*kafka\.bootstrap\.servers"),
         ({"maxOffsetsPerTrigger": "many"}, r"INVALID_OPTION.*maxOffsetsPerTrigger"),
+        ({"barrierInterval": "1.5 s"}, r"INVALID_OPTION.*barrierInterval is '1\.5 s'.*30s"),
+        ({"minPauseBetweenCheckpoint": "5s"}, r"UNKNOWN_OPTION.*minPauseBetweenCheckpoints"),
     ],
 )
 def test_bad_input_is_refused_at_load(

@@ -21,6 +21,7 @@ from integration.file_sink import FileSink, committed_rows, pending_files
 from integration.jobs import TWO_HOSTS, Job
 from integration.live_query import LiveQuery
 from integration.probed_sink import ProbedFileSink, calls, gate
+from transactional.metadata import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,11 +240,11 @@ def test_a_journal_of_a_newer_format_is_refused(spark: SparkSession, tmp_path: P
     query = run_three(spark, tmp_path)
     last = query.place.entries()[-1].number
     log = Path(query.job.location) / "barrier" / "log"
-    newer = json.loads((log / f"{last}.json").read_text()) | {"format": 2, "number": last + 1}
+    newer = json.loads((log / f"{last}.json").read_text()) | {"format": FORMAT + 1, "number": last + 1}
     (log / f"{last + 1}.json").write_text(json.dumps(newer))
     error = query.start().wait_failed()
     assert "JOURNAL_FORMAT_UNKNOWN" in error
-    assert "format 2" in error
+    assert f"format {FORMAT + 1}" in error
 
 
 def test_a_location_that_is_set_for_the_session_only_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:

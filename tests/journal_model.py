@@ -32,12 +32,12 @@ BREAKS = {
     "void-judge": "a void whose number was taken is journalled without judging that it meets the same prepared micro-batch",
     "void-decided": "a void whose number was taken is journalled though the micro-batch was decided meanwhile",
     "void-account": "a void whose number was taken is journalled though a later micro-batch was prepared meanwhile",
-    "decide-account": "C6 does not judge that all micro-batches before N are in the journal still",
-    "decide-unsettled": "C6 does not judge that no decision is unsettled still",
+    "decide-account": "C7 does not judge that all micro-batches before N are in the journal still",
+    "decide-unsettled": "C7 does not judge that no decision is unsettled still",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
-# These break nothing that the search can see. (Nor does C7 as it is, which does not read the journal again after C6.)
+# These break nothing that the search can see. (Nor does C8 as it is, which does not read the journal again after C7.)
 HARMLESS = {
     "no-look": "C5 is left out: what is decided is lost more often, and voided or repaired",
     "abort-before-void": "P6 aborts before it journals void: lost is for ever, so nobody keeps the batch meanwhile",

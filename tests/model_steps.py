@@ -1,6 +1,6 @@
 """The moves of the journal model: the steps of every driver, and what the environment does.
 
-The steps are those of `transactional.coordinator` (P1 to P8, C1 to C9, A1 to A4; S is `transactional.settlement`) and carry
+The steps are those of `transactional.coordinator` (P1 to P9, C1 to C10, A1 to A4; S is `transactional.settlement`) and carry
 their names. A crash is a session that makes no further step. What the environment does: the broker expires prepared
 transactions (at most `expiries`), writer tasks fail, drivers start late, the query starts again in its driver while a
 process of its former start still plans or commits.
@@ -190,12 +190,12 @@ class Model:
         return bool(sh.deleted and not sh.snapshots)
 
     def _fold_journal(self, s: Session, sh: Shared) -> Moves:
-        """P8: snapshot, by exclusive create; then delete what two snapshots cover."""
+        """P9: snapshot, by exclusive create; then delete what two snapshots cover."""
         number = self.ledger(s.known).position
-        if s.pc == "P8":
+        if s.pc == "P9":
             snapshots = tuple(sorted({*sh.snapshots, number}))
             yield (
-                f"P8: snapshot {number}",
+                f"P9: snapshot {number}",
                 s._replace(pc="P8delete", todo=snapshots),
                 sh._replace(snapshots=snapshots),
                 "",
@@ -204,13 +204,13 @@ class Model:
         after = self._tasks(s._replace(todo=()))
         left = tuple(n for n in sh.snapshots if n not in s.todo[:-2])
         if self.broken == "snapshot-deletes-newest":
-            yield "P8: delete", after, sh._replace(snapshots=(), deleted=max(sh.deleted, s.todo[-1])), ""
+            yield "P9: delete", after, sh._replace(snapshots=(), deleted=max(sh.deleted, s.todo[-1])), ""
         elif self.broken == "snapshot-deletes-own":
-            yield "P8: delete", after, sh._replace(snapshots=left, deleted=max(sh.deleted, s.todo[-1])), ""
+            yield "P9: delete", after, sh._replace(snapshots=left, deleted=max(sh.deleted, s.todo[-1])), ""
         elif len(s.todo) > 1:
-            yield "P8: delete", after, sh._replace(snapshots=left, deleted=max(sh.deleted, s.todo[-2])), ""
+            yield "P9: delete", after, sh._replace(snapshots=left, deleted=max(sh.deleted, s.todo[-2])), ""
         else:
-            yield "P8", after, sh, ""
+            yield "P9", after, sh, ""
 
     # -- judges -----------------------------------------------------------------------------------------------------
 
@@ -368,10 +368,10 @@ class Model:
         return s._replace(pc="sweep", todo=())
 
     def _planned(self, s: Session) -> Session:
-        """P8 where a snapshot is due; then the tasks."""
+        """P9 where a snapshot is due; then the tasks."""
         every = self.scenario.snapshots
         if every and self.ledger(s.known).position - max(s.todo, default=0) >= every:
-            return s._replace(pc="P8?")
+            return s._replace(pc="P9?")
         return self._tasks(s)
 
     def _tasks(self, s: Session) -> Session:
@@ -493,10 +493,10 @@ class Model:
         elif s.pc == "P6abort":
             then = self._next_prepared if self.broken != "abort-before-void" else self._void_after
             yield from self._abort_one(s, sh, then)
-        elif s.pc == "P8?":
+        elif s.pc == "P9?":
             last = max(sh.snapshots, default=0)
             due = self.ledger(s.known).position - last >= self.scenario.snapshots
-            yield from self._fold_journal(s._replace(pc="P8"), sh) if due else [("P8", self._tasks(s), sh, "")]
+            yield from self._fold_journal(s._replace(pc="P9"), sh) if due else [("P9", self._tasks(s), sh, "")]
         else:
             yield from self._fold_journal(s, sh)
 
@@ -588,19 +588,19 @@ class Model:
             if self.broken != "no-look" and any(self._state(sh, h) != PREPARED for h in handles):
                 yield self._raise(s, sh, "C5: not alive")
             elif self.broken == "commit-first" and s.handles:
-                yield "C5: alive", s._replace(pc="C7", todo=tuple(h for _, h in s.handles)), sh, ""
+                yield "C5: alive", s._replace(pc="C8", todo=tuple(h for _, h in s.handles)), sh, ""
             else:
                 yield "C5: alive", self._deciding(s, found), sh, ""
                 if not self.scenario.closes[s.batch] and found is not None:
-                    closing = s._replace(pc="C6", back="wants", note=tuple((b, 0, "") for b in known.undecided))
+                    closing = s._replace(pc="C7", back="wants", note=tuple((b, 0, "") for b in known.undecided))
                     yield "C5: alive, the coordinator wants to close", closing, sh, ""
-        elif s.pc == "C6":
-            yield from self._decide(s, sh, found)
         elif s.pc == "C7":
+            yield from self._decide(s, sh, found)
+        elif s.pc == "C8":
             yield from self._commit_one(s, sh, self._c7)
             if self.scenario.fail:
-                yield self._raise(s, sh, "C7: the store fails")
-        elif s.pc == "C8":
+                yield self._raise(s, sh, "C8: the store fails")
+        elif s.pc == "C9":
             judge = self._own_unsettled(s, known.unsettled)
             after_settled: Callable[[Session], Session] = lambda a: a._replace(pc="sweep", handles=())  # noqa: E731
             yield from self._append(s, sh, ("settled", known.unsettled), judge, after_settled)
@@ -611,8 +611,8 @@ class Model:
         if s.lost:
             return self._raise(s, sh, ", lost")[:2]
         if self.broken == "commit-first" and s.handles and not self.ledger(s.known).unsettled:
-            return "", s._replace(pc="C6")
-        return "", s._replace(pc="C8")
+            return "", s._replace(pc="C7")
+        return "", s._replace(pc="C9")
 
     def _repairable(self, s: Session, checkpoint: int) -> Judge:
         own = self._own_unsettled(s, checkpoint)
@@ -644,7 +644,7 @@ class Model:
     def _deciding(self, s: Session, found: Record | None) -> Session:
         if not self.scenario.closes[s.batch] and found is not None:
             return s._replace(pc="sweep", handles=())
-        return s._replace(pc="C6", note=tuple((b, 0, "") for b in self.ledger(s.known).undecided))
+        return s._replace(pc="C7", note=tuple((b, 0, "") for b in self.ledger(s.known).undecided))
 
     def _decide(self, s: Session, sh: Shared, found: Record | None) -> Moves:
         own = self._decidable(s, found is not None)
@@ -673,7 +673,7 @@ class Model:
     def _decided(self, s: Session) -> Session:
         ledger = self.ledger(s.known)
         todo = tuple(chain[-1][0] for _, chain in ledger.chains(ledger.unsettled) if not chain[-1][1])
-        return s._replace(pc="C7", todo=todo, note=(), back="")
+        return s._replace(pc="C8", todo=todo, note=(), back="")
 
     def _spark(self, s: Session, sh: Shared) -> Move:
         after = sh._replace(commits=max(sh.commits, s.batch + 1))

@@ -11,7 +11,15 @@ from typing import Any
 
 from transactional.metadata import canonical
 
-__all__ = ["BarrierKind", "CheckpointBarrier", "barrier_of_line", "closes_checkpoint", "sources_digest"]
+__all__ = [
+    "BarrierKind",
+    "CheckpointBarrier",
+    "barrier_of_line",
+    "closes_checkpoint",
+    "new_barriers",
+    "offset_of_line",
+    "sources_digest",
+]
 
 
 class BarrierKind(str, enum.Enum):
@@ -48,26 +56,35 @@ class CheckpointBarrier:
         return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
 
 
-def barrier_of_line(line: str) -> CheckpointBarrier | None:
-    """The barrier in one source line of Spark's offset log, or None where the source is not ours."""
+def offset_of_line(line: str) -> dict[str, Any] | None:
+    """The end offset in one source line of Spark's offset log, or None where the source is not ours."""
     try:
         offset = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(offset, dict) or offset.get("source") != "barrier-kafka" or not offset.get("barrier"):
-        return None
-    return CheckpointBarrier.from_json(offset["barrier"])
+    return offset if isinstance(offset, dict) and offset.get("source") == "barrier-kafka" else None
+
+
+def barrier_of_line(line: str) -> CheckpointBarrier | None:
+    """The last barrier at or before one source line of Spark's offset log, or None where the source is not ours."""
+    offset = offset_of_line(line)
+    return CheckpointBarrier.from_json(offset["barrier"]) if offset and offset.get("barrier") else None
+
+
+def new_barriers(lines: Sequence[str], previous: Sequence[str] | None) -> list[CheckpointBarrier]:
+    """Barriers that stand in these lines, and not in the same line of the micro-batch before."""
+    before = [barrier_of_line(line) for line in previous or ()]
+    before += [None] * (len(lines) - len(before))
+    now = [barrier_of_line(line) for line in lines]
+    return [new for new, old in zip(now, before, strict=False) if new is not None and new != old]
 
 
 def sources_digest(lines: Sequence[str]) -> str:
     """Digest of a micro-batch's source lines: our positions and barrier, other sources' lines as text."""
     parts = []
     for line in lines:
-        try:
-            offset = json.loads(line)
-        except ValueError:
-            offset = None
-        if isinstance(offset, dict) and offset.get("source") == "barrier-kafka":
+        offset = offset_of_line(line)
+        if offset is not None:
             parts.append(canonical({"barrier": offset.get("barrier"), "topics": offset.get("topics")}))
         else:
             parts.append(line)
@@ -91,7 +108,7 @@ def closes_checkpoint(lines: Sequence[str], previous: Sequence[str] | None) -> b
         lines holds a barrier that the same line of N-1 does not.
     """
     barriers = [barrier_of_line(line) for line in lines]
-    if previous is None or None in barriers or list(lines) == list(previous):
+    if previous is None or None in barriers or sources_digest(lines) == sources_digest(previous):
         return True
     before = [barrier_of_line(line) for line in previous]
     return len(before) != len(barriers) or any(new != old for new, old in zip(barriers, before, strict=True))

@@ -10,6 +10,8 @@ from typing import Any
 __all__ = [
     "AcknowledgeResult",
     "Acknowledgement",
+    "CheckpointFailureReason",
+    "ClosingReason",
     "CompletedCheckpoint",
     "ExpectedPart",
     "Mode",
@@ -127,6 +129,28 @@ class Acknowledgement:
     drained: bool
     part: Part
     sources: str = ""
+
+
+class ClosingReason(str, enum.Enum):
+    """Why a micro-batch closes a checkpoint."""
+
+    BARRIER = "a barrier of the source"
+    FINAL = "the final barrier of the source"
+    OTHER_SOURCE = "a source that carries no barriers"
+    NO_DATA = "a micro-batch without data, which Spark made for a watermark"
+    WRITE = "a batch write"
+    ENOUGH = "maxBatchesPerCheckpoint"
+    AGE = "its oldest prepared transaction has lived half its time"
+    REQUEST = "it was asked for"
+
+
+class CheckpointFailureReason(str, enum.Enum):
+    """Why a checkpoint failed. The journal holds the names."""
+
+    ABORTED = "given up before its decision: a task failed, the query was stopped, or its commit raised"
+    VOID = "its prepared transactions were lost and none was committed: its rows are written anew"
+    HOOK_FAILED = "declined: a checkpoint hook raised"
+    JOURNAL_REFUSED = "declined: the journal's store refused the decision"
 
 
 class AcknowledgeResult(enum.Enum):

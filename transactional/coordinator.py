@@ -4,32 +4,40 @@ A plain object without threads, built anew in every process that needs it. The d
 
 planning   P1 read Spark's logs (the caller)   P2 load the journal   P3 take or claim the run, guard the prefix
            P4 account for every batch          P5 settle decisions   P6 keep or void prepared batches
-           P7 sweep lingering transactions     P8 fold, hand out the mode
+           P7 sweep lingering transactions     P8 give the hooks their states  P9 fold, hand out the mode
 commit     C1 load, the run must be ours       C2 decided already: repair, settle, return
-           C3 prepared already: all drained    C4 all written by this run     C5 the look at every handle
-           C6 `decided` (or `prepared`)        C7 commit the handles          C8 `settled`      C9 sweep
+           C3 prepared already: all drained    C4 all written by this run     C5 the look at the handles
+           C6 ask the hooks                    C7 `decided` (or `prepared`; or `prepared` and `declined`)
+           C8 commit the handles               C9 `settled`                   C10 sweep
 abort      A1 load, the run must be ours, N neither decided nor prepared      A2 `aborted`
            A3 abort the messages' handles      A4 sweep
+
+Going back (R1 to R7) is `transactional.rewind`'s.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from transactional import faults
-from transactional.barrier import closes_checkpoint
+from transactional import faults, hooks
+from transactional.barrier import BarrierKind, closes_checkpoint, new_barriers, sources_digest
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
+    CheckpointFailureReason,
+    ClosingReason,
     Mode,
     PendingCheckpoint,
     TaskPlan,
 )
+from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import (
     FencedError,
+    HookError,
+    JournalError,
     LocationError,
     ProtocolError,
     RetriableError,
@@ -37,13 +45,22 @@ from transactional.errors import (
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, Ledger, RunRecord
 from transactional.metadata import EntryKind
-from transactional.ownership import may_abort, may_record, may_settle, may_void, must_own, newest_run, superseded
+from transactional.ownership import (
+    may_abort,
+    may_record,
+    may_void,
+    must_own,
+    newest_run,
+    rewinding,
+    superseded,
+)
 from transactional.recovery import (
     Claim,
     SparkView,
     check_account,
     check_place,
     check_prefix,
+    check_schedule,
     check_sources,
     judge_prepared,
     other_sources,
@@ -71,12 +88,37 @@ class RunSettings:
     digest : str
         Of the user's options and schema.
     prefix : str
+    process, setup : Mapping[str, Any]
+        As `RunRecord` keeps them.
+    retained : int
+        Settled checkpoints that the journal keeps.
+    max_batches : int
+        A checkpoint closes after so many micro-batches.
+    commit_seconds : float
+        A declined decision is tried again for so long.
+    tolerable : int
+        So many checkpoints in a row may be declined, then commit raises.
+    hooks : Sequence[CheckpointHook]
     """
 
     driver: str
     sink: str
     digest: str
     prefix: str
+    process: Mapping[str, Any] = field(default_factory=dict)
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    retained: int = 100
+    max_batches: int = 50
+    commit_seconds: float = 120.0
+    tolerable: int = 0
+    hooks: Sequence[hooks.CheckpointHook] = ()
+
+
+MOST_LOOKED_AT = 1000
+"""Prepared parts that every planning asks the store about; a Kafka coordinator describes 200 in 13 ms."""
+
+RETRY_SECONDS = 0.1
+"""Between two tries at a decision that was declined; doubles up to 5 s."""
 
 
 class CheckpointCoordinator:
@@ -89,10 +131,9 @@ class CheckpointCoordinator:
     settings : RunSettings
     view : SparkView
         Spark's logs as they are now.
-    wants : Callable[[Ledger], bool], optional
-        The coordinator's own reasons to close a checkpoint at this micro-batch.
     under : Callable[[str], TwoPhaseCommitSink], optional
         Makes the same sink under another prefix, to sweep what a run under a former prefix has left.
+    clock : Clock, optional
     """
 
     def __init__(
@@ -101,15 +142,15 @@ class CheckpointCoordinator:
         sink: TwoPhaseCommitSink[Any, Any],
         settings: RunSettings,
         view: SparkView,
-        wants: Callable[[Ledger], bool] = lambda ledger: False,
         under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._journal = journal
         self._sink = sink
         self._settings = settings
         self._view = view
-        self._wants = wants
         self._under = under
+        self._clock = clock or SystemClock()
         self._settlement = Settlement(journal, sink, view.queryId, settings.prefix, view.batch)
 
     # -- planning ---------------------------------------------------------------------------------------------------
@@ -126,17 +167,22 @@ class CheckpointCoordinator:
         """
         ledger = self._journal.load()  # P2
         check_place(ledger, self._view)
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        run = self._take_run()  # P3
+        run, claimed = self._take_run()  # P3
+        topic = run.identity.get("topicId")
+        check_schedule(self._view, [topic] if topic else [], run.lifetime)
         check_account(self._journal.ledger, self._view)  # P4
         batch = self._view.batch
         for checkpoint in self._journal.ledger.unsettled():
             self._settlement.settle(checkpoint.id, run.token)  # P5
-        for record in self._journal.ledger.undecided():
-            self._keep_or_void(record, run.token)  # P6
+        self._keep_or_void(run.token, claimed)  # P6
         self._sweep(run.token)  # P7
         faults.reach("recovery.swept")
-        self._journal.fold()  # P8
+        if run.restored is None and self._settings.hooks:
+            self._restore_hooks(run.token)  # P8
+        self._journal.fold()  # P9
         ledger = self._journal.ledger
         found = ledger.batches.get(batch)
         repairs = {part.partition: part.expected() for part in found.parts if part.lost} if found else {}
@@ -154,7 +200,8 @@ class CheckpointCoordinator:
             repairs,
         )
 
-    def _take_run(self) -> RunRecord:
+    def _take_run(self) -> tuple[RunRecord, bool]:
+        """The run, and whether it is a new one."""
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
             self._fence_own(run)
@@ -165,7 +212,7 @@ class CheckpointCoordinator:
             mark = self._sink.guardRun(None)
         if dict(mark) != run.mark:
             self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, must_own(run.token))
-        return self._journal.ledger.runs[run.token]
+        return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def _fence_own(self, run: RunRecord) -> None:
         newest = newest_run(self._journal.ledger)
@@ -205,6 +252,10 @@ class CheckpointCoordinator:
             "prefix": settings.prefix,
             "identity": identity,
             "queryId": view.queryId,
+            "lifetime": self._sink.lifetime(),
+            "process": dict(settings.process),
+            "setup": dict(settings.setup),
+            "retained": settings.retained,
         }
 
         def judge(ledger: Ledger) -> None:
@@ -235,14 +286,32 @@ class CheckpointCoordinator:
             finally:
                 sink.close()
 
-    def _keep_or_void(self, record: BatchRecord, token: int) -> None:
-        """P6: handles of a prepared batch all alive, or the batch is void and its others aborted, in that order."""
-        handles = [part.handles[-1] for part in record.parts if part.handles]
-        if judge_prepared(record, list(self._sink.inspect(handles)), self._view):
-            return
-        body = {"prepared": record.batch, "run": token}
-        self._journal.append(EntryKind.VOID, body, may_void(token, record.batch, record.entry))
-        self._sink.discard(handles)
+    def _keep_or_void(self, token: int, claimed: bool) -> None:
+        """P6: handles of a prepared batch all alive, or the batch is void and its others aborted, in that order.
+
+        Where they are very many, a run that goes on looks at those that Spark is at; at all again before the decision.
+        """
+        records = self._journal.ledger.undecided()
+        if not claimed and sum(len(record.parts) for record in records) > MOST_LOOKED_AT:
+            records = [record for record in records if record.batch > self._view.committed]
+        handles = {r.batch: [part.handles[-1] for part in r.parts if part.handles] for r in records}
+        states = iter(self._sink.inspect([handle for record in records for handle in handles[record.batch]]))
+        for record in records:
+            if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
+                continue
+            body = {"prepared": record.batch, "run": token}
+            self._journal.append(EntryKind.VOID, body, may_void(token, record.batch, record.entry))
+            self._sink.discard(handles[record.batch])
+
+    def _restore_hooks(self, token: int) -> None:
+        """P8: the states of the newest decision go back to the hooks, once in every run."""
+        checkpoints = self._journal.ledger.checkpoints
+        newest = max(checkpoints, default=None)
+        states = checkpoints[newest].hooks if newest is not None else {}
+        for orphan in hooks.restore(self._settings.hooks, newest, states):
+            log.warning("checkpoint %s holds a state of %s, which checkpointHooks does not name", newest, orphan)
+        faults.reach("hooks.restored")
+        self._journal.append(EntryKind.RESTORED, {"run": token, "checkpoint": newest}, must_own(token))
 
     def _sweep(self, token: int, ended: bool = False) -> None:
         """Abort what no unsettled entry names; what is over is said for stores whose aborts are not atomic."""
@@ -297,34 +366,41 @@ class CheckpointCoordinator:
             if not checkpoint.settled:
                 self._settlement.repair(checkpoint, found, acknowledged, token)
                 self._settlement.settle(checkpoint.id, token)
-                after = self._journal.ledger.checkpoints.get(checkpoint.id)
-                if after is None or not after.settled:
+                after = self._journal.ledger
+                settled = checkpoint.id in after.checkpoints and after.checkpoints[checkpoint.id].settled
+                replayed = after.replay is not None and batch < max(checkpoint.batches) and batch in after.batches
+                if not settled and not (replayed and not any(part.lost for part in after.batches[batch].parts)):
                     raise RetriableError(
                         "REPAIR_LOST", f"a repair of checkpoint {checkpoint.id} was lost again: the next run repeats it"
                     )
         else:
             self._decide(acknowledged, batch, token, found, origin)
-        self._sweep(token)  # C9
+        self._sweep(token)  # C10
 
     def _decide(
         self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
     ) -> None:
+        drained = {message.drained for message in messages}
+        if len(drained) > 1:
+            raise ProtocolError(
+                "MIXED_ACKNOWLEDGEMENTS", f"micro-batch {batch}: only some of its tasks report that they drained it"
+            )
+        if drained == {found is None}:  # C3, C4
+            raise FencedError(
+                "BATCH_TAKEN",
+                f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned. Another process "
+                "of this run was at work: start the query again",
+                batch=batch,
+            )
         pending = PendingCheckpoint(token, batch)
         for message in messages:
-            if message.drained is not (found is not None):  # C3, C4
-                raise ProtocolError(
-                    "MIXED_ACKNOWLEDGEMENTS",
-                    f"micro-batch {batch}: partition {message.partition} reports drained={message.drained}, "
-                    f"but the micro-batch is {'prepared' if found else 'not prepared'} in the journal",
-                )
             if pending.acknowledge(message) is not AcknowledgeResult.SUCCESS:
                 raise ProtocolError("DUPLICATE_PARTITION", f"micro-batch {batch}: partition {message.partition} twice")
-        ledger = self._journal.ledger
-        handles = [p.handle for p in pending.parts if p.handle is not None]
-        earlier = [part.handles[-1] for record in ledger.undecided() for part in record.parts if part.handles]
-        self._settlement.look(batch, [*earlier, *handles])  # C5
+        began = self._milliseconds()
+        covered = self._journal.ledger.undecided()
+        reason = self._look(batch, pending, covered)  # C5
         faults.reach("commit.looked")
-        closes = closes_checkpoint(self._view.lines, self._view.previous) or self._wants(ledger)
+        barriers = new_barriers(self._view.lines, self._view.previous)
         body = {
             "run": token,
             "batch": batch,
@@ -332,32 +408,129 @@ class CheckpointCoordinator:
             "writers": len(messages),
             "origin": origin,
             "parts": [part.to_json() for part in pending.parts],
+            "barrier": max((barrier.timestamp for barrier in barriers), default=None),
+            "began": began,
+            "reason": reason.name if reason else "",
+            "hooks": {},
         }
-        covers = [record.batch for record in ledger.undecided()]
+        covers = [record.batch for record in covered]
         judge = may_record(token, batch, found is not None, covers, self._view.gaps)
-        if not closes:
+        if reason is None:
             if found is None:
-                self._journal.append(EntryKind.PREPARED, body, judge)  # C6
+                self._journal.append(EntryKind.PREPARED, body, judge)  # C7
+                faults.reach("prepared.written")
             return
-        entry = self._journal.append(EntryKind.DECIDED, {**body, "covers": covers}, judge)  # C6
+        context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
+        deadline = Deadline(self._settings.commit_seconds, self._clock)
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                states = hooks.trigger(self._settings.hooks, context)  # C6
+                faults.reach("hooks.triggered")
+                entry = self._journal.append(
+                    EntryKind.DECIDED, {**body, "covers": covers, "hooks": states}, judge
+                )  # C7
+                break
+            except (HookError, JournalError) as problem:
+                if isinstance(problem, JournalError) and problem.condition != "JOURNAL_STORE_FAILED":
+                    raise
+                if deadline.passed():
+                    self._decline(problem, reason, body, judge, found is None)
+                    return
+                log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
+            self._clock.sleep(min(pause, deadline.left()))
+            pause = min(2 * pause, 5.0)
+            self._look(batch, pending, covered)
         pending.finish()
         faults.reach("decision.written")
         checkpoint = self._journal.ledger.checkpoints[entry.number]
         if checkpoint.settled:
             return
         open_parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.open]
-        if not self._settlement.commit(checkpoint, open_parts, recovering=False):  # C7
+        if not self._settlement.commit(checkpoint, open_parts, recovering=False):  # C8
             raise RetriableError(
                 "LOST_AFTER_DECISION",
                 f"transactions of checkpoint {checkpoint.id} were lost after its decision: the next run repairs them",
                 checkpoint=checkpoint.id,
             )
-        self._journal.append(
-            EntryKind.SETTLED,
-            {"checkpoint": checkpoint.id, "run": token},
-            may_settle(token, checkpoint.id),
-        )  # C8
+        self._settlement.finish(checkpoint, token)  # C9
         faults.reach("settled.written")
+
+    def _look(self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord]) -> ClosingReason | None:
+        """C5: the handles that a decision would rest on are alive; returns why the micro-batch closes a checkpoint.
+
+        Where it does not, only its own are looked at, and the oldest: how long that has to live is a reason to close.
+        """
+        reason = self._reason(len(covered) + (batch not in {record.batch for record in covered}))
+        own = [part.handle for part in pending.parts if part.handle is not None]
+        self._check_targets(own)
+        earlier = [(r.batch, part.handles[-1]) for r in covered for part in r.parts if part.handles]
+        passed = [number for number, _ in earlier if number <= self._view.committed]
+        handles = [handle for _, handle in earlier] + own
+        if reason is not None:
+            self._settlement.look(batch, handles, passed)
+            return reason
+        oldest = [number for number, _ in earlier if number == earlier[0][0]]
+        states = self._settlement.look(batch, handles[: len(oldest)] + own, passed[: len(oldest)])
+        lifetime = newest_run(self._journal.ledger).lifetime
+        left = min((state.seconds_left for state in states if state.seconds_left is not None), default=None)
+        if lifetime is None or left is None or left > lifetime / 2:
+            return None
+        self._settlement.look(batch, handles, passed)
+        return ClosingReason.AGE
+
+    def _reason(self, batches: int) -> ClosingReason | None:
+        """Why the micro-batch closes a checkpoint of so many, as far as Spark's logs and the journal say."""
+        view = self._view
+        if view.gaps:
+            return ClosingReason.WRITE
+        barriers = new_barriers(view.lines, view.previous)
+        if any(barrier.kind is BarrierKind.FINAL for barrier in barriers):
+            return ClosingReason.FINAL
+        if barriers:
+            return ClosingReason.BARRIER
+        if closes_checkpoint(view.lines, view.previous):
+            same = view.previous is not None and view.sources == sources_digest(view.previous)
+            return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE
+        if batches >= self._settings.max_batches:
+            return ClosingReason.ENOUGH
+        return ClosingReason.REQUEST if self._journal.ledger.request is not None else None
+
+    def _check_targets(self, handles: Sequence[Mapping[str, Any]]) -> None:
+        targets = self._sink.targets(handles)
+        if targets:
+            check_schedule(self._view, targets, None)
+
+    def _decline(
+        self,
+        problem: HookError | JournalError,
+        reason: ClosingReason,
+        body: Mapping[str, Any],
+        judge: Callable[[Ledger], None],
+        unrecorded: bool,
+    ) -> None:
+        """C7 of a checkpoint that can't be decided: its micro-batch waits for the next one, where one is sure to come."""
+        declined = len(self._journal.ledger.declined) + 1
+        if declined > self._settings.tolerable or reason in (
+            ClosingReason.FINAL,
+            ClosingReason.OTHER_SOURCE,
+            ClosingReason.WRITE,
+        ):
+            raise problem
+        if unrecorded:
+            self._journal.append(EntryKind.PREPARED, body, judge)
+            faults.reach("declined.prepared")
+        failure = (
+            CheckpointFailureReason.HOOK_FAILED
+            if isinstance(problem, HookError)
+            else CheckpointFailureReason.JOURNAL_REFUSED
+        )
+        body = {"run": body["run"], "batch": body["batch"], "reason": failure.name, "detail": str(problem)[:500]}
+        self._journal.append(EntryKind.DECLINED, body, must_own(body["run"]))
+        log.warning("micro-batch %d waits for the next checkpoint, %d in a row: %s", body["batch"], declined, problem)
+
+    def _milliseconds(self) -> int:
+        return int(self._clock.now() * 1000)
 
     # -- abort ------------------------------------------------------------------------------------------------------
 

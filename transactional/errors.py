@@ -12,6 +12,7 @@
     │   └── RowRefusedError                the store refused a row (too large, wrong type)
     ├── RetriableError                     nothing is decided; the same batch can be written again
     ├── TransactionLostError               prepared transactions that will never be committed
+    ├── HookError                          a checkpoint hook raised: the checkpoint is declined
     ├── AmbiguousOutcomeError              nobody can tell whether a transaction was committed
     ├── ReplayMismatchError                a repair's rows are not the recorded ones
     └── RewindRequiredError                lost parts belong to batches that Spark has moved past
@@ -25,6 +26,7 @@ from typing import Any
 __all__ = [
     "AmbiguousOutcomeError",
     "FencedError",
+    "HookError",
     "JournalError",
     "LocationError",
     "OptionError",
@@ -114,6 +116,10 @@ class TransactionLostError(TwoPhaseCommitError):
     def handles(self) -> list[dict[str, Any]]:
         """The lost handles."""
         return list(self.parameters["handles"])
+
+
+class HookError(TwoPhaseCommitError):
+    """A checkpoint hook raised, and nothing is decided; or it could not be restored."""
 
 
 class AmbiguousOutcomeError(TwoPhaseCommitError):

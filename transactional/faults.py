@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-__all__ = ["POINTS", "InjectedFault", "reach"]
+__all__ = ["ALL_POINTS", "LONG_POINTS", "POINTS", "REWIND_POINTS", "InjectedFault", "reach"]
 
 VARIABLE = "BARRIER_FAULTS"
 
@@ -35,6 +35,23 @@ POINTS = (
     "repair.handles",
     "source.latest",
 )
+"""On the way of a micro-batch that closes a checkpoint."""
+
+LONG_POINTS = ("prepared.written", "declined.prepared", "hooks.triggered", "hooks.restored")
+"""Where a checkpoint covers several micro-batches, is declined, or has hooks."""
+
+REWIND_POINTS = (
+    "rewind.begun",
+    "rewind.settled",
+    "rewind.aborted",
+    "rewind.restored",
+    "rewind.planned",
+    "rewind.commit-deleted",
+    "rewind.offset-deleted",
+    "rewind.deleted",
+)
+
+ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS
 
 
 class InjectedFault(RuntimeError):
@@ -46,7 +63,7 @@ def reach(point: str) -> None:
     folder = os.environ.get(VARIABLE)
     if not folder:
         return
-    if point not in POINTS:
+    if point not in ALL_POINTS:
         raise ValueError(f"unknown fault point {point!r}")
     action = _take(folder, point)
     if action is None:

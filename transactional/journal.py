@@ -6,7 +6,6 @@ taken stays taken, also after its entry was folded into a snapshot and deleted.
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import uuid
@@ -163,7 +162,7 @@ class Journal:
         entries, snapshots = self._list()
         try:
             folded = snapshots[-1] if snapshots else 0
-            ledger = self._snapshot(folded) if folded > self.ledger.position else copy.deepcopy(self.ledger)
+            ledger = self._snapshot(folded) if folded > self.ledger.position else self.ledger.copy()
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
             if numbers != list(range(first, first + len(numbers))) and self._list() != (entries, snapshots):
@@ -216,7 +215,7 @@ class Journal:
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
-            copy.deepcopy(self.ledger).apply(entry)  # an entry that does not fold is never written
+            self.ledger.copy().apply(entry)  # an entry that does not fold is never written
             if self._create(entry):
                 self._check_not_folded(number)
                 self.ledger.apply(entry)

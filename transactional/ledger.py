@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from transactional.checkpoint import ExpectedPart
+from transactional.checkpoint import CheckpointFailureReason, ExpectedPart
 from transactional.errors import JournalError
 from transactional.metadata import Entry, EntryKind
 
-__all__ = ["BatchRecord", "CheckpointRecord", "Ledger", "PartRecord", "RunRecord"]
+__all__ = [
+    "BatchRecord",
+    "CheckpointRecord",
+    "Declined",
+    "FailureRecord",
+    "Ledger",
+    "PartRecord",
+    "Rewind",
+    "RunRecord",
+]
 
 KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
-KEPT_CHECKPOINTS = 50  # settled ones, for people
+KEPT_FAILURES = 50  # for people
 KEPT_RUNS = 50  # ended ones; enough to tell a fenced driver by which run
 
 
 @dataclass
 class RunRecord:
-    """One driver's claim on the location."""
+    """One driver's claim on the location.
+
+    Attributes
+    ----------
+    lifetime : float or None
+        Seconds that its prepared transactions live at the store; None for ever.
+    process : dict[str, Any]
+        The driver's process, as the adapter to Spark tells one from another.
+    setup : dict[str, Any]
+        Of the newest run only: what a command line needs to build the sink (class, options without secrets, schema).
+    restored : int or None
+        The checkpoint whose states its hooks got back; 0 where there was none, None as long as they were not asked.
+    """
 
     token: int
     driver: str
@@ -30,6 +52,10 @@ class RunRecord:
     identity: dict[str, str]
     mark: dict[str, Any] | None = None
     ended: str | None = None
+    lifetime: float | None = None
+    process: dict[str, Any] = field(default_factory=dict)
+    setup: dict[str, Any] = field(default_factory=dict)
+    restored: int | None = None
 
 
 @dataclass
@@ -79,17 +105,88 @@ class BatchRecord:
     run: int
     parts: list[PartRecord]
     checkpoint: int | None = None
+    time: int = 0
 
 
 @dataclass
 class CheckpointRecord:
-    """A decided checkpoint."""
+    """A decided checkpoint. Times are milliseconds since the epoch.
+
+    Attributes
+    ----------
+    time : int
+        Of the decision.
+    barrier : int or None
+        When the source made the barrier that closed it; None where no barrier did.
+    began : int
+        When its last micro-batch was acknowledged by all its tasks.
+    settled_at : int or None
+        When all its handles were known to be committed.
+    rows, bytes, handles : int
+    reason : str
+        Name of the `ClosingReason`; empty where an older format did not keep it.
+    hooks : dict[str, str]
+        States of the checkpoint's hooks, by their identifiers, in base64.
+    output : dict[str, Any]
+        Where its rows are, as its sink says.
+    subsumed : list[int]
+        Micro-batches whose own checkpoint had been declined.
+    """
 
     id: int
     batches: list[int]
     time: int
     rows: int
     settled: bool = False
+    barrier: int | None = None
+    began: int = 0
+    settled_at: int | None = None
+    bytes: int = 0
+    handles: int = 0
+    reason: str = ""
+    hooks: dict[str, str] = field(default_factory=dict)
+    output: dict[str, Any] = field(default_factory=dict)
+    subsumed: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Declined:
+    """A checkpoint that could not be decided, and whose micro-batch waits for the next one."""
+
+    batch: int
+    time: int
+    reason: str
+    detail: str
+
+
+@dataclass
+class FailureRecord:
+    """A checkpoint that failed, for people: aborted before its decision, void after it, or declined."""
+
+    entry: int
+    time: int
+    reason: str
+    batches: list[int]
+    detail: str = ""
+
+
+@dataclass
+class Rewind:
+    """A rewind that was begun and is not done.
+
+    Attributes
+    ----------
+    token : int
+        Number of its entry; who holds it works on the location.
+    checkpoint : int or None
+        The target that a user has named; None to find the newest from which nothing is written twice.
+    request : dict[str, Any]
+        What was allowed with it, and who does it.
+    """
+
+    token: int
+    checkpoint: int | None
+    request: dict[str, Any]
 
 
 @dataclass
@@ -110,6 +207,19 @@ class Ledger:
         Of batch writes: the streaming query whose batch ids are their versions.
     voided : list[int]
         Micro-batches whose record was voided, until they are recorded anew.
+    retained : int
+        Settled checkpoints that are kept.
+    counts : dict[str, int]
+        Since the beginning: triggered, completed, failed, declined, restored.
+    declined : list[Declined]
+        Since the last decision, one after the other.
+    failures : list[FailureRecord]
+        The last ones.
+    rewinding : Rewind or None
+    replay : int or None
+        A rewind kept a part-committed checkpoint: Spark runs its micro-batches from this one again.
+    request : int or None
+        Entry of a wish to close a checkpoint that no decision has fulfilled yet.
     """
 
     position: int = 0
@@ -120,6 +230,13 @@ class Ledger:
     originals: list[str] = field(default_factory=list)
     origin: str = ""
     voided: list[int] = field(default_factory=list)
+    retained: int = 100
+    counts: dict[str, int] = field(default_factory=dict)
+    declined: list[Declined] = field(default_factory=list)
+    failures: list[FailureRecord] = field(default_factory=list)
+    rewinding: Rewind | None = None
+    replay: int | None = None
+    request: int | None = None
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
@@ -135,6 +252,17 @@ class Ledger:
     def accounted(self) -> int:
         """The last micro-batch that is decided or prepared."""
         return max([self.base, *self.batches])
+
+    @property
+    def decided(self) -> int:
+        """The last micro-batch that is decided, and all before it."""
+        return max([self.base, *(number for number, record in self.batches.items() if record.checkpoint is not None)])
+
+    @property
+    def completed(self) -> CheckpointRecord | None:
+        """The newest checkpoint that is settled."""
+        settled = [checkpoint for checkpoint in self.checkpoints.values() if checkpoint.settled]
+        return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
 
     def identity(self, query: str) -> str:
         """The query's identity in the names of its transactions; that of an adopted copy differs."""
@@ -171,6 +299,10 @@ class Ledger:
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]
         parts += [p for b in self.undecided() for p in b.parts]
         return [p.handles[-1] for p in parts if p.open]
+
+    def copy(self) -> Ledger:
+        """An independent one."""
+        return cast("Ledger", pickle.loads(pickle.dumps(self, -1)))
 
     # -- the fold ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +341,16 @@ class Ledger:
             location=body["location"],
             prefix=body["prefix"],
             identity=dict(body["identity"]),
+            lifetime=body["lifetime"],
+            process=dict(body["process"]),
+            setup=dict(body["setup"]),
         )
+        for token, run in self.runs.items():
+            if token != entry.number:
+                run.setup = {}
+        self.retained = body["retained"]
+        if self.completed is not None:
+            self._count("restored")
         self.location = body["location"]
         self.query = body["queryId"]
         for token in sorted(self.runs)[:-KEPT_RUNS]:
@@ -232,8 +373,10 @@ class Ledger:
             for p in body["parts"]
         ]
         self.voided = [number for number in self.voided if number != body["batch"]]
+        if self.replay is not None and body["batch"] > self.accounted:
+            self.replay = None
         return BatchRecord(
-            body["batch"], body["sources"], body["writers"], entry.number, body["run"], parts, checkpoint
+            body["batch"], body["sources"], body["writers"], entry.number, body["run"], parts, checkpoint, entry.time
         )
 
     def _prepared(self, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -256,17 +399,45 @@ class Ledger:
             batches.append(body["batch"])
         parts = [p for b in batches for p in self.batches[b].parts]
         settled = not any(p.handles for p in parts)
-        rows = sum(p.rows for p in parts)
+        self.checkpoints[entry.number] = CheckpointRecord(
+            id=entry.number,
+            batches=batches,
+            time=entry.time,
+            rows=sum(p.rows for p in parts),
+            barrier=body["barrier"],
+            began=body["began"],
+            bytes=sum(p.bytes for p in parts),
+            handles=sum(bool(p.handles) for p in parts),
+            reason=body["reason"],
+            hooks=dict(body["hooks"]),
+            subsumed=[declined.batch for declined in self.declined if declined.batch != body["batch"]],
+        )
+        self._count("triggered")
+        self.declined = []
+        self.request = None
         if settled:
-            for number in batches:
-                self.batches[number].parts = []
-        self.checkpoints[entry.number] = CheckpointRecord(entry.number, batches, entry.time, rows, settled)
+            self._complete(entry.number, entry.time)
         self._trim()
 
-    def _settled(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.checkpoints[body["checkpoint"]].settled = True
-        for batch in self.checkpoints[body["checkpoint"]].batches:
+    def _complete(self, checkpoint: int, time: int) -> None:
+        found = self.checkpoints[checkpoint]
+        found.settled, found.settled_at = True, time
+        for batch in found.batches:
             self.batches[batch].parts = []
+        self._count("completed")
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def _failed(self, entry: Entry, reason: str, batches: list[int], detail: str = "") -> None:
+        self._count("failed")
+        self.failures = [*self.failures, FailureRecord(entry.number, entry.time, reason, batches, detail)][
+            -KEPT_FAILURES:
+        ]
+
+    def _settled(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.checkpoints[body["checkpoint"]].output = dict(body["output"])
+        self._complete(body["checkpoint"], entry.time)
 
     def _verdict(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for judged in body["parts"]:
@@ -292,10 +463,44 @@ class Ledger:
         for batch in batches:
             del self.batches[batch]
         self.voided += batches
+        self._failed(entry, CheckpointFailureReason.VOID.name, batches)
 
     def _end_run(self, entry: Entry, body: Mapping[str, Any]) -> None:
         if body["run"] in self.runs:
             self.runs[body["run"]].ended = entry.kind
+        if entry.kind == EntryKind.ABORTED:
+            self._count("triggered")
+            self._failed(entry, CheckpointFailureReason.ABORTED.name, [body["batch"]])
+
+    def _declined(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self._count("triggered")
+        self._count("declined")
+        self.declined.append(Declined(body["batch"], entry.time, body["reason"], body["detail"]))
+        failure = FailureRecord(entry.number, entry.time, body["reason"], [body["batch"]], body["detail"])
+        self.failures = [*self.failures, failure][-KEPT_FAILURES:]
+
+    def _restored(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.runs[body["run"]].restored = body["checkpoint"] or 0
+
+    def _requested(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.request = entry.number
+
+    def _rewind_begun(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        for run in self.runs.values():
+            run.ended = run.ended or entry.kind
+        request = {key: value for key, value in body.items() if key != "checkpoint"}
+        self.rewinding = Rewind(entry.number, body["checkpoint"], request)
+
+    def _rewind_done(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        """Entries about later micro-batches are void, but for those of a part-committed checkpoint that it keeps."""
+        last, kept = body["batch"], body["keep"]
+        self.rewinding = None
+        self.batches = {n: b for n, b in self.batches.items() if n <= last or (kept and b.checkpoint == kept)}
+        self.checkpoints = {k: c for k, c in self.checkpoints.items() if max(c.batches) <= last or k == kept}
+        self.voided = [number for number in self.voided if number <= last]
+        self.declined = []
+        self.base = min(self.base, last)
+        self.replay = last + 1 if kept else None
 
     def _adopt(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
@@ -316,12 +521,12 @@ class Ledger:
         keep = max(self.batches) - KEPT_BATCHES
         for number in [n for n, b in self.batches.items() if n <= keep]:
             record = self.batches[number]
-            if record.checkpoint is not None and self.checkpoints[record.checkpoint].settled:
+            checkpoint = self.checkpoints.get(record.checkpoint or 0)
+            if record.checkpoint is not None and (checkpoint is None or checkpoint.settled):
                 self.base = max(self.base, number)
                 del self.batches[number]
-        for number in [k for k, c in sorted(self.checkpoints.items()) if c.settled][:-KEPT_CHECKPOINTS]:
-            if not any(b in self.batches for b in self.checkpoints[number].batches):
-                del self.checkpoints[number]
+        for number in [k for k, c in sorted(self.checkpoints.items()) if c.settled][: -self.retained]:
+            del self.checkpoints[number]
 
     # -- snapshots --------------------------------------------------------------------------------------------------
 
@@ -341,6 +546,13 @@ class Ledger:
             originals=list(value["originals"]),
             origin=value["origin"],
             voided=list(value["voided"]),
+            retained=value["retained"],
+            counts=dict(value["counts"]),
+            declined=[Declined(**v) for v in value["declined"]],
+            failures=[FailureRecord(**v) for v in value["failures"]],
+            rewinding=Rewind(**value["rewinding"]) if value["rewinding"] else None,
+            replay=value["replay"],
+            request=value["request"],
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={
                 int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})
@@ -363,4 +575,9 @@ _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
     EntryKind.FENCED: Ledger._end_run,
     EntryKind.RESOLVE: Ledger._resolve,
     EntryKind.ADOPT: Ledger._adopt,
+    EntryKind.DECLINED: Ledger._declined,
+    EntryKind.RESTORED: Ledger._restored,
+    EntryKind.REQUEST: Ledger._requested,
+    EntryKind.REWIND_BEGUN: Ledger._rewind_begun,
+    EntryKind.REWIND_DONE: Ledger._rewind_done,
 }

@@ -1,12 +1,15 @@
-"""Versioned serialisation of journal entries and snapshots: whole or absent, checked, refused when newer."""
+"""Versioned serialisation of journal entries and snapshots: whole or absent, checked, refused when newer.
+
+Format 2 is written; 1 is read (`_UPGRADES` makes of its bodies those of 2). Golden files of each are in ``tests/golden``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from transactional.errors import JournalError
 
@@ -18,7 +21,7 @@ DAMAGED = (
     "have compared with its output."
 )
 
-FORMAT = 1
+FORMAT: Final = 2
 
 
 class EntryKind:
@@ -36,10 +39,16 @@ class EntryKind:
     FENCED = "fenced"
     RESOLVE = "resolve"
     ADOPT = "adopt"
+    DECLINED = "declined"
+    RESTORED = "restored"
+    REQUEST = "request"
+    REWIND_BEGUN = "rewind begun"
+    REWIND_DONE = "rewind done"
     SNAPSHOT = "snapshot"
 
     ALL = frozenset(
         {RUN, MARK, PREPARED, DECIDED, SETTLED, VERDICT, REPAIR, VOID, ABORTED, FENCED, RESOLVE, ADOPT, SNAPSHOT}
+        | {DECLINED, RESTORED, REQUEST, REWIND_BEGUN, REWIND_DONE}
     )
 
 
@@ -101,11 +110,11 @@ def decode(data: bytes, source: str) -> Entry:
         raise JournalError(
             "JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {error}. {DAMAGED}", file=source
         ) from error
-    if version != FORMAT:
+    if version != FORMAT and version not in _UPGRADES:
         raise JournalError(
             "JOURNAL_FORMAT_UNKNOWN",
-            f"{source} has journal format {version}; this version reads format {FORMAT}: use the version that wrote it, "
-            "or a newer one",
+            f"{source} has journal format {version}; this version reads formats 1 to {FORMAT}: use the version that wrote "
+            "it, or a newer one",
             file=source,
             format=version,
         )
@@ -119,8 +128,39 @@ def decode(data: bytes, source: str) -> Entry:
             file=source,
             kind=value["kind"],
         )
-    return Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
+    entry = Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
+    return entry if version == FORMAT else _UPGRADES[version](entry)
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def _from_1(entry: Entry) -> Entry:
+    """Format 1 knew neither a run's setup, nor the figures and hook states of a checkpoint, nor rewinds."""
+    body = dict(entry.body)
+    if entry.kind == EntryKind.RUN:
+        body = {"lifetime": None, "process": {}, "setup": {}, "retained": 100, **body}
+    elif entry.kind in (EntryKind.PREPARED, EntryKind.DECIDED):
+        body = {"barrier": None, "began": entry.time, "reason": "", "hooks": {}, **body}
+    elif entry.kind == EntryKind.SETTLED:
+        body = {"output": {}, **body}
+    elif entry.kind == EntryKind.SNAPSHOT:
+        figures = {"bytes": 0, "handles": 0, "reason": "", "barrier": None, "hooks": {}, "output": {}, "subsumed": []}
+        body["checkpoints"] = {
+            number: {**figures, "began": value["time"], "settled_at": None, **value}
+            for number, value in body["checkpoints"].items()
+        }
+        body["runs"] = {
+            number: {"lifetime": None, "process": {}, "setup": {}, "restored": None, **value}
+            for number, value in body["runs"].items()
+        }
+        body["batches"] = {number: {"time": entry.time, **value} for number, value in body["batches"].items()}
+        body = {"retained": 100, "counts": {}, "declined": [], "failures": [], "rewinding": None, "replay": None} | {
+            "request": None,
+            **body,
+        }
+    return Entry(entry.number, entry.kind, entry.nonce, entry.time, body)
+
+
+_UPGRADES: Final[Mapping[int, Callable[[Entry], Entry]]] = {1: _from_1}

@@ -8,7 +8,17 @@ from typing import Any
 from transactional.errors import FencedError, ProtocolError
 from transactional.ledger import Ledger, RunRecord
 
-__all__ = ["Judge", "may_abort", "may_record", "may_settle", "may_void", "must_own", "newest_run", "superseded"]
+__all__ = [
+    "Judge",
+    "may_abort",
+    "may_record",
+    "may_settle",
+    "may_void",
+    "must_own",
+    "newest_run",
+    "rewinding",
+    "superseded",
+]
 
 Judge = Callable[[Ledger], None]
 """Raises where the ledger forbids the entry."""
@@ -39,10 +49,25 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
     )
 
 
+def rewinding(ledger: Ledger) -> FencedError:
+    """The error of a query that runs, or starts, while it is rewound."""
+    token = ledger.rewinding.token if ledger.rewinding else 0
+    return FencedError(
+        "REWIND_NOT_DONE",
+        f"a rewind of this query was begun (journal entry {token}) and is not done, and Spark may have read its logs in "
+        "between: this query stops and touches nothing. `barrier rewind LOCATION --resume` finishes it; then start it again",
+        rewind=token,
+    )
+
+
 def must_own(token: int) -> Judge:
-    """The run is the newest and not ended."""
+    """The run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
 
     def judge(ledger: Ledger) -> None:
+        if ledger.rewinding is not None:
+            if ledger.rewinding.token != token:
+                raise rewinding(ledger)
+            return
         newest = newest_run(ledger)
         if newest.token != token:
             raise superseded(token, ledger)
@@ -65,7 +90,7 @@ def may_abort(token: int, batch: int) -> Judge:
 
 
 def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
-    """C6: the run is the newest, everything before the micro-batch is accounted for, and nothing waits to be settled.
+    """C7: the run is the newest, everything before the micro-batch is accounted for, and nothing waits to be settled.
 
     A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
     it can void what this micro-batch follows, or decide what it was to follow.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from transactional.barrier import sources_digest
+from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import (
     AmbiguousOutcomeError,
     LocationError,
@@ -24,6 +24,7 @@ __all__ = [
     "check_account",
     "check_place",
     "check_prefix",
+    "check_schedule",
     "check_sources",
     "judge_checkpoint",
     "judge_prepared",
@@ -33,10 +34,16 @@ __all__ = [
 
 WAY_OUT_ADOPT = (
     "If the location was moved or Spark's logs were changed on purpose, stop every query on it and run "
-    "`python -m connector.cli adopt LOCATION --claim` (this place goes on as the query) or `--no-claim` (a copy, with "
+    "`barrier adopt LOCATION --claim` (this place goes on as the query) or `--no-claim` (a copy, with "
     "an identity of its own)."
 )
-WAY_OUT_RESOLVE = "`python -m connector.cli resolve LOCATION` lists what can be accepted, and with what consequence."
+WAY_OUT_RESOLVE = "`barrier resolve LOCATION` lists what can be accepted, and with what consequence."
+
+
+WAY_OUT_REWIND = (
+    "Stop the query and run `barrier rewind LOCATION`: it goes back to where nothing is written twice, and the query that "
+    "is started then writes the lost rows again."
+)
 
 
 @dataclass(frozen=True)
@@ -154,8 +161,9 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
     if view.committed > view.batch - 1:
         raise LocationError(
             "SPARK_LOGS_INCONSISTENT",
-            f"commits/{view.committed} exists beside the newest offsets/{view.batch}: files of offsets/ were deleted. Restore "
-            "them from a backup; without one, start the query on a new checkpoint location",
+            f"commits/{view.committed} exists beside the newest offsets/{view.batch}: another driver runs this query right now "
+            "(then stop one of the two), or files of offsets/ were deleted. Restore them from a backup; without one, start the "
+            "query on a new checkpoint location",
             committed=view.committed,
             batch=view.batch,
         )
@@ -166,19 +174,20 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
     if view.batch > last + 1 and last + 1 in ledger.voided:
         raise RewindRequiredError(
             "PREPARED_LOST",
-            f"the prepared transactions of micro-batch {last + 1} were lost, and Spark has moved past it to {view.batch}: "
-            "only going back to an earlier checkpoint writes it again",
+            f"the prepared transactions of micro-batch {last + 1} were lost, and Spark has moved past it to {view.batch}. "
+            f"{WAY_OUT_REWIND}",
             batches=sorted(ledger.voided),
         )
     if not ledger.position and view.batch > 0:
         raise LocationError(
             "NO_JOURNAL",
             f"Spark is at micro-batch {view.batch}, and there is no journal at {view.location}: the query had another sink "
-            "so far, or barrier/ was deleted. Run `python -m connector.cli adopt LOCATION --claim`: it says what that means "
+            "so far, or barrier/ was deleted. Run `barrier adopt LOCATION --claim`: it says what that means "
             "for the rows, and lets this sink go on from here",
             batch=view.batch,
         )
-    if not last <= view.batch <= last + 1:
+    first = last if ledger.replay is None else ledger.replay
+    if not first <= view.batch <= last + 1:
         raise LocationError(
             "BATCHES_NOT_ACCOUNTED",
             f"Spark is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}: part of the "
@@ -216,6 +225,56 @@ def other_sources(batch: int, wanted: str) -> LocationError:
     )
 
 
+def check_schedule(view: SparkView, targets: Collection[str], lifetime: float | None) -> None:
+    """The source's ``barrierInterval`` and ``minPauseBetweenCheckpoints`` fit this query.
+
+    Parameters
+    ----------
+    targets : Collection[str]
+        Ids of the topics that the sink writes to.
+    lifetime : float or None
+        Seconds that a prepared transaction lives at the sink's store.
+
+    Raises
+    ------
+    OptionError
+    """
+    offsets = [offset_of_line(line) for line in view.lines]
+    ours = [offset for offset in offsets if offset is not None]
+    longest = max((max(each.get("interval", 0), each.get("minPause", 0)) for each in ours), default=0)
+    if not longest:
+        return
+    if len(ours) < len(offsets):
+        raise OptionError(
+            "INTERVAL_WITH_ANOTHER_SOURCE",
+            "barrierInterval (or minPauseBetweenCheckpoints) is set, and one of the query's sources is not barrier-kafka: it "
+            "carries no barriers, so that every micro-batch closes a checkpoint. Read it with barrier-kafka, or leave the "
+            "option out",
+            option="barrierInterval",
+        )
+    if lifetime is not None and longest > lifetime * 500:
+        raise OptionError(
+            "INTERVAL_OVER_TIMEOUT",
+            f"barrierInterval or minPauseBetweenCheckpoints is {longest} ms, and a prepared transaction lives {lifetime:g} s: "
+            f"it has to be decided in half of that, {lifetime / 2:g} s. Shorten the one, or raise the sink's transaction "
+            "timeout (kafka.transaction.timeout.ms)",
+            option="barrierInterval",
+            interval=longest,
+            lifetime=lifetime,
+        )
+    topics = {identity: topic for each in ours for topic, identity in each.get("ids", {}).items()}
+    own = sorted(topics[identity] for identity in targets if identity in topics)
+    if own:
+        raise OptionError(
+            "READS_ITS_OUTPUT",
+            f"barrierInterval (or minPauseBetweenCheckpoints) is set, and the query reads {', '.join(own)}, which it writes "
+            "to: its own open transactions would hold it back. Leave the option out, so that every micro-batch is committed "
+            "before the next is read",
+            option="barrierInterval",
+            topics=own,
+        )
+
+
 class Judgement(enum.Enum):
     """What to do with a decided checkpoint's handles."""
 
@@ -234,7 +293,7 @@ def judge_checkpoint(
     states : Sequence[tuple[PartRecord, HandleState]]
         Of every open part.
     batch : int
-        The micro-batch that Spark is about to run; only its parts can be written again.
+        The micro-batch that Spark is about to run; what lies behind it is not written again.
 
     Raises
     ------
@@ -264,13 +323,14 @@ def judge_checkpoint(
     committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
     committed = committed or any("committed" in part.verdicts for part in parts)
     # Spark has moved past the others: where nothing of them is lost they need no void
-    repairable = committed or {part.batch for part in lost} == {batch} != set(checkpoint.batches)
+    behind = min(checkpoint.batches) < batch
+    repairable = committed or (behind and min(part.batch for part in lost) >= batch)
     rewritten = {part.batch for part in lost} if repairable else set(checkpoint.batches)
-    if rewritten != {batch}:
+    if min(rewritten) < batch:
         raise RewindRequiredError(
             "LOST_BEHIND",
-            f"transactions of micro-batches {sorted(rewritten)} (checkpoint {checkpoint.id}) were lost, and Spark is at "
-            f"micro-batch {batch}: only going back to an earlier checkpoint writes them again",
+            f"transactions of micro-batches {sorted({part.batch for part in lost})} (checkpoint {checkpoint.id}) were lost, "
+            f"and Spark is at micro-batch {batch}: micro-batches {sorted(rewritten)} have to run again. {WAY_OUT_REWIND}",
             batches=sorted(rewritten),
             checkpoint=checkpoint.id,
         )
@@ -290,8 +350,8 @@ def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: Spa
     if record.batch <= view.committed:
         raise RewindRequiredError(
             "PREPARED_LOST",
-            f"prepared transactions of micro-batch {record.batch} are gone or too old, and Spark has moved past it: "
-            "only going back to an earlier checkpoint writes it again",
+            f"prepared transactions of micro-batch {record.batch} are gone or too old, and Spark has moved past it. Nothing "
+            f"of it was committed. {WAY_OUT_REWIND}",
             batches=[record.batch],
         )
     return False

@@ -1,6 +1,6 @@
 """What becomes of a decision: its handles are committed, or judged and written again, until it is settled or void.
 
-A plain object without threads. Steps P5, C2, C7 and C8 of `transactional.coordinator` are here.
+A plain object without threads. Steps P5, C2, C8 and C9 of `transactional.coordinator` are here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, CompletedCheckpoint
-from transactional.errors import ReplayMismatchError, RetriableError, TransactionLostError
+from transactional.errors import ReplayMismatchError, RetriableError, RewindRequiredError, TransactionLostError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.metadata import EntryKind
 from transactional.ownership import may_settle
-from transactional.recovery import WAY_OUT_RESOLVE, Judgement, judge_checkpoint
+from transactional.recovery import WAY_OUT_RESOLVE, WAY_OUT_REWIND, Judgement, judge_checkpoint
 from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
 
 __all__ = ["Settlement", "mismatch"]
@@ -36,7 +36,7 @@ class Settlement:
     sink : TwoPhaseCommitSink
     queryId, prefix : str
     batch : int
-        The micro-batch that Spark is about to run, or runs.
+        The micro-batch that Spark is about to run, or runs; -1 for a rewind, which can go back to any.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Settlement:
             living = [part for part, state in states if state.outcome is Outcome.PREPARED]
             if judgement is Judgement.COMMIT:
                 if self.commit(checkpoint, living, recovering=True):
-                    self._journal.append(EntryKind.SETTLED, {"checkpoint": identifier, "run": token}, judge)
+                    self.finish(checkpoint, token)
                     return
                 continue
             verdicts = [
@@ -107,7 +107,7 @@ class Settlement:
         }
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
-        """C7: commit the parts' handles; False where some were found lost, so that they have to be judged."""
+        """C8: commit the parts' handles; False where some were found lost, so that they have to be judged."""
         completed = self._completed(checkpoint)
         handles = [part.handles[-1] for part in parts]
         try:
@@ -121,13 +121,41 @@ class Settlement:
         faults.reach("commit.done")
         return True
 
+    def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
+        """C9: all handles are committed."""
+        handles = [part.handles[-1] for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
+        output = dict(self._sink.output(handles, self._completed(checkpoint)))
+        body = {"checkpoint": checkpoint.id, "run": token, "output": output}
+        self._journal.append(EntryKind.SETTLED, body, may_settle(token, checkpoint.id))
+
     def _completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
         identity = self._journal.ledger.identity(self._query_id)
         return CompletedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time, identity, self._prefix)
 
-    def look(self, batch: int, handles: Sequence[Mapping[str, Any]]) -> None:
-        """C5: every handle is alive, ours, and has time left. One question to the store for all."""
-        for handle, state in zip(handles, self._sink.inspect(list(handles)) if handles else [], strict=True):
+    def look(self, batch: int, handles: Sequence[Mapping[str, Any]], behind: Sequence[int] = ()) -> list[HandleState]:
+        """C5: every handle is alive, ours, and has time left. One question to the store for all.
+
+        Parameters
+        ----------
+        batch : int
+        handles : Sequence[Mapping[str, Any]]
+        behind : Sequence[int]
+            Of the first so many handles, the micro-batches: Spark has moved past them.
+
+        Raises
+        ------
+        RetriableError, RewindRequiredError
+        """
+        states = list(self._sink.inspect(list(handles))) if handles else []
+        for place, (handle, state) in enumerate(zip(handles, states, strict=True)):
+            if not state.ready and place < len(behind):
+                raise RewindRequiredError(
+                    "PREPARED_LOST",
+                    f"no checkpoint is decided at micro-batch {batch}: of micro-batch {behind[place]}, which Spark has moved "
+                    f"past, {why_not(state)} ({state.evidence}). Nothing of it was committed. {WAY_OUT_REWIND}",
+                    batches=[behind[place]],
+                    handle=json.dumps(handle, sort_keys=True, default=str),
+                )
             if not state.ready:
                 raise RetriableError(
                     "HANDLE_NOT_ALIVE",
@@ -137,6 +165,7 @@ class Settlement:
                     seconds_left=state.seconds_left,
                     margin=state.margin,
                 )
+        return states
 
     def repair(
         self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement], token: int

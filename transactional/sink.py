@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -241,6 +243,40 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
             Another query uses the prefix.
         """
         return {}
+
+    def lifetime(self) -> float | None:
+        """Seconds that the store keeps a prepared transaction. *Driver, once per run.* Default: None, for ever.
+
+        A checkpoint is closed before its oldest transaction has lived half of it.
+        """
+        return None
+
+    def targets(self, handles: Sequence[HandleT]) -> Collection[str]:
+        """Ids of the Kafka topics that the handles' rows are in, where they are in any. *Driver.* Default: none."""
+        return ()
+
+    def output(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> Mapping[str, Any]:
+        """Where a committed checkpoint's rows are: small JSON for people, and for `restoreOutput`. *Driver.*
+
+        A version of a table, say, or for each partition of a topic an offset before which all of them are. Default: nothing.
+        """
+        return {}
+
+    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
+        """Take the store back to what `output` said after an earlier checkpoint. *Driver; repeated after a crash.*
+
+        Parameters
+        ----------
+        output : Mapping[str, Any]
+        rewind : int
+            Tells this rewind from others: what was done for it is not done again.
+
+        Raises
+        ------
+        StoreError
+            It can't, or others have written since. Default: always.
+        """
+        raise StoreError("NOT_RESTORABLE", f"{self.name()} can't take back what it has committed.")
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> None:

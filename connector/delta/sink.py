@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -31,6 +31,7 @@ from connector.delta.delta_log import MARK, Past, read_past
 from connector.delta.format import NAME
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
+from connector.delta.versions import restore_version, version_of
 from connector.delta.write_options import parse_write_options
 from transactional import faults
 from transactional.clock import Deadline, SystemClock
@@ -167,6 +168,24 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             table = self._merge(table)
         fit_columns(self.schema, arrow_schema(table))
         return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
+
+    def output(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+        """The version that a checkpoint made."""
+        if not handles:
+            return {}
+        app, since = handles[0]["app"], min(handle["version"] for handle in handles)
+        version = version_of(self._folder, self._folder.open(), since, app, checkpoint.id)
+        return {} if version is None else {"table": self._folder.uri, "version": version, "app": app}
+
+    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
+        """Take the table back to the version that a checkpoint made."""
+        if "version" not in output:
+            raise StoreError(
+                "NOT_RESTORABLE",
+                f"2pc-delta: the journal does not say which version of {self._folder.uri} that checkpoint made (no rows, "
+                "or the log was cleaned up): take the table back by hand, and rewind without --restore-tables",
+            )
+        restore_version(self._folder, output["version"], output["app"], rewind)
 
     def commit(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> None:
         """Add the files of all to the table, in one commit."""

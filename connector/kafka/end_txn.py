@@ -369,7 +369,7 @@ class TransactionEnder:
                 "OUTCOME_UNKNOWN",
                 f"Nobody can tell whether {handle['transactionalId']} (producer {handle['producerId']}, epoch "
                 f"{handle['producerEpoch']}) and {len(unknown) - 1} more were committed: {state.evidence}. Look at the "
-                "topic, then say so: python -m connector.cli resolve.",
+                "topic, then say so: `barrier resolve LOCATION`.",
                 handles=[dict(handle) for handle, _ in unknown],
                 evidence=state.evidence,
             )

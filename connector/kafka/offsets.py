@@ -6,7 +6,7 @@ Spark compares offsets as JSON *text*, so keys are always in the same order: alp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from transactional.barrier import CheckpointBarrier
@@ -73,6 +73,13 @@ class SourceOffset:
         Milliseconds between barriers; 0 is a barrier after every micro-batch with rows.
     ids : Mapping[str, str]
         The topics' ids: a topic that was deleted and created again has another one, and other rows at these offsets.
+    barrier_empty : bool
+        Whether no row stood between `barrier` and the one before it.
+    min_pause : int
+        Milliseconds from the end of a checkpoint to the next barrier.
+    planned : tuple[SourceOffset, ...]
+        The ends of the micro-batches that follow, put here by a rewind: they had been picked once, and parts of them
+        are committed. None of them has planned ends itself. A micro-batch's digest leaves them out.
     """
 
     topics: Positions
@@ -81,14 +88,30 @@ class SourceOffset:
     barrier_rows: bool = False
     interval: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
+    barrier_empty: bool = False
+    min_pause: int = 0
+    planned: tuple[SourceOffset, ...] = ()
+
+    def next_planned(self) -> SourceOffset:
+        """The first of the planned ends, which carries the others."""
+        first, *others = self.planned
+        return replace(first, planned=tuple(others))
+
+    def same_end(self, other: SourceOffset) -> bool:
+        """Whether no micro-batch lies between the two, whatever is planned behind them."""
+        return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:
         """The dict that Spark makes the text of; equal offsets give equal texts."""
+        planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
         return {
             "barrier": self.barrier.to_json() if self.barrier else None,
+            "barrierEmpty": self.barrier_empty,
             "barrierRows": self.barrier_rows,
             "ids": dict(sorted(self.ids.items())),
             "interval": self.interval,
+            "minPause": self.min_pause,
+            **planned,
             "source": SOURCE_NAME,
             "start": positions_to_json(self.start),
             "topics": positions_to_json(self.topics),
@@ -97,12 +120,13 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, value: Any) -> SourceOffset:
-        """Inverse of `to_json`.
+        """Inverse of `to_json`; what an older release did not write has its default.
 
         Raises
         ------
         LocationError
-            ``NOT_OUR_OFFSET`` or ``UNKNOWN_OFFSET_VERSION``: the checkpoint is another source's, or a newer release's.
+            ``NOT_OUR_OFFSET`` or ``UNKNOWN_OFFSET_VERSION``: the checkpoint is another source's, or a newer release's;
+            ``PLANNED_ENDS_NESTED``: a planned end that has planned ends itself.
         """
         if not isinstance(value, Mapping) or value.get("source") != SOURCE_NAME:
             found = value.get("source") if isinstance(value, Mapping) else type(value).__name__
@@ -121,6 +145,13 @@ class SourceOffset:
                 known=VERSION,
             )
         barrier = value.get("barrier")
+        planned = tuple(cls.from_json(end) for end in value.get("planned", ()))
+        if any(end.planned for end in planned):
+            raise LocationError(
+                "PLANNED_ENDS_NESTED",
+                f"The checkpoint's offset of {SOURCE_NAME} has planned ends that have planned ends themselves: a rewind "
+                "writes one list. The file was edited: restore it, or start on a new location.",
+            )
         return cls(
             topics=positions_from_json(value["topics"]),
             start=positions_from_json(value["start"]),
@@ -128,4 +159,7 @@ class SourceOffset:
             barrier_rows=bool(value["barrierRows"]),
             interval=int(value["interval"]),
             ids=dict(value["ids"]),
+            barrier_empty=bool(value.get("barrierEmpty", False)),
+            min_pause=int(value.get("minPause", 0)),
+            planned=planned,
         )

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from connector.kafka.offsets import Partition
 from connector.options import REQUIRED, Option, OptionTable, as_bool, as_json, as_positive_int
 
-__all__ = ["EARLIEST", "LATEST", "READ_DEFAULTS", "READ_OPTIONS", "StartingOffsets", "as_starting_offsets", "as_topics"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "READ_DEFAULTS",
+    "READ_OPTIONS",
+    "StartingOffsets",
+    "as_duration_ms",
+    "as_starting_offsets",
+    "as_topics",
+]
 
 EARLIEST = -2
 """In startingOffsets' JSON: the first row that is still there."""
@@ -22,6 +32,24 @@ READ_DEFAULTS: Mapping[str, str] = {"isolation.level": "read_committed"}
 """Client settings that users may override, but should know."""
 
 _OFFSETS_FORM = '"earliest", "latest", or JSON {"topic": {"0": 23, "1": -2}} with -2 for earliest and -1 for latest'
+
+_MILLISECONDS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_DURATION: Final = re.compile(r"([0-9]{1,12})\s*([a-z]*)")
+_DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min, h or d ("500ms", "30s", "5 min")'
+
+
+def as_duration_ms(text: str) -> int:
+    """Milliseconds from 0; text without a unit is milliseconds already."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _MILLISECONDS:
+        raise ValueError(_DURATION_FORM)
+    return int(found[1]) * _MILLISECONDS[found[2]]
 
 
 def as_topics(text: str) -> tuple[str, ...]:
@@ -83,6 +111,21 @@ READ_OPTIONS = OptionTable(
             False,
             as_bool,
             "true adds the column headers: array<struct<key: string, value: binary>>.",
+        ),
+        Option(
+            "barrierInterval",
+            0,
+            as_duration_ms,
+            "At least so long from one checkpoint barrier to the next: milliseconds, or text such as 30s or 5 min. What "
+            "is written becomes visible with its checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
+        ),
+        Option(
+            "minPauseBetweenCheckpoints",
+            0,
+            as_duration_ms,
+            "At least so long from the end of one checkpoint to the next barrier, also where barrierInterval is over: "
+            "milliseconds, or text such as 30s or 5 min. A restart counts it anew. The last barrier of availableNow does "
+            "not wait for it.",
         ),
     ),
 )

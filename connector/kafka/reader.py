@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,15 +20,16 @@ from connector.kafka.read_options import StartingOffsets
 from connector.kafka.rows import to_record_batch
 from connector.kafka.subscription import Subscription, TopicReader
 from transactional import faults
-from transactional.barrier import BarrierKind, CheckpointBarrier
+from transactional.barrier import CheckpointBarrier
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError, StoreError
+from transactional.schedule import Schedule
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["BarrierKafkaStreamReader", "KafkaInputPartition"]
+__all__ = ["BarrierKafkaStreamReader", "KafkaInputPartition", "next_offset"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +43,11 @@ class KafkaInputPartition(InputPartition):
 
 
 class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics in micro-batches, and puts a checkpoint barrier behind each that has rows.
+    """Reads topics in micro-batches, and puts checkpoint barriers between them as the schedule says.
 
     One object lives in the driver's source process for the whole query; copies of it go to the executors, where only
-    `read` is called. It keeps no memory that matters but availableNow's target: what it answers follows from its
-    arguments, the clock and the brokers.
+    `read` is called. It keeps no memory that matters but availableNow's target, and when it was first asked with the
+    last barrier behind it: what it answers follows from these, its arguments, the clock and the brokers.
 
     Parameters
     ----------
@@ -55,6 +57,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     max_offsets : int or None
         ``maxOffsetsPerTrigger``.
     include_headers : bool
+    schedule : Schedule, optional
+        A barrier behind every micro-batch with rows by default.
     clock : Clock, optional
     """
 
@@ -65,6 +69,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         starting: StartingOffsets,
         max_offsets: int | None,
         include_headers: bool,
+        schedule: Schedule | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -72,7 +77,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._starting = starting
         self._max_offsets = max_offsets
         self._include_headers = include_headers
+        self._schedule = schedule or Schedule()
         self._clock = clock or SystemClock()
+        self._completed: tuple[CheckpointBarrier, int] | None = None
         self._target: Positions | None = None
         self._seen: Positions | None = None
         self._ids: Mapping[str, str] = {}
@@ -93,7 +100,13 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         partitions = topics.partitions(self._subscription)
         self._subscription.check_starting_offsets(self._starting, partitions)
         begin = topics.resolve(self._starting, partitions)
-        return SourceOffset(topics=begin, start=begin, ids=topics.ids).to_json()
+        return SourceOffset(
+            topics=begin,
+            start=begin,
+            interval=self._schedule.interval_ms,
+            ids=topics.ids,
+            min_pause=self._schedule.min_pause_ms,
+        ).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that Spark hands to `latestOffset`. *Driver, once per micro-batch*."""
@@ -105,7 +118,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._target = topics.latest(topics.partitions(self._subscription))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Pick a micro-batch's end, and put a barrier there. *Driver, once per trigger*.
+        """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
+
+        Ends that a rewind has planned come first, as they are: no limit and no schedule changes them.
 
         Parameters
         ----------
@@ -117,7 +132,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         Returns
         -------
         dict
-            An end offset; `start` itself where nothing is new.
+            An end offset; `start` itself where nothing is new and no barrier is due.
 
         Raises
         ------
@@ -126,23 +141,29 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
-        available = self._available(before)
-        # Partitions that came while the query ran are read from their first row.
-        begin = {partition: before.topics.get(partition, 0) for partition in available}
-        ranges = ranges_between(begin, available)
-        backlog = {wanted.partition: len(wanted) for wanted in ranges}
-        if isinstance(limit, ReadMaxRows):
-            turn = before.barrier.number if before.barrier else 0
-            backlog = share_out(backlog, limit.max_rows, turn)
-        if not any(backlog.values()):
+        now = int(self._clock.now() * 1000)
+        # Spark asks when the micro-batch before is committed, so the checkpoint of its barrier is completed.
+        if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
+            self._completed = (before.barrier, now)
+        end: SourceOffset | None
+        if before.planned:
+            end = before.next_planned()
+            self._known_partitions(before)
+            _check_ids(end.ids, self._ids)
+        else:
+            available = self._available(before)
+            end = next_offset(
+                replace(before, ids=self._ids),
+                available,
+                limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+                self._schedule,
+                now,
+                completed=self._completed[1] if self._completed else None,
+                ends=self._target is not None,
+            )
+        if end is None:
             return start
-        barrier = CheckpointBarrier(
-            number=before.barrier.number + 1 if before.barrier else 1,
-            kind=BarrierKind.CHECKPOINT,
-            timestamp=int(self._clock.now() * 1000),
-        )
-        end = {partition: offset + backlog.get(partition, 0) for partition, offset in begin.items()}
-        self._end = SourceOffset(topics=end, start=begin, barrier=barrier, ids=self._ids).to_json()
+        self._end = end.to_json()
         return self._end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -162,9 +183,9 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         StoreError
             ``TOPIC_RECREATED``.
         """
-        if start == end:
-            return []
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
+        if before.same_end(after):  # a planned no-data micro-batch repeats the end before it, and its start
+            return []
         if end != self._end:  # a replay: the topics may have changed since these offsets were picked
             topics = self._topics()
             topics.partitions(self._subscription)
@@ -219,6 +240,21 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _available(self, before: SourceOffset) -> Positions:
         """Where reading could end now; under availableNow not behind its target."""
+        topics, partitions = self._known_partitions(before)
+        latest = topics.latest(partitions)
+        self._seen = latest
+        if self._target is None:
+            return latest
+        target = self._target
+        # A partition that came after the target is the next run's; one that is past its target already stays there.
+        return {
+            partition: min(offset, max(target.get(partition, 0), before.topics.get(partition, 0)))
+            for partition, offset in latest.items()
+            if partition in target or partition in before.topics
+        }
+
+    def _known_partitions(self, before: SourceOffset) -> tuple[TopicReader, list[Partition]]:
+        """The partitions that exist now; an error where the topics are not those that were read before."""
         topics = self._topics()
         partitions = topics.partitions(self._subscription)
         _check_ids(before.ids, topics.ids)
@@ -232,22 +268,85 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 "Start the query on a new checkpoint location once it is clear what was lost.",
                 partitions=[str(partition) for partition in gone],
             )
-        latest = topics.latest(partitions)
-        self._seen = latest
-        if self._target is None:
-            return latest
-        target = self._target
-        # A partition that came after the target is the next run's; one that is past its target already stays there.
-        return {
-            partition: min(offset, max(target.get(partition, 0), before.topics.get(partition, 0)))
-            for partition, offset in latest.items()
-            if partition in target or partition in before.topics
-        }
+        return topics, partitions
 
     def _topics(self) -> TopicReader:
         if self._admin is None:
             self._admin = check_brokers(self._config)
         return TopicReader(self._admin, self._config)
+
+
+def next_offset(
+    before: SourceOffset,
+    available: Positions,
+    limit: int | None,
+    schedule: Schedule,
+    now: int,
+    *,
+    completed: int | None = None,
+    ends: bool = False,
+) -> SourceOffset | None:
+    """The end of the next micro-batch, or None where there is none. Pure.
+
+    Parameters
+    ----------
+    before : SourceOffset
+        The end of the micro-batch before.
+    available : Positions
+        Where reading could end.
+    limit : int or None
+        At most so many offsets.
+    schedule : Schedule
+    now : int
+        Milliseconds since the epoch.
+    completed : int, optional
+        When the checkpoint of the last barrier was first seen completed.
+    ends : bool
+        Whether the query ends where all of `available` is read.
+
+    Raises
+    ------
+    StoreError
+        ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
+    """
+    # Partitions that came while the query ran are read from their first row.
+    begin = {partition: before.topics.get(partition, 0) for partition in available}
+    shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available)}
+    if limit is not None:
+        # Where not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.
+        shares = share_out(shares, limit, turn=sum(begin.values()) // limit)
+    end = {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}
+    rows_now = end != begin
+    last = before.barrier
+    kind = schedule.due(
+        last,
+        now,
+        rows_now=rows_now,
+        rows_since=before.barrier_rows,
+        last_empty=before.barrier_empty,
+        completed=completed,
+        at_target=ends and end == available,
+    )
+    if kind is None and not rows_now:
+        return None
+    picked = SourceOffset(
+        topics=end,
+        start=begin,
+        barrier=last,
+        barrier_rows=True,
+        interval=schedule.interval_ms,
+        ids=before.ids,
+        barrier_empty=before.barrier_empty,
+        min_pause=schedule.min_pause_ms,
+    )
+    if kind is None:
+        return picked
+    return replace(
+        picked,
+        barrier=CheckpointBarrier(last.number + 1 if last else 1, kind, now),
+        barrier_rows=False,
+        barrier_empty=not (rows_now or before.barrier_rows),
+    )
 
 
 def _check_ids(before: Mapping[str, str], now: Mapping[str, str]) -> None:

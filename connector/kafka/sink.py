@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +50,9 @@ ABANDONED_AT_MOST: Final = 8
 
 DEFAULT_MESSAGE_SECONDS: Final = 300.0
 """At-least-once has no transaction whose timeout would bound a row's delivery: librdkafka's own default."""
+
+MOST_PLACES: Final = 100
+"""Partitions whose offsets a checkpoint names in the journal."""
 
 READ, WRITE = 3, 4
 """Codes of operations in Kafka's protocol."""
@@ -319,6 +322,24 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if name not in admin.transactional_ids(producer_ids=[producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
         return {"producerId": producer_id, "epoch": epoch}
+
+    def lifetime(self) -> float | None:
+        """The transaction timeout, in seconds."""
+        return self._timeout_ms(self._driver_admin()) / 1000 if self._settings.exactly_once else None
+
+    def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
+        """Ids of the topics that have rows of the transactions."""
+        return {witness["topicId"] for handle in handles for witness in handle["witnesses"]}
+
+    def output(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> Mapping[str, Any]:
+        """Per partition an offset before which all of the checkpoint's rows are; over many partitions, only how many."""
+        ends: dict[str, int] = {}
+        for witness in (witness for handle in handles for witness in handle["witnesses"]):
+            place = f"{witness['topic']}-{witness['partition']}"
+            ends[place] = max(witness["offset"], ends.get(place, 0))
+        if len(ends) <= MOST_PLACES:
+            return dict(sorted(ends.items()))
+        return {"partitions": len(ends)}
 
     def commit(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> None:
         """Commit all of them, now or earlier."""

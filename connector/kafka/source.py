@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource
 from connector.kafka.config import SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.read_options import READ_DEFAULTS, READ_OPTIONS
 from transactional.errors import OptionError
+from transactional.schedule import Schedule
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -88,6 +89,7 @@ class BarrierKafkaDataSource(DataSource):
             starting=options["startingOffsets"],
             max_offsets=options["maxOffsetsPerTrigger"],
             include_headers=options["includeHeaders"],
+            schedule=Schedule(options["barrierInterval"], options["minPauseBetweenCheckpoints"]),
         )
 
     def _parsed(self) -> tuple[ParsedOptions, ClientConfig]:

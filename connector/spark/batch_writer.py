@@ -65,7 +65,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
-        with self._sink.coordinator(self._view(), wants=_always) as coordinator:
+        with self._sink.coordinator(self._view()) as coordinator:
             self._plan = coordinator.plan()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -77,12 +77,12 @@ class HostedBatchWriter(DataSourceArrowWriter):
         """*Called on the driver, in the commit worker.* Decide, then commit."""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
-        with self._sink.coordinator(self._view(), wants=_always) as coordinator:
+        with self._sink.coordinator(self._view()) as coordinator:
             coordinator.commit(acknowledgements(messages), self._version, origin)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """*Called on the driver, in the commit worker, after a failure.*"""
-        with self._sink.coordinator(self._view(), wants=_always) as coordinator:
+        with self._sink.coordinator(self._view()) as coordinator:
             coordinator.abort(acknowledgements(messages), self._version)
 
     def _planned(self) -> TaskPlan:
@@ -134,8 +134,3 @@ class HostedBatchWriter(DataSourceArrowWriter):
                 path=path,
             )
         return str(found["id"])
-
-
-def _always(ledger: object) -> bool:
-    """Every write closes a checkpoint."""
-    return True

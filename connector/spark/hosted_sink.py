@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from connector.options import HOST_OPTIONS, hides_value
 from connector.spark import internals
 from connector.spark.location import CheckpointLocation
+from connector.spark.process import driver_process
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest
 from transactional.errors import OptionError
-from transactional.ledger import Ledger
+from transactional.hooks import hooks_of
 from transactional.metadata import canonical
 from transactional.recovery import SparkView
 from transactional.settlement import mismatch
@@ -87,44 +89,82 @@ class HostedSink:
             )
 
     @contextmanager
-    def coordinator(
-        self, view: SparkView, wants: Callable[[Ledger], bool] | None = None
-    ) -> Iterator[CheckpointCoordinator]:
-        """A coordinator with a sink of its own, which is closed in the end.
-
-        Parameters
-        ----------
-        view : SparkView
-        wants : Callable[[Ledger], bool], optional
-            When to close a checkpoint besides; by default after ``maxBatchesPerCheckpoint``.
-        """
+    def coordinator(self, view: SparkView) -> Iterator[CheckpointCoordinator]:
+        """A coordinator with a sink of its own, which is closed in the end."""
         journal = self.location.journal()
         prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
-        sink = self._build(prefix)
-        settings = RunSettings(internals.driver_identity(), sink.name(), self._digest(prefix), prefix)
+        sink = self.build(prefix)
+        own = self.own_options()
+        settings = RunSettings(
+            driver=internals.driver_identity(),
+            sink=sink.name(),
+            digest=self._digest(prefix),
+            prefix=prefix,
+            process=driver_process(),
+            setup=self._setup(),
+            retained=own["retainedCheckpoints"],
+            max_batches=own["maxBatchesPerCheckpoint"],
+            commit_seconds=own["commitTimeoutMs"] / 1000,
+            tolerable=own["tolerableFailedCheckpoints"],
+            hooks=hooks_of(own["checkpointHooks"], self.options),
+        )
         try:
-            yield CheckpointCoordinator(journal, sink, settings, view, wants or self._enough, self._build)
+            yield CheckpointCoordinator(journal, sink, settings, view, self.build)
         finally:
             sink.close()
-
-    def _enough(self, ledger: Ledger) -> bool:
-        return len(ledger.undecided()) + 1 >= int(self.own_options()["maxBatchesPerCheckpoint"])
 
     def own_options(self) -> Mapping[str, Any]:
         """The host's own options, parsed."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
 
-    def _build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
+    def build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
+        """The sink, with this prefix and these options replaced."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         options = self.options.replaced(transactionalidprefix=prefix, **replaced)
         return self.type(options, to_arrow_schema(self.schema, timezone="UTC"))
 
+    def _shown(self) -> dict[str, str]:
+        return {key: value for key, value in self.options.items() if not (hides_value(key) or key in CHANGING)}
+
+    def _setup(self) -> dict[str, Any]:
+        """What `from_setup` takes; secrets are left out, and given to the command line anew."""
+        path = f"{self.type.__module__}:{self.type.__qualname__}"
+        return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue()}
+
+    @classmethod
+    def from_setup(cls, setup: Mapping[str, Any], given: Mapping[str, str]) -> HostedSink:
+        """The sink of a run that the journal recorded.
+
+        Parameters
+        ----------
+        setup : Mapping[str, Any]
+            `RunRecord.setup` of the newest run.
+        given : Mapping[str, str]
+            Options that the journal does not keep (secrets), or that have changed.
+
+        Raises
+        ------
+        OptionError
+            The sink's class can't be imported here.
+        """
+        from pyspark.sql.types import StructType
+
+        module, _, name = str(setup.get("class", "")).partition(":")
+        try:
+            sink = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as problem:
+            raise OptionError(
+                "UNKNOWN_SINK",
+                f"the query's sink {module}:{name} can't be imported here ({problem}): run this command where the query's "
+                "own packages are (PYTHONPATH)",
+            ) from problem
+        return cls(sink, Options({**setup["options"], **given}), StructType.fromJson(setup["schema"]))
+
     def _digest(self, prefix: str) -> str:
         """What makes two plannings the same run: options (but secrets, which may rotate) and schema."""
-        shown = {key: value for key, value in self.options.items() if not (hides_value(key) or key in CHANGING)}
-        text = canonical([shown, prefix, self.schema.jsonValue()])
+        text = canonical([self._shown(), prefix, self.schema.jsonValue()])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     # -- executor ---------------------------------------------------------------------------------------------------
@@ -146,7 +186,7 @@ class HostedSink:
     def _write_part(self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int) -> Part:
         # a repair must be prepared, whatever deliveryGuarantee says by now
         replaced = {"deliveryguarantee": "exactly-once"} if plan.mode is Mode.REPAIR else {}
-        sink = self._build(plan.prefix, **replaced)
+        sink = self.build(plan.prefix, **replaced)
         nonce = os.urandom(8).hex()
         context = TransactionContext(plan.identity, plan.batch, partition, attempt, plan.prefix, nonce, plan.token)
         digest = RowDigest()

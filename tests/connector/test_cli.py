@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from connector.cli import main
+from connector.cli.report import EXIT_STATUS, Report, Status
 from connector.spark.location import CheckpointLocation
+from tests.connector.cli_place import answer
+from tests.transactional.bodies import recorded, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
@@ -26,24 +32,16 @@ def location(tmp_path: Path) -> Path:
     (place / "metadata").write_text('{"id":"q"}')
     (place / "commits" / "0").write_text("v1\n{}")
     journal = CheckpointLocation(str(place)).journal()
-    run = {
-        "driver": "d",
-        "settings": "s",
-        "sink": "x",
-        "location": str(place),
-        "prefix": "p",
-        "identity": {},
-        "queryId": "q",
-    }
+    run = run_body(location=str(place))
     journal.append(EntryKind.RUN, run, lambda ledger: None)
     for batch in (0, 1):
         (place / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")
         parts = [{"partition": p, "handle": HANDLE, "rows": 5, "bytes": 1, "digest": "1:0"} for p in (0, 1)]
         sources = sources_digest([f"line {batch}"])
-        body = {"run": 1, "batch": batch, "sources": sources, "writers": 2, "covers": [], "parts": parts}
+        body = recorded(batch, parts, covers=[], sources=sources)
         decided = journal.append(EntryKind.DECIDED, body, lambda ledger: None)
         if batch == 0:
-            journal.append(EntryKind.SETTLED, {"checkpoint": decided.number, "run": 1}, lambda ledger: None)
+            journal.append(EntryKind.SETTLED, settled(decided.number), lambda ledger: None)
     return place
 
 
@@ -117,8 +115,8 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
 
 def append(place: Path, kind: str, batch: int, handles: list[dict[str, str] | None]) -> None:
     parts = [{"partition": p, "handle": h, "rows": 5, "bytes": 1, "digest": "1:0"} for p, h in enumerate(handles)]
-    body = {"run": 1, "batch": batch, "sources": "s", "writers": 2, "covers": [], "parts": parts}
-    CheckpointLocation(str(place)).journal().append(kind, body, lambda ledger: None)
+    covers: list[int] | None = [] if kind == EntryKind.DECIDED else None
+    CheckpointLocation(str(place)).journal().append(kind, recorded(batch, parts, covers), lambda ledger: None)
 
 
 def test_a_part_without_rows_is_nothing_to_resolve(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,23 +144,154 @@ def test_what_is_prepared_behind_spark_is_not_dropped_in_silence(
 def test_an_adoption_that_is_unlike_what_was_shown_is_refused(
     location: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def busy(options: object) -> bool:
+    def busy(report: object, yes: bool) -> None:
         append(location, EntryKind.PREPARED, 2, [HANDLE])
-        return True
 
-    monkeypatch.setattr("connector.cli._confirmed", busy)
+    monkeypatch.setattr(Report, "confirm", busy)
     assert main(["adopt", str(location), "--claim"]) == 1
     assert "LOCATION_BUSY" in capsys.readouterr().err
 
 
-def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(location: Path, tmp_path: Path) -> None:
+def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
+    location: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = ledger(location)
-    assert main(["adopt", str(location), "--claim"]) == 1
+    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
+    assert main(["adopt", str(location), "--claim"]) == 3
+    assert main(["resolve", str(location), *chosen]) == 3
+    assert capsys.readouterr().err.count("say --yes") == 2
     assert main(["resolve", str(location), "--checkpoint", "9", "--part", "0/0", "--as", "accept-loss", "--yes"]) == 1
+    assert "NO_SUCH_PART" in capsys.readouterr().err
     assert main(["adopt", str(tmp_path), "--claim", "--yes"]) == 1
+    assert main(["resolve", str(tmp_path)]) == 1
+    assert "[NO_JOURNAL]" in capsys.readouterr().err
     assert json.dumps(ledger(location).to_json()) == json.dumps(before.to_json())
-    with pytest.raises(SystemExit, match="2"):
-        main(["adopt", str(location)])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["adopt", "HERE"],
+        ["resolve", "HERE", "--as", "accept-all"],
+        ["checkpoints", "list", "HERE", "--limit", "0"],
+        ["go"],
+        ["adopt"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_has_a_status_of_its_own(location: Path, arguments: list[str]) -> None:
+    assert main([str(location) if word == "HERE" else word for word in arguments]) == 2
+
+
+@pytest.mark.parametrize(("answered", "status"), [("y\n", 0), ("Yes\n", 0), ("n\n", 3), ("\n", 3), ("", 3)], ids=repr)
+def test_an_answer_counts_where_somebody_is_there_to_ask(
+    location: Path, monkeypatch: pytest.MonkeyPatch, answered: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = io.StringIO(answered)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    before = ledger(location).position
+    assert main(["adopt", str(location), "--claim"]) == status
+    assert ledger(location).position == before + (status == 0)
+    assert "Go on? [y/N]" in capsys.readouterr().err
+
+
+def test_adopt_and_resolve_answer_in_one_document(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, listed, _ = answer(capsys, "resolve", str(location))
+    assert (status, listed["status"], len(listed["parts"])) == (0, "done", 2)
+    assert listed["parts"][0] == {
+        "checkpoint": 4,
+        "batch": 1,
+        "partition": 0,
+        "rows": 5,
+        "state": "open",
+        "handle": HANDLE,
+    }
+    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
+    status, refused, said = answer(capsys, "resolve", str(location), *chosen)
+    assert (status, refused["status"], "say --yes" in said) == (3, "not answered", True)
+    status, done, said = answer(capsys, "resolve", str(location), *chosen, "--yes")
+    assert (status, done["status"], done["decision"]) == (0, "done", "accept-loss")
+    assert "LOST" in done["consequence"]
+    status, adopted, said = answer(capsys, "adopt", str(location), "--no-claim", "--yes")
+    assert (status, adopted["status"], adopted["dropped"], adopted["committed"]) == (0, "done", True, 0)
+    assert adopted["suffix"] == ledger(location).identity_suffix
+    assert any("the original commits it" in line for line in adopted["consequences"])
+    assert "adopted: start the query" in said
+
+
+def test_a_refusal_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, refused, said = answer(capsys, "checkpoints", "list", str(tmp_path))
+    assert (status, refused["status"], refused["condition"]) == (1, "refused", "NO_JOURNAL")
+    assert said.startswith("refused: [NO_JOURNAL]")
+
+
+def test_an_error_that_is_none_of_ours_has_a_status_of_its_own(
+    location: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: object, name: str) -> bytes:
+        raise PermissionError(13, "not yours")
+
+    monkeypatch.setattr("transactional.journal.LocalJournalStore.read", broken)
+    status, failed, said = answer(capsys, "checkpoints", "show", str(location))
+    assert (status, failed) == (4, {"status": "failed", "error": "PermissionError"})
+    assert "not yours" in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["checkpoints"], ["checkpoints", "list"], ["rewind"], ["adopt"], ["resolve"]]
+)
+def test_help_names_the_exit_status(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Exit status: 0 done, or nothing to do; 1 refused" in shown
+    assert all(f"{status.value} " in EXIT_STATUS for status in Status)
+
+
+def test_the_program_starts_as_a_module_and_without_spark(location: Path) -> None:
+    program = "import sys; from connector.cli import main; main(sys.argv[1:]); print('pyspark' in sys.modules, file=sys.stderr)"
+    for command in (["-m", "connector.cli"], ["-c", program]):
+        asked = [sys.executable, *command, "checkpoints", "show", str(location), "--output", "json"]
+        run = subprocess.run(asked, capture_output=True, text=True, check=True)
+        assert json.loads(run.stdout)["checkpoint"]["id"] == 4
+    assert run.stderr == "False\n"
+
+
+def test_a_location_that_was_moved_in_the_middle_of_a_rewind_is_adopted_and_a_copy_is_not(
+    location: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = CheckpointLocation(str(location)).journal()
+    journal.load()
+    journal.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2}, lambda ledger: None)
+    moved = location.rename(tmp_path / "moved")
+    assert main(["adopt", str(moved), "--no-claim", "--yes"]) == 1
+    assert "REWIND_BEGUN" in capsys.readouterr().err
+    assert main(["adopt", str(moved), "--claim", "--yes"]) == 0
+    assert "adopted: finish the rewind (`barrier rewind LOCATION --resume`)" in capsys.readouterr().out
+    assert ledger(moved).rewinding is not None
+
+
+def test_a_rewind_that_finds_what_nobody_decided_committed_has_a_way_out(
+    location: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdicts = [{"batch": 1, "partition": p, "handle": 0, "verdict": "committed"} for p in (0, 1)]
+    journal = CheckpointLocation(str(location)).journal()
+    journal.load()
+    journal.append(EntryKind.VERDICT, {"checkpoint": 4, "run": 1, "parts": verdicts}, lambda ledger: None)
+    append(location, EntryKind.PREPARED, 2, [HANDLE])
+    assert answer(capsys, "resolve", str(location))[1]["parts"] == []
+    journal.load()
+    journal.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2}, lambda ledger: None)
+    (part,) = answer(capsys, "resolve", str(location))[1]["parts"]
+    assert (part["checkpoint"], part["batch"], part["partition"]) == (None, 2, 0)
+    assert main(["resolve", str(location), "--part", "2/0", "--as", "accept-loss", "--yes"]) == 1
+    assert "PART_NOT_DECIDED" in capsys.readouterr().err
+    assert main(["resolve", str(location), "--part", "2/0", "--as", "accept-duplicates", "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert "DOUBLED" in said
+    assert "finish the rewind" in said
+    assert not ledger(location).part(2, 0).open
 
 
 def test_a_query_that_had_another_sink_so_far_is_adopted(location: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.transactional.bodies import recorded, run_body, settled
 from tests.transactional.interleaving import run
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import KEPT_BATCHES, KEPT_CHECKPOINTS, KEPT_RUNS, Ledger
+from transactional.ledger import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, Ledger
 from transactional.metadata import Entry, EntryKind
 
-RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "here", "prefix": "p", "identity": {}, "queryId": "q"}
+RETAINED = 7
+RUN = run_body(retained=RETAINED)
 
 
 def fold(*facts: tuple[str, dict[str, Any]], ledger: Ledger | None = None) -> Ledger:
@@ -31,8 +33,7 @@ def part(partition: int, handle: int | None) -> dict[str, Any]:
 
 def batch(number: int, *handles: int | None, covers: list[int] | None = None) -> dict[str, Any]:
     parts = [part(partition, handle) for partition, handle in enumerate(handles)]
-    body = {"run": 1, "batch": number, "sources": "s", "writers": len(parts), "parts": parts}
-    return body if covers is None else {**body, "covers": covers}
+    return recorded(number, parts, covers)
 
 
 def known(ledger: Ledger) -> list[int]:
@@ -45,7 +46,7 @@ def test_a_checkpoint_goes_from_prepared_over_decided_to_settled() -> None:
     fold((EntryKind.DECIDED, batch(1, 2, covers=[0])), ledger=ledger)
     [checkpoint] = ledger.unsettled()
     assert (checkpoint.id, checkpoint.batches, checkpoint.rows, known(ledger)) == (3, [0, 1], 3, [1, 2])
-    fold((EntryKind.SETTLED, {"checkpoint": 3, "run": 1}), ledger=ledger)
+    fold((EntryKind.SETTLED, settled(3)), ledger=ledger)
     assert (ledger.unsettled(), known(ledger), ledger.accounted) == ([], [], 1)
 
 
@@ -76,7 +77,7 @@ def test_what_is_void_is_remembered_until_it_is_recorded_anew(void: dict[str, in
 @pytest.mark.parametrize(
     ("kind", "body", "condition"),
     [
-        (EntryKind.SETTLED, {"checkpoint": 9, "run": 1}, "JOURNAL_INCONSISTENT"),
+        (EntryKind.SETTLED, settled(9), "JOURNAL_INCONSISTENT"),
         (EntryKind.VOID, {"prepared": 4}, "JOURNAL_INCONSISTENT"),
         (EntryKind.DECIDED, batch(0, 1, covers=[7]), "JOURNAL_INCONSISTENT"),
         (EntryKind.REPAIR, {"parts": [{"batch": 0, "partition": 5, "handle": {}}]}, "JOURNAL_INCONSISTENT"),
@@ -95,7 +96,7 @@ def test_a_gap_is_refused() -> None:
 
 @pytest.mark.parametrize("ended", [EntryKind.ABORTED, EntryKind.FENCED])
 def test_a_run_ends(ended: str) -> None:
-    run = fold((EntryKind.RUN, RUN), (ended, {"run": 1})).newest_run
+    run = fold((EntryKind.RUN, RUN), (ended, {"run": 1, "batch": 0})).newest_run
     assert run is not None
     assert run.ended == ended
 
@@ -105,7 +106,7 @@ def test_an_adoption_that_drops_accounts_for_exactly_its_base(base: int) -> None
     ledger = fold(
         (EntryKind.RUN, RUN),
         (EntryKind.DECIDED, batch(0, 1, covers=[])),
-        (EntryKind.SETTLED, {"checkpoint": 2, "run": 1}),
+        (EntryKind.SETTLED, settled(2)),
         (EntryKind.DECIDED, batch(1, 2, covers=[])),
         (EntryKind.PREPARED, batch(2, 3)),
         (EntryKind.ADOPT, {"location": "there", "suffix": "-12", "base": base, "drop": True}),
@@ -149,9 +150,59 @@ def test_what_no_recovery_needs_is_forgotten_and_what_is_unsettled_is_kept() -> 
     assert len(ledger.batches) == KEPT_BATCHES + 1
     assert known(ledger) == [1]
     assert len(ledger.runs) == KEPT_RUNS
-    assert len(ledger.checkpoints) <= KEPT_BATCHES + KEPT_CHECKPOINTS
+    assert sorted(ledger.checkpoints) == [2, *range(800 - 2 * RETAINED + 2, 801, 2)]
+    assert [bool(run.setup) for _, run in sorted(ledger.runs.items())] == [False] * (KEPT_RUNS - 1) + [True]
     assert ledger.accounted == 399
-    fold((EntryKind.SETTLED, {"checkpoint": 2, "run": 1}), ledger=ledger)
+    fold((EntryKind.SETTLED, settled(2)), ledger=ledger)
+
+
+def test_failures_are_counted_and_the_last_are_kept() -> None:
+    ledger = fold((EntryKind.RUN, RUN))
+    for number in range(KEPT_FAILURES + 5):
+        fold((EntryKind.ABORTED, {"run": 1, "batch": number}), ledger=ledger)
+    assert ledger.counts == {"triggered": KEPT_FAILURES + 5, "failed": KEPT_FAILURES + 5}
+    assert [failure.batches for failure in ledger.failures] == [[n] for n in range(5, KEPT_FAILURES + 5)]
+
+
+def test_declined_checkpoints_are_subsumed_by_the_next() -> None:
+    declined = {"run": 1, "batch": 0, "reason": "HOOK_FAILED", "detail": "no"}
+    ledger = fold((EntryKind.RUN, RUN), (EntryKind.PREPARED, batch(0, 1)), (EntryKind.DECLINED, declined))
+    assert [each.batch for each in ledger.declined] == [0]
+    fold((EntryKind.DECIDED, batch(1, 2, covers=[0])), ledger=ledger)
+    assert (ledger.declined, ledger.checkpoints[4].subsumed, ledger.counts["declined"]) == ([], [0], 1)
+
+
+def three_checkpoints() -> Ledger:
+    ledger = fold((EntryKind.RUN, RUN))
+    for number in range(3):
+        fold((EntryKind.PREPARED, batch(2 * number, number)), ledger=ledger)
+        fold((EntryKind.DECIDED, batch(2 * number + 1, number + 10, covers=[2 * number])), ledger=ledger)
+        if number < 2:
+            fold((EntryKind.SETTLED, settled(ledger.position)), ledger=ledger)
+    return ledger
+
+
+def test_entries_about_batches_after_a_rewind_are_void() -> None:
+    ledger = fold((EntryKind.REWIND_BEGUN, {"checkpoint": 3, "restoreTables": False}), ledger=three_checkpoints())
+    assert ledger.rewinding is not None
+    assert (ledger.rewinding.token, ledger.rewinding.request) == (10, {"restoreTables": False})
+    assert all(run.ended for run in ledger.runs.values())
+    fold((EntryKind.REWIND_DONE, {"begun": 10, "batch": 1, "keep": None}), ledger=ledger)
+    assert (ledger.accounted, sorted(ledger.checkpoints), known(ledger)) == (1, [3], [])
+    assert [ledger.rewinding, ledger.replay] == [None, None]
+
+
+def test_a_part_committed_checkpoint_that_a_rewind_keeps_holds() -> None:
+    ledger = three_checkpoints()
+    lost = {"batch": 5, "partition": 0, "handle": 0, "verdict": "lost"}
+    [kept] = ledger.unsettled()
+    fold((EntryKind.VERDICT, {"parts": [lost]}), (EntryKind.REWIND_BEGUN, {"checkpoint": None}), ledger=ledger)
+    fold((EntryKind.REWIND_DONE, {"begun": 11, "batch": 4, "keep": kept.id}), ledger=ledger)
+    assert (ledger.replay, ledger.accounted, [c.id for c in ledger.unsettled()]) == (5, 5, [kept.id])
+    fold((EntryKind.SETTLED, settled(kept.id)), ledger=ledger)
+    assert ledger.replay == 5  # its later micro-batches drain
+    fold((EntryKind.DECIDED, batch(6, 9, covers=[])), ledger=ledger)
+    assert ledger.replay is None
 
 
 @pytest.mark.parametrize("seed", range(20))

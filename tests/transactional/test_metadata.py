@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transactional.errors import JournalError
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, canonical, decode, encode
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "journal"
+LATER = {"declined", "restored", "request", "rewind begun", "rewind done"}
+KINDS = {"v1": EntryKind.ALL - LATER, "v2": EntryKind.ALL}
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
@@ -43,8 +50,8 @@ def test_keys_that_are_no_strings_are_written_as_they_are_read() -> None:
 
 
 def test_a_kind_that_this_version_does_not_know_is_refused_by_name() -> None:
-    data = encode(Entry(1, "rewind begun", "n", 0, {}))
-    with pytest.raises(JournalError, match=r"JOURNAL_KIND_UNKNOWN.*1\.json.*'rewind begun'"):
+    data = encode(Entry(1, "moved", "n", 0, {}))
+    with pytest.raises(JournalError, match=r"JOURNAL_KIND_UNKNOWN.*1\.json.*'moved'"):
         decode(data, "1.json")
 
 
@@ -62,14 +69,43 @@ def test_equal_values_have_equal_texts() -> None:
     )
 
 
-def test_the_format_is_that_of_version_1() -> None:
-    data = encode(Entry(3, EntryKind.SETTLED, "n", 12, {"run": 1, "checkpoint": 2}))
-    assert json.loads(data) == {
-        "body": {"checkpoint": 2, "run": 1},
-        "checksum": "6b6172a6769f47afebedf6a8b323b2a6",
-        "format": 1,
-        "kind": "settled",
-        "nonce": "n",
-        "number": 3,
-        "time": 12,
-    }
+def golden(version: str) -> MemoryJournalStore:
+    store = MemoryJournalStore()
+    for path in (GOLDEN / version).iterdir():
+        store.files[path.name] = path.read_bytes()
+    return store
+
+
+def folded(store: MemoryJournalStore) -> Ledger:
+    """Entry by entry, without the snapshot."""
+    ledger = Ledger()
+    for number in range(1, len(store.files)):
+        ledger.apply(decode(store.files[f"{number}.json"], f"{number}.json"))
+    return ledger
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_each_format_that_was_ever_written_is_read(version: str) -> None:
+    store = golden(version)
+    ledger = folded(store)
+    assert Journal(store).load().known_handles() == ledger.known_handles()
+    assert {decode(data, name).kind for name, data in store.files.items()} >= KINDS[version]
+    assert (ledger.query, ledger.identity_suffix, ledger.accounted) == ("", "-01234567", 2)
+    assert [(c.batches, c.settled) for c in ledger.checkpoints.values()] == [([0, 1], True), ([2], True)]
+    assert ledger.voided == [3]
+
+
+def test_what_this_version_writes_is_format_2_to_the_byte() -> None:
+    store = golden("v2")
+    for name, data in store.files.items():
+        assert encode(decode(data, name)) == data, name
+    assert Journal(store).load() == folded(store)
+    assert KINDS["v2"] == EntryKind.ALL, "a new kind of entry needs a golden file"
+
+
+def test_a_format_of_the_future_is_refused_by_name() -> None:
+    value = json.loads(encode(Entry(1, EntryKind.FENCED, "n", 0, {})))
+    with pytest.raises(
+        JournalError, match=r"JOURNAL_FORMAT_UNKNOWN.*1\.json has journal format 3.*reads formats 1 to 2"
+    ):
+        decode(json.dumps({**value, "format": 3}).encode(), "1.json")

@@ -42,7 +42,7 @@ def runs(*drivers: str) -> Ledger:
     for driver in drivers:
         fold((EntryKind.RUN, {**RUN, "driver": driver.lower()}), ledger=ledger)
         if driver.isupper():
-            fold((EntryKind.ABORTED, {"run": ledger.position}), ledger=ledger)
+            fold((EntryKind.ABORTED, {"run": ledger.position, "batch": 0}), ledger=ledger)
     return ledger
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.transactional.bodies import run_body, settled
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import (
@@ -297,7 +298,7 @@ def test_a_query_runs_on_over_snapshots_and_reads_a_bounded_number_of_files() ->
 
 # -- the journal --------------------------------------------------------------------------------------------------------
 
-RUN = {"driver": "d", "settings": "s", "sink": "x", "location": "/l", "prefix": "p", "identity": {}, "queryId": "q"}
+RUN = run_body(location="/l")
 
 
 def append_runs(store: JournalStore, count: int) -> None:
@@ -356,7 +357,7 @@ def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
     [
         (lambda data: data[:-20], "JOURNAL_ENTRY_TORN"),
         (lambda data: data.replace(b'"driver":"d"', b'"driver":"e"'), "JOURNAL_ENTRY_CHANGED"),
-        (lambda data: data.replace(b'"format":1', b'"format":2'), "JOURNAL_FORMAT_UNKNOWN"),
+        (lambda data: data.replace(b'"format":2', b'"format":3'), "JOURNAL_FORMAT_UNKNOWN"),
     ],
 )
 def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition: str) -> None:
@@ -369,7 +370,7 @@ def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition
 def test_an_entry_that_does_not_fold_is_never_written() -> None:
     store = MemoryJournalStore()
     with pytest.raises(JournalError, match="JOURNAL_INCONSISTENT"):
-        Journal(store).append(EntryKind.SETTLED, {"checkpoint": 9, "run": 1}, lambda ledger: None)
+        Journal(store).append(EntryKind.SETTLED, settled(9), lambda ledger: None)
     assert store.names() == []
 
 

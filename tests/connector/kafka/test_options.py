@@ -4,7 +4,7 @@ import pytest
 
 from connector.kafka.config import SINK_FORBIDDEN, SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.offsets import Partition
-from connector.kafka.read_options import READ_OPTIONS, as_starting_offsets, as_topics
+from connector.kafka.read_options import READ_OPTIONS, as_duration_ms, as_starting_offsets, as_topics
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_str
 from transactional.errors import OptionError
 
@@ -55,6 +55,14 @@ def test_a_missing_option_is_named() -> None:
         ("startingOffsets", '{"t": {"x": 1}}'),
         ("startingOffsets", '{"t": 5}'),
         ("startingOffsets", "{}"),
+        ("barrierInterval", ""),
+        ("barrierInterval", "-1"),
+        ("barrierInterval", "1.5s"),
+        ("barrierInterval", "30 parsecs"),
+        ("barrierInterval", "٣s"),
+        ("barrierInterval", "1 h 30 min"),
+        ("minPauseBetweenCheckpoints", "soon"),
+        ("minPauseBetweenCheckpoints", "9" * 5000),
     ],
 )
 def test_a_bad_value_is_refused_with_option_value_and_expectation(key: str, text: str) -> None:
@@ -141,3 +149,28 @@ def test_starting_offsets_and_topics_are_read_as_spark_reads_them() -> None:
     assert as_starting_offsets(" Earliest ") == "earliest"
     assert as_starting_offsets('{"t": {"0": 23, "1": -2}}') == {Partition("t", 0): 23, Partition("t", 1): -2}
     assert as_topics("b,a,b") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("30000", 30_000),
+        ("500ms", 500),
+        ("30s", 30_000),
+        (" 30 Seconds ", 30_000),
+        ("5 min", 300_000),
+        ("5m", 300_000),
+        ("1h", 3_600_000),
+        ("2 days", 172_800_000),
+    ],
+)
+def test_a_duration_is_milliseconds_or_says_its_unit(text: str, milliseconds: int) -> None:
+    assert as_duration_ms(text) == milliseconds
+    parsed = READ_OPTIONS.parse({"subscribe": "t", "barrierinterval": text, "minpausebetweencheckpoints": text})
+    assert (parsed["barrierInterval"], parsed["minPauseBetweenCheckpoints"]) == (milliseconds, milliseconds)
+
+
+def test_every_micro_batch_closes_a_checkpoint_by_default() -> None:
+    parsed = READ_OPTIONS.parse({"subscribe": "t"})
+    assert (parsed["barrierInterval"], parsed["minPauseBetweenCheckpoints"]) == (0, 0)

@@ -1,0 +1,33 @@
+"""The command line ``barrier``, also ``python -m connector.cli``: look at a query's checkpoints, and the ways out of errors.
+
+::
+
+    barrier checkpoints list|show|trigger LOCATION
+    barrier rewind LOCATION     a stopped query goes back to an earlier checkpoint
+    barrier adopt LOCATION      a moved, restored or copied location
+    barrier resolve LOCATION    what can't be settled by evidence
+
+LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what only reads works beside a running query. What
+changes something says what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
+
+With ``--output json`` standard output holds one JSON document, whose ``status`` is ``done``, ``nothing to do``, ``dry run``,
+``refused`` (then with ``condition`` and ``message``), ``not answered``, ``failed`` or ``interrupted``; sentences go to
+standard error.
+
+Exit status:
+
+=== ==============================================================================================
+0   done, or there was nothing to do
+1   refused, and nothing was changed unless it says so: standard error names the condition
+2   wrong usage
+3   not answered: nobody was there to ask and ``--yes`` was not given, or the answer was no
+4   failed: an error that is none of ours (a disk, a broker); what was done is safe to repeat
+130 interrupted from the keyboard
+=== ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from connector.cli.command_line import main
+
+__all__ = ["main"]

@@ -1,0 +1,9 @@
+"""``python -m connector.cli``."""
+
+from __future__ import annotations
+
+import sys
+
+from connector.cli import main
+
+sys.exit(main())

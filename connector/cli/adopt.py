@@ -1,0 +1,130 @@
+"""``barrier adopt``: accept a moved, restored or copied checkpoint location."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from connector.cli.place import unchanged
+from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import newest, source_lines
+from transactional.barrier import sources_digest
+from transactional.errors import LocationError
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+
+__all__ = ["adopt"]
+
+
+def adopt(
+    location: Location,
+    claim: Annotated[
+        bool | None,
+        typer.Option(
+            "--claim/--no-claim",
+            help="--claim: this place goes on as the query, the other is gone. --no-claim: this is a copy, and gets an "
+            "identity of its own.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Accept a moved, restored or copied checkpoint location.
+
+    Stop every query on it first. Without --yes it asks, after it has said what may be lost or doubled.
+    """
+    if claim is None:
+        raise typer.BadParameter("say which: --claim or --no-claim")
+    with reporting(output) as report:
+        _adopt(CheckpointLocation(location), claim, yes, report)
+
+
+def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report) -> None:
+    journal = location.journal()
+    ledger = journal.load()
+    location.query_id()  # refused where Spark has no metadata: nothing ever ran here
+    if ledger.rewinding is not None and not claim:
+        raise LocationError(
+            "REWIND_BEGUN",
+            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: a copy of this can't go on. Finish "
+            "it at the original (`barrier rewind LOCATION --resume`), then copy the location again",
+            rewind=ledger.rewinding.token,
+        )
+    committed = newest(location, "commits")
+    if committed > newest(location, "offsets"):
+        raise LocationError(
+            "SPARK_LOGS_INCONSISTENT",
+            f"commits/{committed} exists without its offsets/{committed}: nobody knows where it ended. Restore offsets/ from "
+            "a backup, or start the query on a new checkpoint location",
+            committed=committed,
+        )
+    drop = not claim or not _agrees(location, ledger, committed)
+    suffix = ledger.identity_suffix if claim else f"-{os.urandom(4).hex()}"
+    base = committed if drop else ledger.base
+    consequences = list(_consequences(location, ledger, committed, claim, drop, suffix))
+    report.say(*consequences)
+    report.facts.update(
+        location=location.path,
+        recorded=ledger.location,
+        accounted=ledger.accounted,
+        committed=committed,
+        suffix=suffix,
+        dropped=drop,
+        consequences=consequences,
+    )
+    report.confirm(yes)
+    body = {"location": location.path, "suffix": suffix, "base": base, "drop": drop}
+    journal.append(EntryKind.ADOPT, body, lambda found: unchanged(found, ledger.position))
+    rewinds = ledger.rewinding is not None
+    report.say(f"adopted: {'finish the rewind (`barrier rewind LOCATION --resume`)' if rewinds else 'start the query'}")
+
+
+def _consequences(
+    location: CheckpointLocation, ledger: Ledger, committed: int, claim: bool, drop: bool, suffix: str
+) -> Iterator[str]:
+    if not ledger.position:
+        yield f"{location.path} holds no journal: the query had another sink so far, or the journal was deleted."
+        yield "Rows of a micro-batch that another sink, or a lost journal, had only half done may be DOUBLED or LOST."
+    else:
+        yield f"{location.path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted},"
+    yield f"Spark has committed micro-batches up to {committed}."
+    if not claim:
+        yield (
+            f"The copy gets transactional ids of its own (suffix {suffix}; a transactionalIdPrefix that the query sets must "
+            f"be a new one) and goes on after micro-batch {committed}."
+        )
+    for checkpoint in ledger.unsettled() if drop else ():
+        batches, rows = checkpoint.batches, checkpoint.rows
+        yield f"Checkpoint {checkpoint.id} (micro-batches {batches}, {rows} rows) is decided, not settled:"
+        yield ("  what is not committed of it is LOST." if claim else "  the original commits it; the copy does not.")
+    for record in ledger.undecided() if drop else ():
+        rows = sum(part.rows for part in record.parts)
+        yield f"Micro-batch {record.batch} ({rows} rows) is prepared, and in no checkpoint yet:"
+        if record.batch > committed:
+            yield "  it is written anew."
+        elif claim:
+            yield "  what was prepared of it is aborted, and LOST."
+        else:
+            yield "  the original commits it; the copy does not."
+    if drop and ledger.accounted > committed:
+        again = f"{committed + 1} to {ledger.accounted}"
+        yield f"Micro-batches {again} were handled before, and are written AGAIN: DOUBLED there."
+    if drop and claim and ledger.accounted < committed:
+        yield (f"Micro-batches {ledger.accounted + 1} to {committed} count as handled; the journal can't show it.")
+
+
+def _agrees(location: CheckpointLocation, ledger: Ledger, committed: int) -> bool:
+    """Whether the journal and Spark's logs tell the same story."""
+    last = ledger.accounted
+    if not committed <= last <= committed + 1:
+        return False
+    record = ledger.batches.get(last)
+    try:
+        return record is None or sources_digest(source_lines(location, last)) == record.sources
+    except LocationError:
+        return False

@@ -1,0 +1,87 @@
+"""Whether a rewind would be alone on its location: no query at work, and no other rewind."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from connector.cli.words import driver_text
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import is_alive, this_process
+from transactional.errors import FencedError
+from transactional.ledger import Rewind, RunRecord
+
+__all__ = ["alone", "query_at_work", "rewind_at_work"]
+
+log = logging.getLogger(__name__)
+
+STOPPED = (
+    "Stop the query first. Where its driver outlives it (a notebook, a driver of several queries) or can't be seen from "
+    "here, say --query-stopped; the rewind fences a query that was not stopped: it dies at its next micro-batch"
+)
+
+
+STATE = (
+    "Spark's state stores outlive the query in its driver, and may write a snapshot of what is given up over what comes after "
+    "it (a minute later, by default): end the driver's process (restart the notebook's kernel), --query-stopped does not do"
+)
+
+
+def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
+    """Why the query may be running, as far as its driver's process tells; None where it is not.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    run : RunRecord
+        The newest.
+    stopped : bool
+        The user says so. It is not enough where the query has state and its driver lives.
+    """
+    alive = is_alive(run.process)
+    if alive and stopped and os.path.isdir(os.path.join(location.path, "state")):
+        told = driver_text(run.process, alive)
+        return FencedError("DRIVER_HOLDS_STATE", f"the driver of run {run.token}: {told}. {STATE}")
+    if alive is False or stopped:
+        return None
+    condition = "QUERY_RUNS" if alive else "DRIVER_UNKNOWN"
+    return FencedError(condition, f"the driver of run {run.token}: {driver_text(run.process, alive)}. {STOPPED}")
+
+
+def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
+    """Why the rewind that was begun may still be running; None where it is not."""
+    process = rewind.request.get("process", {})
+    alive = False if process == this_process() else is_alive(process)
+    told = f"the rewind that was begun (journal entry {rewind.token}): {driver_text(process, alive)}"
+    if alive:
+        return FencedError("REWIND_RUNS", f"{told}. Let it finish, or kill it")
+    if alive is None and not stopped:
+        return FencedError("REWIND_UNKNOWN", f"{told}. Where neither it nor the query runs, say --query-stopped")
+    return None
+
+
+@contextmanager
+def alone(location: CheckpointLocation) -> Iterator[None]:
+    """Let no other rewind in: it would delete files under the query that is started after the first.
+
+    Raises
+    ------
+    FencedError
+        ``REWIND_RUNS``
+    """
+    folder = os.open(os.path.join(location.path, "barrier", "log"), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FencedError(
+                "REWIND_RUNS", "another rewind is at work on this location: let it finish, or kill it"
+            ) from None
+        except OSError:
+            log.warning("%s can't be locked: make sure that no other rewind is at work on it", location.path)
+        yield
+    finally:
+        os.close(folder)

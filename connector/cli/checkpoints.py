@@ -1,0 +1,200 @@
+"""``barrier checkpoints``: what the journal says of a query's checkpoints, and the wish for one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from connector.cli.place import open_journal, refuse_batch_writes
+from connector.cli.report import Location, Output, OutputOption, Report, reporting
+from connector.cli.words import batches_text, driver_text, duration_text, output_text, status_text, time_text
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import is_alive
+from transactional.clock import SystemClock
+from transactional.errors import LocationError
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+from transactional.stats import CheckpointHistory, CheckpointStats, CheckpointStatus, history, stats
+
+__all__ = ["list_checkpoints", "show", "trigger"]
+
+FAILURES = (CheckpointStatus.FAILED, CheckpointStatus.DECLINED)
+
+
+def list_checkpoints(
+    location: Location,
+    limit: Annotated[int, typer.Option(min=1, help="So many, the newest.")] = 20,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed or were declined.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List a query's checkpoints, oldest first: those that the journal keeps, and the last failures.
+
+    ID is what `barrier rewind --to` takes. Works while the query runs.
+    """
+    with reporting(output) as report:
+        place, journal = open_journal(location, "no sink of ours has run on it")
+        found = [each for each in history(journal.ledger) if not failed or each.status in FAILURES]
+        shown = found[-limit:]
+        report.facts.update(
+            location=place.path,
+            total=len(found),
+            checkpoints=[each.to_json() for each in shown],
+            counts=_stats(journal.ledger).to_json()["counts"],
+        )
+        heads = ("ID", "STATUS", "MICRO-BATCHES", "ROWS", "AT", "PREPARING", "COMMITTING", "WHY")
+        report.table(heads, [_row(each) for each in shown])
+        if len(shown) < len(found):
+            report.say(f"{len(found) - len(shown)} older ones are not shown: --limit {len(found)}")
+
+
+def _row(found: CheckpointHistory) -> tuple[str, ...]:
+    return (
+        str(found.id),
+        status_text(found),
+        batches_text(found.batches),
+        "-" if found.status in FAILURES else str(found.rows),
+        time_text(found.time),
+        duration_text(found.preparing_ms),
+        duration_text(found.committing_ms),
+        found.sentence or found.reason or "-",
+    )
+
+
+def show(
+    location: Location,
+    identifier: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="The newest by default.", show_default=False)
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show one checkpoint, the newest by default, and how the query stands.
+
+    That is: what is prepared and undecided, whether the driver runs, whether a rewind is in progress. Works while the
+    query runs.
+    """
+    with reporting(output) as report:
+        place, journal = open_journal(location, "no sink of ours has run on it")
+        chosen = _choose(journal.ledger, identifier)
+        found = _stats(journal.ledger)
+        alive = is_alive(found.run.process) if found.run else None
+        doing = is_alive(found.rewinding.request.get("process", {})) if found.rewinding else None
+        document = found.to_json()
+        if found.run:
+            document["run"]["alive"] = alive
+        if found.rewinding:
+            document["rewinding"]["alive"] = doing
+        report.facts.update(location=place.path, checkpoint=chosen.to_json() if chosen else None, stats=document)
+        if chosen is not None:
+            report.pairs(f"Checkpoint {chosen.id}: {status_text(chosen)}", _checkpoint_pairs(chosen))
+        report.pairs(f"Query {found.query or '(adopted)'}", _query_pairs(place, found, alive, doing))
+
+
+def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
+    found = {each.id: each for each in history(ledger)}
+    if identifier is None:
+        return found[max(found)] if found else None
+    if identifier not in found:
+        raise LocationError(
+            "UNKNOWN_CHECKPOINT",
+            f"the journal keeps no checkpoint and no failure {identifier} (`barrier checkpoints list LOCATION`)",
+            checkpoint=identifier,
+        )
+    return found[identifier]
+
+
+def _stats(ledger: Ledger) -> CheckpointStats:
+    return stats(ledger, SystemClock().now())
+
+
+def _checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
+    why = f"{found.reason}: {found.sentence}" if found.sentence else found.reason or "-"
+    rows = [("micro-batches", batches_text(found.batches)), ("why", why)]
+    if found.detail:
+        rows.append(("detail", found.detail))
+    if found.failed is not None:
+        return [*rows, ("at", time_text(found.failed))]
+    return [
+        *rows,
+        ("rows", f"{found.rows} in {found.handles} transactions, {found.bytes} bytes"),
+        ("barrier", time_text(found.barrier)),
+        ("prepared", f"{time_text(found.prepared)}  after {duration_text(found.preparing_ms)}"),
+        ("decided", f"{time_text(found.decided)}  after {duration_text(found.deciding_ms)}"),
+        ("committed", f"{time_text(found.committed)}  after {duration_text(found.committing_ms)}"),
+        ("output", output_text(found.output)),
+        ("hooks", ", ".join(found.hooks) or "-"),
+    ]
+
+
+def _query_pairs(
+    place: CheckpointLocation, found: CheckpointStats, alive: bool | None, doing: bool | None
+) -> list[tuple[str, str]]:
+    counts = found.counts
+    moved = "" if found.location == place.path else f" (the journal was written at {found.location}: `barrier adopt`)"
+    told = f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed"
+    rows = [
+        ("location", f"{place.path}{moved}"),
+        ("checkpoints", f"{told}, {counts.declined} declined, {counts.restored} restored"),
+        ("newest completed", str(found.completed.id) if found.completed else "none"),
+        ("micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"),
+    ]
+    if found.run is not None:
+        ended = f", ended ({found.run.ended})" if found.run.ended else ""
+        rows.append(("run", f"{found.run.token}{ended}, {found.run.sink}, transactions under {found.run.prefix}"))
+        rows.append(("driver", driver_text(found.run.process, alive)))
+    pending = found.pending
+    undecided = f"micro-batches {batches_text(pending.batches)}: {pending.rows} rows in {pending.handles} transactions"
+    rows.append(("undecided", undecided if pending.batches else "nothing"))
+    if pending.oldest_age is not None:
+        limit = "no timeout known" if pending.lifetime is None else f"timeout {pending.lifetime:g} s"
+        late = ", OVER it: it may be lost" if pending.overdue else ""
+        rows.append(("oldest transaction", f"{pending.oldest_age:.0f} s old, {limit}{late}"))
+    for each in found.unsettled:
+        which = f"checkpoint {each.checkpoint}, micro-batches {batches_text(each.batches)}, {each.rows} rows"
+        rows.append(("not settled", f"{which}: parts open {each.open}, lost {each.lost}, committed {each.committed}"))
+    if found.voided:
+        rows.append(("to run again", f"micro-batches {batches_text(found.voided)}: their transactions were lost"))
+    if found.declined:
+        rows.append(("declined in a row", str(found.declined)))
+    if found.requested:
+        rows.append(("asked for", "the next micro-batch closes a checkpoint"))
+    if found.rewinding is not None:
+        to = found.rewinding.checkpoint
+        target = f"to checkpoint {to}" if to is not None else "to where nothing is written twice"
+        who = driver_text(found.rewinding.request.get("process", {}), doing)
+        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it"))
+    return rows
+
+
+def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:
+    """Ask for a checkpoint: the next micro-batch of the query closes one, whatever its barrierInterval.
+
+    It does not wait for it, and makes no micro-batch: a query without new rows closes one when rows come.
+    """
+    with reporting(output) as report:
+        _trigger(location, report)
+
+
+def _trigger(path: str, report: Report) -> None:
+    place, journal = open_journal(path, "no query to ask")
+    refuse_batch_writes(place, "each of its writes is a checkpoint")
+    report.facts.update(location=place.path)
+    asked = journal.ledger.request
+    if asked is None:
+        body: dict[str, Any] = {"what": "checkpoint"}
+        asked = journal.append(EntryKind.REQUEST, body, _no_rewind).number
+        report.say("asked for: the next micro-batch closes a checkpoint")
+    else:
+        report.status = "nothing to do"
+        report.say(f"a checkpoint was asked for already (journal entry {asked}), and no micro-batch has come since")
+    report.facts.update(request=asked)
+
+
+def _no_rewind(ledger: Ledger) -> None:
+    if ledger.rewinding is not None:
+        raise LocationError(
+            "REWIND_BEGUN",
+            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: finish it with `barrier rewind "
+            "LOCATION --resume`",
+            rewind=ledger.rewinding.token,
+        )

@@ -1,0 +1,167 @@
+"""What a command answers: sentences and tables for people, or one JSON document; and the exit status."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from transactional.errors import TwoPhaseCommitError
+
+__all__ = ["EXIT_STATUS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
+
+EXIT_STATUS = (
+    "Exit status: 0 done, or nothing to do; 1 refused, the condition is named; 2 wrong usage; 3 a question was not answered "
+    "(no terminal and no --yes), or with no; 4 failed: an error of a disk or a store, safe to repeat; 130 interrupted."
+)
+
+WIDTH = 160
+"""Columns of a table that goes into a file or a pipe: nothing should be cut there."""
+
+
+class Status(enum.IntEnum):
+    """Exit status of the program."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    NOT_ANSWERED = 3
+    FAILED = 4
+    INTERRUPTED = 130
+
+
+class Output(str, enum.Enum):
+    """How a command answers."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Location = Annotated[
+    str, typer.Argument(metavar="LOCATION", help="The query's checkpointLocation.", show_default=False)
+]
+OutputOption = Annotated[Output, typer.Option("--output", help="For people, or one JSON document on standard output.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+class NotAnsweredError(Exception):
+    """Nobody said yes."""
+
+
+class Report:
+    """One command's answer.
+
+    Parameters
+    ----------
+    output : Output
+
+    Attributes
+    ----------
+    facts : dict[str, Any]
+        Of the JSON document, beside its ``status``.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self.json = output is Output.JSON
+        self.facts: dict[str, Any] = {}
+        self.status = "done"
+
+    def say(self, *lines: str) -> None:
+        """Sentences for people: on standard output, beside JSON on standard error."""
+        for line in lines:
+            print(line, file=sys.stderr if self.json else sys.stdout)
+
+    def complain(self, line: str) -> None:
+        """Say what went wrong, on standard error."""
+        print(line, file=sys.stderr)
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Rows under heads."""
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self._draw(table)
+
+    def pairs(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """A title, and names with their values."""
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for name, value in rows:
+            table.add_row(f"  {name}", value)
+        if not self.json:
+            print(title)
+        self._draw(table)
+
+    def _draw(self, table: Any) -> None:
+        from rich.console import Console
+
+        if self.json:
+            return
+        console = Console(markup=False, highlight=False, emoji=False)
+        if not console.is_terminal:
+            console = Console(markup=False, highlight=False, emoji=False, width=WIDTH)
+        console.print(table)
+
+    def confirm(self, yes: bool) -> None:
+        """Ask whether to go on.
+
+        Raises
+        ------
+        NotAnsweredError
+        """
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise NotAnsweredError("say --yes: nobody is there to ask")
+        print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+        try:
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            raise NotAnsweredError("nothing was changed")
+
+    def finish(self) -> None:
+        """Write the document."""
+        if self.json:
+            print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
+
+
+@contextmanager
+def reporting(output: Output) -> Iterator[Report]:
+    """Run a command's body: what it raises becomes its answer and its exit status."""
+    report = Report(output)
+    status = Status.DONE
+    try:
+        yield report
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except TwoPhaseCommitError as error:
+        report.complain(f"refused: {error}")
+        report.status, status = "refused", Status.REFUSED
+        report.facts.update(condition=error.condition, message=error.message)
+    except NotAnsweredError as reason:
+        report.complain(f"not answered: {reason}")
+        report.status, status = "not answered", Status.NOT_ANSWERED
+    except KeyboardInterrupt:
+        report.complain("interrupted")
+        report.status, status = "interrupted", Status.INTERRUPTED
+    except Exception as problem:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
+        traceback.print_exc()
+        report.complain(f"failed: {type(problem).__name__}")
+        report.status, status = "failed", Status.FAILED
+        report.facts.update(error=type(problem).__name__)
+    report.finish()
+    if status is not Status.DONE:
+        raise typer.Exit(status)

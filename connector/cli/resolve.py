@@ -1,0 +1,144 @@
+"""``barrier resolve``: settle by decision what can't be settled by evidence."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Annotated, Any
+
+import typer
+
+from connector.cli.place import open_journal, unchanged
+from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from transactional.errors import ProtocolError
+from transactional.ledger import Ledger, PartRecord
+from transactional.metadata import EntryKind
+
+__all__ = ["Decision", "resolve"]
+
+
+class Decision(str, enum.Enum):
+    """What an operator can accept of a part."""
+
+    LOSS = "accept-loss"
+    DUPLICATES = "accept-duplicates"
+    DIFFERENCE = "accept-difference"
+
+
+CONSEQUENCES = {
+    Decision.LOSS: "the part counts as committed: its rows are LOST if they were not",
+    Decision.DUPLICATES: "the part is written again: its rows are DOUBLED if they were committed",
+    Decision.DIFFERENCE: "the part is written again with whatever rows its replay has, without comparing them",
+}
+
+Key = tuple[int | None, str]
+"""Checkpoint (None for what is prepared only) and ``BATCH/PARTITION``."""
+
+
+def resolve(
+    location: Location,
+    checkpoint: Annotated[int | None, typer.Option(help="Of the part.", show_default=False)] = None,
+    part: Annotated[str | None, typer.Option(metavar="BATCH/PARTITION", show_default=False)] = None,
+    decision: Annotated[
+        Decision | None, typer.Option("--as", help="What is accepted of the part.", show_default=False)
+    ] = None,
+    yes: Yes = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Settle by decision what can't be settled by evidence: a transaction whose outcome nobody can tell.
+
+    Without --part it lists what can be resolved. Stop every query on the location first.
+    """
+    with reporting(output) as report:
+        _resolve(location, (checkpoint, part), decision, yes, report)
+
+
+def _resolve(
+    path: str, asked: tuple[int | None, str | None], decision: Decision | None, yes: bool, report: Report
+) -> None:
+    location, journal = open_journal(path, "nothing to resolve")
+    ledger = journal.ledger
+    parts = _parts(ledger)
+    checkpoint, place = asked
+    if place is None and checkpoint is None:
+        _list(location.path, parts, report)
+        return
+    chosen = parts.get((checkpoint, place or ""))
+    if chosen is None or decision is None:
+        raise ProtocolError(
+            "NO_SUCH_PART",
+            "name an unsettled part and a decision: --checkpoint N --part BATCH/PARTITION --as ... (`barrier resolve "
+            "LOCATION` lists them)",
+        )
+    if decision is Decision.DIFFERENCE and not chosen.lost:
+        raise ProtocolError(
+            "PART_NOT_LOST",
+            "accept-difference is for a part that was judged lost and whose replay differs; this one is open, and may be "
+            "committed: start the query, it judges it",
+        )
+    if checkpoint is None and decision is not Decision.DUPLICATES:
+        raise ProtocolError(
+            "PART_NOT_DECIDED",
+            "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates says that",
+        )
+    report.say(f"{_describe(chosen)}: {CONSEQUENCES[decision]}")
+    report.facts.update(location=location.path, part=_facts(checkpoint, chosen), decision=decision.value)
+    report.facts.update(consequence=CONSEQUENCES[decision])
+    report.confirm(yes)
+    body = {
+        "checkpoint": checkpoint,
+        "batch": chosen.batch,
+        "partition": chosen.partition,
+        "decision": decision.value,
+    }
+    journal.append(EntryKind.RESOLVE, body, lambda found: unchanged(found, ledger.position))
+    on = "finish the rewind (`barrier rewind LOCATION --resume`)" if ledger.rewinding else "start the query"
+    report.say(f"resolved: {on}")
+
+
+def _parts(ledger: Ledger) -> dict[Key, PartRecord]:
+    """What can be resolved; a part without rows has no handle."""
+    found: dict[Key, PartRecord] = {
+        (checkpoint.id, f"{part.batch}/{part.partition}"): part
+        for checkpoint in ledger.unsettled()
+        for part in ledger.parts_of(checkpoint)
+        if part.open or part.lost
+    }
+    if ledger.rewinding is not None:  # it aborts what is prepared, and stops where somebody else has committed that
+        prepared = [part for record in ledger.undecided() for part in record.parts if part.open]
+        found.update({(None, f"{part.batch}/{part.partition}"): part for part in prepared})
+    return found
+
+
+def _list(path: str, parts: dict[Key, PartRecord], report: Report) -> None:
+    for (checkpoint, place), part in parts.items():
+        of = f"--checkpoint {checkpoint} " if checkpoint is not None else ""
+        report.say(f"{of}--part {place}: {_describe(part)}")
+    for decision, consequence in CONSEQUENCES.items() if parts else ():
+        report.say(f"  --as {decision.value}: {consequence}")
+    report.say(
+        f"{len(parts)} parts are not settled. Most settle when the query is started: resolve only what an error names."
+    )
+    report.status = "done" if parts else "nothing to do"
+    report.facts.update(
+        location=path,
+        parts=[_facts(checkpoint, part) for (checkpoint, _), part in parts.items()],
+        decisions={decision.value: consequence for decision, consequence in CONSEQUENCES.items()},
+    )
+
+
+def _facts(checkpoint: int | None, part: PartRecord) -> dict[str, Any]:
+    return {
+        "checkpoint": checkpoint,
+        "batch": part.batch,
+        "partition": part.partition,
+        "rows": part.rows,
+        "state": "lost" if part.lost else "open",
+        "handle": part.handles[-1],
+    }
+
+
+def _describe(part: PartRecord) -> str:
+    state = "lost, to be repaired" if part.lost else "open"
+    handle = json.dumps(part.handles[-1], sort_keys=True, default=str)
+    return f"{part.rows} rows of micro-batch {part.batch}, partition {part.partition}, {state}, handle {handle}"

@@ -1,0 +1,295 @@
+"""``barrier rewind``: a stopped query goes back to an earlier checkpoint, in place; `transactional.rewind` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from connector.cli.alone import alone, query_at_work, rewind_at_work
+from connector.cli.place import open_journal, refuse_batch_writes, refuse_elsewhere
+from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from connector.cli.rewind_plan import Request, Sink, emission, tell
+from connector.cli.words import batches_text
+from connector.spark import offset_log
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import this_process
+from transactional.errors import LocationError, OptionError, TwoPhaseCommitError
+from transactional.journal import Journal
+from transactional.ledger import Ledger, Rewind, RunRecord
+from transactional.recovery import check_sources
+from transactional.rewind import Preview, Rewinder
+
+__all__ = ["rewind"]
+
+NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
+"""Conditions that say that all is done."""
+
+
+class LocationLogs:
+    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.SparkLogs`."""
+
+    def __init__(self, location: CheckpointLocation) -> None:
+        self._location = location
+
+    def check_can_go_back(self, batch: int) -> None:
+        """See `SparkLogs`."""
+        offset_log.check_can_go_back(self._location, batch)
+
+    def delete_after(self, batch: int) -> None:
+        """See `SparkLogs`."""
+        offset_log.delete_after(self._location, batch)
+
+    def replay(self, first: int, last: int) -> None:
+        """See `SparkLogs`."""
+        offset_log.replay(self._location, first, last)
+
+
+def rewind(
+    location: Location,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Go back to this one (`barrier checkpoints list`). Without it: to the newest from which nothing is written "
+            "twice.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_reemit: Annotated[
+        bool,
+        typer.Option(
+            "--allow-reemit",
+            help="With --to: output that was committed after that checkpoint stays, and its rows are written again. With "
+            "--resume: leave the tables as they are, where they were to be restored.",
+        ),
+    ] = False,
+    restore_tables: Annotated[
+        bool,
+        typer.Option(
+            "--restore-tables", help="With --to: take the output back, too, where the sink can (Delta tables)."
+        ),
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish a rewind that was begun.")] = False,
+    query_stopped: Annotated[
+        bool,
+        typer.Option(
+            "--query-stopped", help="The query was stopped, though its driver's process runs or can't be seen."
+        ),
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="An option of the sink that the journal does not keep, or that has changed. Other users of the machine can "
+            "see it: secrets belong into the file.",
+            show_default=False,
+        ),
+    ] = None,
+    options_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Such options, a line each: KEY=VALUE; # begins a comment.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and what it would need.")] = False,
+    yes: Yes = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take a stopped query back to an earlier checkpoint, its state included; started again, it goes on from there.
+
+    Transactions that no checkpoint has decided are aborted, and their rows written anew. It can be killed at any moment: a
+    query that is started then stops and says so, and --resume finishes the rewind.
+    """
+    if resume and (to is not None or restore_tables):
+        raise typer.BadParameter("--resume goes on with what was begun: --to and --restore-tables were said then")
+    if restore_tables and to is None:
+        raise typer.BadParameter("--restore-tables takes output back that was committed: name the checkpoint with --to")
+    given = {**_from_file(options_file), **_pairs(option or [], "--option")}
+    request = Request(to, allow_reemit, restore_tables, resume, query_stopped, given, dry_run, yes)
+    with reporting(output) as report:
+        try:
+            _rewind(location, request, report)
+        except LocationError as nothing:
+            if nothing.condition not in NOTHING:
+                raise
+            report.status = "nothing to do"
+            report.facts.update(message=nothing.message)
+            report.say(f"nothing to do: {nothing.message}")
+
+
+def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(f"{where}: number {number} is not KEY=VALUE")  # never the text: it may be a secret
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _from_file(path: str | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except OSError as problem:
+        raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
+    return _pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")
+
+
+def _rewind(path: str, request: Request, report: Report) -> None:
+    location, journal = open_journal(path, "nothing to go back to")
+    refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
+    refuse_elsewhere(location, journal.ledger)
+    report.facts.update(location=location.path)
+    run = _run(journal.ledger)
+    sink = _build(run, location, request.given)
+    try:
+        work = _Work(location, journal, run, sink, request, report)
+        work.resume() if request.resume else work.begin()
+    finally:
+        sink.close()
+
+
+def _run(ledger: Ledger) -> RunRecord:
+    run = ledger.newest_run
+    if run is None:
+        raise LocationError("NOTHING_TO_REWIND", "no run of the query is in the journal: start it")
+    if run.prefix in ledger.originals:
+        raise LocationError(
+            "ADOPTED_NOT_STARTED",
+            "this location is a copy (`barrier adopt --no-claim`) on which no query has run yet, and what the journal names is "
+            "its original's: start the query first",
+        )
+    return run
+
+
+def _build(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> Sink:
+    from connector.spark.hosted_sink import HostedSink
+
+    if not run.setup:
+        raise OptionError(
+            "SINK_NOT_RECORDED",
+            f"run {run.token} was journalled by a version that did not record its sink: start the query once with this version",
+        )
+    try:
+        return HostedSink.from_setup(run.setup, {**given, "checkpointLocation": location.path}).build(run.prefix)
+    except OptionError as problem:
+        if problem.condition == "UNKNOWN_SINK":
+            raise
+        raise OptionError(
+            problem.condition,
+            f"{problem.message} (of the query's sink as the journal recorded it, which keeps no secrets: give those with "
+            "--options-file)",
+            **problem.parameters,
+        ) from problem
+
+
+class _Work:
+    """One rewind, from its preview to its end."""
+
+    def __init__(
+        self,
+        location: CheckpointLocation,
+        journal: Journal,
+        run: RunRecord,
+        sink: Sink,
+        request: Request,
+        report: Report,
+    ) -> None:
+        self._location = location
+        self._journal = journal
+        self._run = run
+        self._sink = sink
+        self._request = request
+        self._report = report
+        self._rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
+
+    def begin(self) -> None:
+        """Go back, from the beginning."""
+        request, ledger = self._request, self._journal.ledger
+        running = query_at_work(self._location, self._run, request.query_stopped)
+        if running is not None and not request.dry_run:
+            raise running
+        preview = self._rewinder.preview(request.to)
+        if preview.batch >= 0:
+            check_sources(ledger, offset_log.spark_view(self._location, preview.batch))
+        tell(ledger, preview, request, self._report)
+        if self._refused(running, emission(preview, self._sink, request)):
+            return
+        self._report.confirm(request.yes)
+        with alone(self._location):
+            body = {"restoreTables": request.restore_tables, "allowReemit": request.allow_reemit}
+            self._rewinder.begin(preview, {**body, "process": this_process()})
+            self._finish()
+
+    def resume(self) -> None:
+        """Finish what was begun."""
+        request, report = self._request, self._report
+        begun = self._begun()
+        target = f"checkpoint {begun.checkpoint}" if begun.checkpoint is not None else "where nothing is written twice"
+        report.say(f"A rewind to {target} was begun (journal entry {begun.token}).")
+        report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
+        gives_up = bool(begun.request.get("restoreTables")) and request.allow_reemit
+        if gives_up:
+            report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
+        other = rewind_at_work(begun, request.query_stopped)
+        if self._refused(other, query_at_work(self._location, self._run, request.query_stopped)):
+            return
+        if gives_up:
+            report.confirm(request.yes)
+        with alone(self._location):
+            self._journal.load()
+            begun = self._begun()  # still: it may have been finished, and the query started, before the door was shut
+            if gives_up:  # the newest such entry counts
+                body = {**begun.request, "restoreTables": False, "allowReemit": True, "process": this_process()}
+                self._rewinder.begin(Preview(begun.checkpoint, -1, [], [], None), body)
+            self._finish()
+
+    def _begun(self) -> Rewind:
+        begun = self._journal.ledger.rewinding
+        if begun is None:
+            raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
+        return begun
+
+    def _refused(self, *needs: TwoPhaseCommitError | None) -> bool:
+        """Raise the first; a dry run names all instead, and ends."""
+        standing = [need for need in needs if need is not None]
+        if not self._request.dry_run:
+            for need in standing:
+                raise need
+            return False
+        self._report.status = "dry run"
+        self._report.facts.update(needs=[need.condition for need in standing])
+        self._report.say(*(f"it would be refused: {need}" for need in standing))
+        return True
+
+    def _finish(self) -> None:
+        report, before = self._report, self._journal.ledger.copy()
+        spark = offset_log.newest(self._location, "offsets")
+        try:
+            batch = self._rewinder.finish()
+        except BaseException:
+            report.complain("the rewind was begun, and is not done: `barrier rewind LOCATION --resume` finishes it")
+            raise
+        after = self._journal.ledger
+        kept = [c.id for c in after.unsettled()]
+        void = [batch for failure in after.failures if failure.entry > before.position for batch in failure.batches]
+        settled = [c.id for c in before.unsettled() if c.id not in kept and not set(c.batches) & set(void)]
+        gone = sorted(set(before.checkpoints) - set(after.checkpoints))
+        aborted = [record.batch for record in before.undecided()]
+        report.say("rewound:")
+        for what, numbers in (
+            ("checkpoints committed first", settled),
+            ("checkpoints that count for nothing any more", gone),
+            ("part-committed checkpoints whose lost parts are written again", kept),
+            ("prepared micro-batches that were aborted", aborted),
+        ):
+            if numbers:
+                report.say(f"  {what}: {batches_text(numbers)}")
+        report.say(f"  Spark's logs went from micro-batch {spark} to {offset_log.newest(self._location, 'offsets')}")
+        report.say(f"the query goes on after micro-batch {batch}: start it")
+        report.facts.update(batch=batch, settled=settled, gone=gone, kept=kept, aborted=aborted)

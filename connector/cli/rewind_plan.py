@@ -1,0 +1,123 @@
+"""What a rewind would do, in words and figures, and what stands against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connector.cli.report import Report
+from connector.cli.words import batches_text, output_text
+from transactional.errors import StoreError
+from transactional.ledger import Ledger
+from transactional.rewind import Preview
+from transactional.sink import TwoPhaseCommitSink
+from transactional.stats import output_ranges
+
+__all__ = ["Request", "Sink", "emission", "tell"]
+
+Sink = TwoPhaseCommitSink[Any, Any]
+
+MOST_NAMED = 20
+"""Checkpoints, the newest, that an error names; the plan before it names all."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user has asked for."""
+
+    to: int | None
+    allow_reemit: bool
+    restore_tables: bool
+    resume: bool
+    query_stopped: bool
+    given: Mapping[str, str]
+    dry_run: bool
+    yes: bool
+
+
+def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
+    """Why output that is committed already stands against it; None where nothing does."""
+    if request.restore_tables:
+        return _restoring(preview, sink)
+    if preview.emitted and not request.allow_reemit:
+        rows = sum(each.rows for each in preview.emitted)
+        where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in preview.emitted[-MOST_NAMED:])
+        restore = ", or take them back with --restore-tables" if _can_restore(sink) else ""
+        return StoreError(
+            "OUTPUT_COMMITTED",
+            f"{rows} rows of {len(preview.emitted)} checkpoints after {preview.checkpoint} are committed, or may be, and would "
+            f"be written AGAIN ({where}): say --allow-reemit{restore}",
+            rows=rows,
+            checkpoints=[each.id for each in preview.emitted],
+        )
+    return None
+
+
+def _can_restore(sink: Sink) -> bool:
+    return type(sink).restoreOutput is not TwoPhaseCommitSink.restoreOutput
+
+
+def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
+    if not _can_restore(sink):
+        return StoreError(
+            "NOT_RESTORABLE",
+            f"{sink.name()} can't take back what it has committed: rewind with --allow-reemit instead of --restore-tables",
+        )
+    if preview.restored is not None and not preview.restored.output:
+        return StoreError(
+            "NOT_RESTORABLE",
+            f"the journal does not say where the output stood after checkpoint {preview.checkpoint} (no rows, or cleaned up): "
+            "name another one, or take the tables back by hand and rewind with --allow-reemit",
+        )
+    return None
+
+
+def tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> None:
+    """Say what it will do."""
+    undecided, unsettled = ledger.undecided(), ledger.unsettled()
+    if preview.checkpoint is None:
+        report.say(
+            f"Back to where nothing is written twice: after micro-batch {preview.batch}, or later where what is decided is "
+            "found committed."
+        )
+    else:
+        report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
+    report.say(f"Micro-batches that run again: {batches_text(preview.rewritten)}.")
+    for checkpoint in unsettled:
+        report.say(
+            f"Checkpoint {checkpoint.id} (micro-batches {batches_text(checkpoint.batches)}, {checkpoint.rows} rows) is "
+            "decided, not settled: it is committed first, or void where its transactions are lost."
+        )
+    if undecided:
+        rows = sum(part.rows for record in undecided for part in record.parts)
+        numbers = batches_text([record.batch for record in undecided])
+        report.say(f"Micro-batches {numbers} ({rows} rows) are prepared, not decided: aborted, and written anew.")
+    ranges = _ranges(ledger, preview)
+    what = "TAKEN BACK" if request.restore_tables else "written AGAIN"
+    for emitted in preview.emitted:
+        state = "committed" if emitted.settled else "decided, perhaps committed"
+        report.say(
+            f"Checkpoint {emitted.id} (micro-batches {batches_text(emitted.batches)}, {emitted.rows} rows) is {state}, and "
+            f"{what}. Output: {output_text(emitted.output)}"
+        )
+    for name, (begin, end) in ranges.items():
+        report.say(f"  {name}: from {'unknown' if begin is None else begin} to {end}")
+    report.facts.update(
+        checkpoint=preview.checkpoint,
+        batch=preview.batch,
+        rewritten=list(preview.rewritten),
+        prepared=[record.batch for record in undecided],
+        emitted=[
+            {"checkpoint": e.id, "batches": list(e.batches), "rows": e.rows, "settled": e.settled, "output": e.output}
+            for e in preview.emitted
+        ],
+        ranges={name: list(places) for name, places in ranges.items()},
+        restoreTables=request.restore_tables,
+    )
+
+
+def _ranges(ledger: Ledger, preview: Preview) -> dict[str, tuple[int | None, int]]:
+    target = preview.checkpoint or 0
+    earlier = [checkpoint.output for number, checkpoint in ledger.checkpoints.items() if number <= target]
+    return output_ranges(earlier, [checkpoint.output for checkpoint in preview.emitted])

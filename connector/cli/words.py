@@ -1,0 +1,56 @@
+"""Figures in words, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from transactional.stats import CheckpointHistory, CheckpointStatus
+
+__all__ = ["batches_text", "driver_text", "duration_text", "output_text", "status_text", "time_text"]
+
+
+def time_text(milliseconds: int | None) -> str:
+    """UTC, to the second; a dash where there is none."""
+    if milliseconds is None:
+        return "-"
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def duration_text(milliseconds: int | None) -> str:
+    """Seconds; a dash where there is none."""
+    return "-" if milliseconds is None else f"{milliseconds / 1000:.3f} s"
+
+
+def batches_text(batches: Sequence[int]) -> str:
+    """``3 to 7, 9``."""
+    spans: list[list[int]] = []
+    for batch in sorted(batches):
+        if spans and batch == spans[-1][1] + 1:
+            spans[-1][1] = batch
+        else:
+            spans.append([batch, batch])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in spans) or "none"
+
+
+def output_text(output: Mapping[str, Any]) -> str:
+    """``orders-0: 17, orders-1: 12``."""
+    return ", ".join(f"{name}: {place}" for name, place in output.items()) or "-"
+
+
+def status_text(found: CheckpointHistory) -> str:
+    """With what became of it, or of those before it."""
+    if found.status is CheckpointStatus.DECIDED:
+        return "decided, not settled"
+    status: str = found.status.value
+    if found.subsumed_by is not None:
+        return f"{status}, subsumed by {found.subsumed_by}"
+    return f"{status}, subsumes micro-batches {batches_text(found.subsumes)}" if found.subsumes else status
+
+
+def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
+    """Which process, and whether it runs."""
+    where = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
+    runs = {True: "runs", False: "is gone", None: "nobody can tell from here whether it runs"}[alive]
+    return f"{where}: {runs}"

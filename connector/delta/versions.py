@@ -1,0 +1,74 @@
+"""Which version of the table a checkpoint made, and the way back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from connector.delta.delta_log import MARK
+from connector.delta.storage import TableFolder
+from transactional.errors import StoreError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["restore_version", "version_of"]
+
+
+def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
+    """The version that added a checkpoint's files; None where the log does not hold it any more.
+
+    Parameters
+    ----------
+    since : int
+        A version before it.
+    """
+    for version in range(table.version(), since, -1):
+        actions = folder.log(version)
+        if actions is None:
+            return None
+        apps, mark = _whose(actions)
+        if app in apps and mark.get("checkpoint") == checkpoint:
+            return version
+    return None
+
+
+def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
+    """Take the table back to a version, in a commit of its own; nothing where this rewind has done so.
+
+    Raises
+    ------
+    StoreError
+        ``TABLE_HAS_OTHER_COMMITS``: others than `app` have committed since; going back would undo theirs.
+    """
+    from deltalake import CommitProperties
+
+    table = folder.open()
+    others = []
+    for later in range(table.version(), version, -1):
+        actions = folder.log(later)
+        apps, mark = _whose(actions or ())
+        if mark.get("rewind") == rewind:
+            return
+        if app not in apps and "rewind" not in mark:
+            others.append(later)
+    if others:
+        raise StoreError(
+            "TABLE_HAS_OTHER_COMMITS",
+            f"2pc-delta: {folder.uri} can't go back to version {version}: versions {sorted(others)[:10]} are not this query's "
+            "commits, and would be undone with it. Look at DESCRIBE HISTORY; take the table back by hand, or rewind without "
+            "--restore-tables",
+            versions=sorted(others),
+        )
+    table.restore(version, commit_properties=CommitProperties(custom_metadata={MARK: {"rewind": rewind}}))
+
+
+def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:
+    """A commit's app transactions, and our mark in it."""
+    apps: set[str] = set()
+    mark: Mapping[str, Any] = {}
+    for action in actions:
+        if "txn" in action:
+            apps.add(action["txn"]["appId"])
+        mark = action.get("commitInfo", {}).get(MARK, mark)
+    return apps, mark

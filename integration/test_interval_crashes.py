@@ -1,0 +1,194 @@
+"""The crash matrix with `barrierInterval`: checkpoints over many micro-batches, on Kafka and on Delta."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.broker import Cluster
+from integration.delta_output import DeltaOutput
+from integration.driver_process import Faults, Output, Place, wait_until
+from integration.jobs import Job
+from integration.live_query import LiveQuery
+from integration.test_kafka_spark_crashes import produce
+from integration.topic_output import TopicOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SINKS = ["2pc-kafka", "2pc-delta"]
+ROWS = 10  # of a micro-batch
+PILE = 5  # micro-batches that are prepared before something fails
+LOOK_EVERY = 0.05
+
+FAILURES = {
+    "task.begun": 4,  # two tasks, tried twice each
+    "task.written": 4,
+    "task.prepared": 4,
+    "commit.called": 1,
+    "commit.looked": 1,
+    "journal.created": 1,
+    "prepared.written": 1,
+    "decision.written": 1,
+    "commit.one": 1,
+    "commit.done": 1,
+    "settled.written": 1,
+    "source.latest": 1,
+}
+"""Points that a query passes while prepared micro-batches pile up, and how often they have to fail for it to fail."""
+
+RECOVERIES = ("recovery.claimed", "recovery.swept", "recovery.settling")
+"""Points that a query passes when it starts with a pile, the last one with a decision."""
+
+
+def interval_job(
+    kafka: Cluster, name: str, sink: str, folder: Path, interval: str = "5 min", batches: int = PILE + 2
+) -> tuple[Job, Output]:
+    """``<name>-in``, two partitions, into a topic or a table, in checkpoints of many micro-batches.
+
+    As the default is, none waits for the clock: a checkpoint closes after `batches` of them.
+    """
+    kafka.create_topic(f"{name}-in", partitions=2)
+    servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    source = {"subscribe": f"{name}-in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS)}
+    source |= {**servers, "barrierInterval": interval}
+    if sink == "2pc-delta":
+        output: Output = DeltaOutput(folder / "table")
+        target, options = str(folder / "table"), {"format": sink}
+    else:
+        kafka.create_topic(name, partitions=2)
+        output = TopicOutput(kafka.bootstrap_servers, name, prefix=name)
+        target, options = name, {**servers, "transactionalIdPrefix": name}
+    options["maxBatchesPerCheckpoint"] = str(batches)
+    return Job("", target, name="kafka", rows=ROWS, source=source, sink=options), output
+
+
+class Decided:
+    """Rows of the micro-batches that are decided by now. Value v is row v // 2 of partition v % 2."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._values: set[int] = set()
+
+    def values(self) -> set[int]:
+        """What is decided now. A decision is told once; a rewind may take Spark's file away later."""
+        path = self._place.location / "offsets" / str(self._place.ledger().decided)
+        with contextlib.suppress(FileNotFoundError):
+            [ends] = json.loads(path.read_text().splitlines()[2])["topics"].values()
+            self._values |= {2 * offset + int(number) for number, end in ends.items() for offset in range(end)}
+        return self._values
+
+
+@contextmanager
+def only_decided_rows_are_seen(place: Place) -> Iterator[None]:
+    """Read the output all the time: no row of an undecided checkpoint may ever be there, none twice."""
+    over = threading.Event()
+    problems: list[str] = []
+    decided = Decided(place)
+
+    def look() -> None:
+        while not over.wait(LOOK_EVERY):
+            seen = place.output.rows()
+            early = sorted(set(seen) - decided.values())  # asked afterwards: what was seen is decided by then
+            doubled = sorted(value for value, count in seen.items() if count > 1)
+            if early or doubled:
+                problems.append(f"seen before their decision: {early[:20]}, twice: {doubled[:20]}")
+                return
+
+    def watch() -> None:
+        try:
+            look()
+        except Exception as problem:  # noqa: BLE001 - handed to the test
+            problems.append(f"the reader failed: {problem!r}")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not problems, problems[0]
+
+
+def pile_up(place: Place, batches: int = PILE) -> None:
+    """Wait until so many micro-batches are prepared and not decided."""
+    wait_until(lambda: len(place.ledger().undecided()) >= batches, f"{batches} prepared micro-batches")
+
+
+def finish(query: LiveQuery, rows: int) -> None:
+    """Read the rest, and end at a final barrier."""
+    query.start(trigger="availableNow", source={**query.job.source, "maxOffsetsPerTrigger": "1000"})
+    query.query.awaitTermination(90)
+    assert query.query.exception() is None
+    query.place.check_whole(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("sink", SINKS)
+def test_every_row_is_there_once_wherever_a_query_of_long_checkpoints_fails(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults, sink: str
+) -> None:
+    """One place, a failure after the other, each while prepared micro-batches wait for their decision."""
+    job, output = interval_job(kafka, topic_name, sink, tmp_path)
+    points = {point: FAILURES[point] for point in ("task.prepared", "prepared.written", "commit.one")}
+    fail_one_after_the_other(kafka, LiveQuery(spark, tmp_path, job, output), faults, points, ("recovery.settling",))
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("sink", SINKS)
+def test_every_row_is_there_once_wherever_a_query_with_an_interval_of_three_seconds_fails(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults, sink: str
+) -> None:
+    """Every point; checkpoints close by the clock. Needs a machine that runs five micro-batches in three seconds."""
+    job, output = interval_job(kafka, topic_name, sink, tmp_path, interval="3s", batches=50)
+    fail_one_after_the_other(kafka, LiveQuery(spark, tmp_path, job, output), faults, FAILURES, RECOVERIES)
+
+
+def fail_one_after_the_other(
+    kafka: Cluster, query: LiveQuery, faults: Faults, points: dict[str, int], recoveries: tuple[str, ...]
+) -> None:
+    rows = 30 * ROWS * (len(points) + len(recoveries))
+    produce(kafka, query.job.source["subscribe"], range(rows))
+    with query, only_decided_rows_are_seen(query.place):
+        for point, times in points.items():
+            fail_at(query, faults, point, times)
+        for point in recoveries:
+            recover_at(query, faults, point)
+        checkpoints = query.place.ledger().checkpoints.values()
+        assert max(len(checkpoint.batches) for checkpoint in checkpoints) > PILE
+        finish(query, rows)
+    assert not {"verdict", "repair", "void"} & set(query.place.kinds()), "something prepared was lost"
+
+
+def fail_at(query: LiveQuery, faults: Faults, point: str, times: int) -> None:
+    query.start()
+    pile_up(query.place)
+    faults.arm(point, "raise", times)
+    assert point in query.wait_failed()
+    faults.clear()
+
+
+def recover_at(query: LiveQuery, faults: Faults, point: str) -> None:
+    if point == "recovery.settling":
+        fail_at(query, faults, "decision.written", 1)
+    else:
+        query.start()
+        pile_up(query.place)
+        query.stop()
+    if point == "recovery.claimed":
+        faults.arm("task.begun", "raise", 4)  # which ends the run
+        query.start()
+        query.wait_failed()
+    faults.arm(point, "raise")
+    query.start()
+    assert point in query.wait_failed()

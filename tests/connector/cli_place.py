@@ -1,0 +1,132 @@
+"""A checkpoint location made by hand, with Spark's logs, a journal, and files of the file sink; no JVM."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StructField, StructType
+
+from connector.cli import main
+from connector.spark.location import CheckpointLocation
+from integration.file_sink import FileSink
+from tests.transactional.bodies import recorded, run_body, settled
+from transactional.barrier import sources_digest
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+from transactional.sink import Options, TransactionContext
+
+__all__ = ["CliPlace", "RestorableSink", "answer", "dead_process"]
+
+SCHEMA = StructType([StructField("value", LongType())])
+
+
+class RestorableSink(FileSink):
+    """Takes its output back in so far as it says that it did."""
+
+    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
+        """Leave a note."""
+        (self._folder / "restored").write_text(json.dumps([dict(output), rewind]))
+
+
+class CliPlace:
+    """A query's location, whose micro-batches are recorded one after the other.
+
+    Parameters
+    ----------
+    folder : Path
+    sink : type[FileSink], optional
+    """
+
+    def __init__(self, folder: Path, sink: type[FileSink] = FileSink) -> None:
+        self.path = folder / "place"
+        self.output = folder / "output"
+        self.sink = sink
+        for log in ("offsets", "commits"):
+            (self.path / log).mkdir(parents=True)
+        (self.path / "metadata").write_text('{"id":"q"}')
+        self.checkpoints: list[int] = []
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> int:
+        """A journal entry; returns its number."""
+        journal = CheckpointLocation(str(self.path)).journal()
+        journal.load()
+        return journal.append(kind, body, lambda ledger: None).number
+
+    def ledger(self) -> Ledger:
+        """The journal's fold."""
+        return CheckpointLocation(str(self.path)).journal().load()
+
+    def run(self, **replaced: Any) -> int:
+        """A run, of whose driver nothing is known."""
+        setup = {
+            "class": f"{self.sink.__module__}:{self.sink.__qualname__}",
+            "options": {"path": str(self.output), "checkpointlocation": str(self.path)},
+            "schema": SCHEMA.jsonValue(),
+        }
+        known = {"setup": setup, "location": str(self.path), "sink": self.sink.name()}
+        return self.append(EntryKind.RUN, run_body(**{**known, **replaced}))
+
+    def prepared(self, batch: int, rows: int = 5, in_spark: bool = True) -> None:
+        """A micro-batch that closes no checkpoint."""
+        self.append(EntryKind.PREPARED, self._body(batch, rows))
+        if in_spark:
+            (self.path / "commits" / str(batch)).write_text("v1\n{}")
+
+    def decided(self, batch: int, rows: int = 5, settle: bool = True, output: Mapping[str, Any] | None = None) -> int:
+        """A micro-batch that closes one; returns the checkpoint."""
+        covers = [record.batch for record in self.ledger().undecided()]
+        body = self._body(batch, rows, covers, reason="BARRIER", barrier=1_000, began=3_000)
+        checkpoint = self.append(EntryKind.DECIDED, body)
+        if settle:
+            for part in self.ledger().parts_of(self.ledger().checkpoints[checkpoint]):
+                self._move(part.handles[-1], "committed")
+            self.append(EntryKind.SETTLED, settled(checkpoint, **(output or {})))
+            (self.path / "commits" / str(batch)).write_text("v1\n{}")
+        self.checkpoints.append(checkpoint)
+        return checkpoint
+
+    def _body(self, batch: int, rows: int, covers: Sequence[int] | None = None, **replaced: Any) -> dict[str, Any]:
+        (self.path / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")
+        sink = self.sink(Options({"path": str(self.output), "transactionalIdPrefix": "p"}), pa.schema([]))
+        transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"n{batch}"))
+        sink.write(transaction, pa.record_batch({"value": list(range(rows))}))
+        part = {"partition": 0, "handle": sink.preCommit(transaction), "rows": rows, "bytes": 8 * rows, "digest": "1:0"}
+        return recorded(batch, [part], covers, sources=sources_digest([f"line {batch}"]), **replaced)
+
+    def _move(self, handle: Mapping[str, Any], folder: str) -> None:
+        (self.output / "pending" / handle["file"]).rename(self.output / folder / handle["file"])
+
+    def files(self, folder: str) -> list[int]:
+        """Micro-batches of the sink's files in ``pending``, ``committed`` or ``aborted``."""
+        return sorted(int(path.name.split("~")[1]) for path in (self.output / folder).iterdir())
+
+    def spark(self, log: str) -> list[int]:
+        """Micro-batches in one of Spark's logs."""
+        return sorted(int(path.name) for path in (self.path / log).iterdir())
+
+
+@functools.cache
+def dead_process() -> Mapping[str, Any]:
+    """A process of this machine that has ended."""
+    program = "import json; from connector.spark.process import this_process; print(json.dumps(this_process()))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def answer(capsys: Any, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run a command with ``--output json``: its exit status, its one document, and what it said beside."""
+    capsys.readouterr()
+    status = main([*arguments, "--output", "json"])
+    said = capsys.readouterr()
+    return status, json.loads(said.out), said.err

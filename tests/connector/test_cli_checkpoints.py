@@ -1,0 +1,153 @@
+"""``barrier checkpoints list|show|trigger`` on locations made by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from connector.cli import main
+from connector.spark.process import this_process
+from tests.connector.cli_place import CliPlace, answer, dead_process
+from transactional.metadata import EntryKind
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> CliPlace:
+    """Checkpoint 3 is settled; micro-batch 1 was declined and prepared, checkpoint 7 took it in and is not settled."""
+    found = CliPlace(tmp_path)
+    found.run(lifetime=900.0)
+    found.decided(0, rows=3, output={"orders-0": 17, "orders-1": 4})
+    found.prepared(1)
+    declined = {"run": 1, "batch": 1, "reason": "HOOK_FAILED", "detail": "[HOOK_FAILED] the hook [red] raised"}
+    found.append(EntryKind.DECLINED, declined)
+    found.decided(2, settle=False)
+    return found
+
+
+def test_a_list_has_every_checkpoint_and_failure_in_order(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    status, document, said = answer(capsys, "checkpoints", "list", str(place))
+    assert (status, document["status"], said) == (0, "done", "")
+    told = [(each["id"], each["status"], each["batches"]) for each in document["checkpoints"]]
+    assert told == [(2, "completed", [0]), (5, "declined", [1]), (6, "decided", [1, 2])]
+    assert (document["total"], document["location"]) == (3, str(place))
+    assert document["counts"] == {"triggered": 3, "completed": 1, "failed": 0, "declined": 1, "restored": 0}
+    first = document["checkpoints"][0]
+    assert (first["rows"], first["handles"], first["bytes"]) == (3, 1, 24)
+    assert (first["barrier"], first["prepared"], first["preparing_ms"]) == (1_000, 3_000, 2_000)
+    assert first["committed"] >= first["decided"] > 1_700_000_000_000
+    assert first["output"] == {"orders-0": 17, "orders-1": 4}
+
+
+def test_a_list_for_people_says_the_same(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", "list", str(place)]) == 0
+    head, first, declined, newest = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["ID", "STATUS", "MICRO-BATCHES"]
+    assert first.startswith("2")
+    assert "a barrier of the source" in first
+    assert "2.000 s" in first
+    assert "declined, subsumed by 6" in declined
+    assert "a checkpoint hook raised" in declined
+    assert "decided, not settled" in newest
+    assert "1 to 2" in newest
+
+
+def test_a_list_can_be_short_and_of_failures_only(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    _, document, said = answer(capsys, "checkpoints", "list", str(place), "--limit", "2")
+    assert [each["id"] for each in document["checkpoints"]] == [5, 6]
+    assert "1 older ones are not shown: --limit 3" in said
+    _, document, _ = answer(capsys, "checkpoints", "list", str(place), "--failed")
+    assert [each["id"] for each in document["checkpoints"]] == [5]
+    assert document["checkpoints"][0]["detail"] == "[HOOK_FAILED] the hook [red] raised"
+
+
+def test_the_newest_is_shown_with_how_the_query_stands(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.prepared(3, rows=4)
+    _, document, _ = answer(capsys, "checkpoints", "show", str(place))
+    assert document["checkpoint"]["id"] == 6
+    stats = document["stats"]
+    assert (stats["accounted"], stats["decided"], stats["completed"]["id"]) == (3, 2, 2)
+    assert (stats["pending"]["batches"], stats["pending"]["rows"], stats["pending"]["lifetime"]) == ([3], 4, 900.0)
+    assert 0 <= stats["pending"]["oldest_age"] < 60
+    (unsettled,) = stats["unsettled"]
+    assert (unsettled["checkpoint"], unsettled["open"], unsettled["lost"]) == (6, 2, 0)
+    assert (stats["run"]["token"], stats["run"]["prefix"], stats["run"]["alive"]) == (1, "p", None)
+    assert main(["checkpoints", "show", str(place)]) == 0
+    shown = capsys.readouterr().out
+    for told in (
+        "Checkpoint 6: decided, not settled",
+        "micro-batches 3: 4 rows in 1 transactions",
+        "s old, timeout 900 s",
+        "checkpoint 6, micro-batches 1 to 2, 10 rows: parts open 2, lost 0, committed 0",
+        "nobody can tell from here whether it runs",
+    ):
+        assert told in shown
+
+
+def test_one_is_shown_by_its_number_or_refused(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", "show", str(place), "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "orders-0: 17, orders-1: 4" in shown
+    assert "BARRIER: a barrier of the source" in shown
+    assert main(["checkpoints", "show", str(place), "5"]) == 0
+    assert "the hook [red] raised" in capsys.readouterr().out
+    status, document, said = answer(capsys, "checkpoints", "show", str(place), "4")
+    assert (status, document["condition"]) == (1, "UNKNOWN_CHECKPOINT")
+    assert "keeps no checkpoint and no failure 4" in said
+
+
+def test_a_settled_one_says_what_it_took_in(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.append(EntryKind.SETTLED, {"checkpoint": 6, "run": 1, "output": {"orders-0": 21}})
+    assert main(["checkpoints", "show", str(place)]) == 0
+    assert "Checkpoint 6: completed, subsumes micro-batches 1" in capsys.readouterr().out
+
+
+def test_a_driver_is_seen_to_run_or_to_be_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=this_process())
+    assert answer(capsys, "checkpoints", "show", str(place))[1]["stats"]["run"]["alive"] is True
+    assert main(["checkpoints", "show", str(place)]) == 0
+    assert f"pid {os.getpid()}: runs" in capsys.readouterr().out
+    place.run(process=dead_process())
+    _, document, _ = answer(capsys, "checkpoints", "show", str(place))
+    assert document["stats"]["run"]["alive"] is False
+    assert document["checkpoint"] is None
+
+
+def test_a_rewind_in_progress_is_shown(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2, "process": this_process()})
+    _, document, _ = answer(capsys, "checkpoints", "show", str(place))
+    rewind = document["stats"]["rewinding"]
+    assert (rewind["token"], rewind["checkpoint"], rewind["alive"]) == (begun, 2, True)
+    assert main(["checkpoints", "show", str(place)]) == 0
+    shown = capsys.readouterr().out
+    assert "to checkpoint 2, begun and not done" in shown
+    assert "ended (rewind begun)" in shown
+
+
+def test_a_checkpoint_is_asked_for_once(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    status, document, said = answer(capsys, "checkpoints", "trigger", str(place))
+    assert (status, document["status"], document["request"]) == (0, "done", place.ledger().position)
+    assert "the next micro-batch closes a checkpoint" in said
+    assert place.ledger().request == document["request"]
+    status, again, _ = answer(capsys, "checkpoints", "trigger", str(place))
+    assert (status, again["status"], again["request"]) == (0, "nothing to do", document["request"])
+    assert place.ledger().position == document["request"]
+    assert main(["checkpoints", "show", str(place)]) == 0
+    assert "the next micro-batch closes a checkpoint" in capsys.readouterr().out
+
+
+def test_no_checkpoint_is_asked_for_where_none_can_come(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    (place.path / "barrier" / "batch-writer.json").write_text("{}")
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "LOCATION_OF_BATCH_WRITES"
+    (place.path / "barrier" / "batch-writer.json").unlink()
+    place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_BEGUN"
+
+
+def test_what_only_reads_changes_nothing(place: CliPlace) -> None:
+    before = {path: path.read_bytes() for path in place.path.rglob("*") if path.is_file()}
+    for command in ("list", "show"):
+        assert main(["checkpoints", command, str(place)]) == 0
+    assert {path: path.read_bytes() for path in place.path.rglob("*") if path.is_file()} == before

@@ -1,0 +1,335 @@
+"""``barrier rewind`` on locations made by hand, with the file sink."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.cli import main
+from connector.spark.process import this_process
+from integration.file_sink import FileSink
+from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
+from transactional.metadata import EntryKind
+
+
+def three_checkpoints(folder: Path, sink: type[FileSink] = FileSink, **run: Any) -> CliPlace:
+    """Micro-batches 0 to 2 are three settled checkpoints, 3 and 4 are prepared; the driver is dead."""
+    place = CliPlace(folder, sink)
+    place.run(**{"process": dead_process(), **run})
+    for batch in range(3):
+        output = {"orders-0": 10 * batch + 10, f"orders-{batch + 1}": batch}
+        place.decided(batch, rows=batch + 1, output=output)
+    place.prepared(3)
+    place.prepared(4, in_spark=False)
+    return place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> CliPlace:
+    return three_checkpoints(tmp_path)
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_without_a_target_what_is_undecided_is_given_up(place: CliPlace, capsys: Capture) -> None:
+    status, document, said = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["status"], document["batch"], document["checkpoint"]) == (0, "done", 2, None)
+    assert (document["rewritten"], document["aborted"], document["emitted"]) == ([3, 4], [3, 4], [])
+    assert "the query goes on after micro-batch 2: start it" in said
+    assert (place.files("committed"), place.files("aborted"), place.files("pending")) == ([0, 1, 2], [3, 4], [])
+    assert (place.spark("offsets"), place.spark("commits")) == ([0, 1, 2], [0, 1, 2])
+    found = place.ledger()
+    assert (found.accounted, found.rewinding, sorted(found.checkpoints)) == (2, None, place.checkpoints)
+    assert answer(capsys, "rewind", str(place), "--yes")[:2] == (
+        0,
+        {
+            "status": "nothing to do",
+            "location": str(place),
+            "message": "everything up to micro-batch 2 is committed: start the query, or name the checkpoint to go back to "
+            "(`barrier checkpoints list LOCATION`)",
+        },
+    )
+
+
+def test_output_behind_a_named_target_is_told_and_has_to_be_allowed(place: CliPlace, capsys: Capture) -> None:
+    target = place.checkpoints[0]
+    before = place.ledger().position
+    status, document, said = answer(capsys, "rewind", str(place), "--to", str(target), "--yes")
+    assert (status, document["condition"]) == (1, "OUTPUT_COMMITTED")
+    assert "5 rows of 2 checkpoints after 2" in document["message"]
+    assert "checkpoint 4: orders-0: 20, orders-2: 1; checkpoint 6: orders-0: 30" in document["message"]
+    assert "--restore-tables" not in document["message"], "this sink has no tables"
+    assert [each["checkpoint"] for each in document["emitted"]] == place.checkpoints[1:]
+    assert document["emitted"][0]["output"] == {"orders-0": 20, "orders-2": 1}
+    assert document["ranges"] == {"orders-0": [10, 30], "orders-2": [None, 1], "orders-3": [None, 2]}
+    assert "orders-0: from 10 to 30" in said
+    assert "is committed, and written AGAIN. Output: orders-0: 20, orders-2: 1" in said
+    assert place.ledger().position == before
+    allowed = ("rewind", str(place), "--to", str(target), "--allow-reemit", "--yes")
+    status, document, _ = answer(capsys, *allowed)
+    assert (status, document["status"], document["batch"]) == (0, "done", 0)
+    assert document["gone"] == place.checkpoints[1:]
+    assert (place.spark("offsets"), place.spark("commits")) == ([0], [0])
+    assert (place.ledger().accounted, place.files("committed")) == (0, [0, 1, 2])
+
+
+def test_a_dry_run_says_what_it_would_need_and_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, process=this_process())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    target = str(place.checkpoints[1])
+    status, document, said = answer(capsys, "rewind", str(place), "--to", target, "--dry-run")
+    assert (status, document["status"], document["batch"]) == (0, "dry run", 1)
+    assert document["needs"] == ["QUERY_RUNS", "OUTPUT_COMMITTED"]
+    assert said.count("it would be refused") == 2
+    _, document, _ = answer(capsys, "rewind", str(place), "--dry-run", "--query-stopped")
+    assert (document["needs"], document["rewritten"]) == ([], [3, 4])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_nobody_is_taken_back_without_a_yes(place: CliPlace, capsys: Capture) -> None:
+    before = place.ledger().position
+    status, document, _ = answer(capsys, "rewind", str(place))
+    assert (status, document["status"], place.ledger().position) == (3, "not answered", before)
+
+
+def test_a_decided_checkpoint_is_committed_first(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path)
+    (place.path / "commits" / "4").write_text("v1\n{}")
+    decided = place.decided(5, settle=False)
+    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["settled"], document["batch"]) == (0, [decided], 5)
+    assert place.files("committed") == [0, 1, 2, 3, 4, 5]
+    assert place.spark("offsets") == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_decided_checkpoint_whose_transactions_were_lost_is_void(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path)
+    (place.path / "commits" / "4").write_text("v1\n{}")
+    decided = place.decided(5, settle=False)
+    for path in (place.output / "pending").iterdir():
+        path.unlink()
+    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["settled"], document["gone"], document["batch"]) == (0, [], [decided], 2)
+
+
+# -- who else is at work --------------------------------------------------------------------------------------------
+
+
+def test_a_query_with_state_goes_back_only_when_its_driver_has_ended(tmp_path: Path, capsys: Capture) -> None:
+    """Its state stores write snapshots a minute after the query has stopped."""
+    place = three_checkpoints(tmp_path, process=this_process())
+    (place.path / "state").mkdir()
+    status, document, said = answer(capsys, "rewind", str(place), "--yes", "--query-stopped")
+    assert (status, document["condition"]) == (1, "DRIVER_HOLDS_STATE")
+    assert "restart the notebook's kernel" in said
+
+
+def test_a_query_whose_driver_runs_is_not_taken_back(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, process=this_process())
+    status, document, said = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["condition"]) == (1, "QUERY_RUNS")
+    assert f"host {socket.gethostname()}, pid {os.getpid()}: runs" in said
+    assert "--query-stopped" in said
+    assert "dies at its next micro-batch" in said
+    assert place.ledger().newest_run is not None
+    assert place.ledger().newest_run.ended is None  # type: ignore[union-attr]
+    assert answer(capsys, "rewind", str(place), "--yes", "--query-stopped")[0] == 0
+
+
+@pytest.mark.parametrize("process", [{}, {"host": "elsewhere", "boot": "b", "namespace": "n", "pid": 7, "started": 1}])
+def test_nor_one_of_whose_driver_nobody_can_tell(tmp_path: Path, process: dict[str, Any], capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, process=process)
+    status, document, said = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["condition"]) == (1, "DRIVER_UNKNOWN")
+    assert f"host {process.get('host', 'unknown')}" in said
+    assert answer(capsys, "rewind", str(place), "--yes", "--query-stopped")[0] == 0
+
+
+def test_a_rewind_that_was_killed_is_finished(
+    place: CliPlace, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def killed(self: object, handles: object) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSink, "abort", killed)
+        status, document, said = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["status"]) == (130, "interrupted")
+    assert "`barrier rewind LOCATION --resume` finishes it" in said
+    begun = place.ledger().rewinding
+    assert begun is not None
+    assert begun.request == {"restoreTables": False, "allowReemit": False, "process": this_process()}
+    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["condition"]) == (1, "REWIND_BEGUN")
+    status, document, said = answer(capsys, "rewind", str(place), "--resume")
+    assert (status, document["status"], document["batch"]) == (0, "done", 2)
+    assert "A rewind to where nothing is written twice was begun" in said
+    status, document, _ = answer(capsys, "rewind", str(place), "--resume")
+    assert (status, document["status"]) == (0, "nothing to do")
+
+
+def other_process() -> dict[str, Any]:
+    """A process of this machine that runs, and is not this one."""
+    import connector.spark.process as processes
+
+    return {**this_process(), "pid": os.getppid(), "started": processes._stat(os.getppid()).started}  # type: ignore[union-attr]
+
+
+def test_a_rewind_that_runs_is_not_finished_by_another(place: CliPlace, capsys: Capture) -> None:
+    begun = {"checkpoint": None, "restoreTables": False}
+    place.append(EntryKind.REWIND_BEGUN, {**begun, "process": other_process()})
+    for more in ([], ["--query-stopped"]):
+        status, document, said = answer(capsys, "rewind", str(place), "--resume", *more)
+        assert (status, document["condition"]) == (1, "REWIND_RUNS")
+        assert f"pid {os.getppid()}: runs" in said
+    place.append(EntryKind.REWIND_BEGUN, {**begun, "process": {"host": "elsewhere"}})
+    assert answer(capsys, "rewind", str(place), "--resume")[1]["condition"] == "REWIND_UNKNOWN"
+    assert answer(capsys, "rewind", str(place), "--resume", "--dry-run")[1]["needs"] == ["REWIND_UNKNOWN"]
+    assert answer(capsys, "rewind", str(place), "--resume", "--query-stopped")[0] == 0
+
+
+def test_two_rewinds_are_never_at_work_at_once(place: CliPlace, capsys: Capture) -> None:
+    folder = os.open(place.path / "barrier" / "log", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        assert answer(capsys, "rewind", str(place), "--yes")[1]["condition"] == "REWIND_RUNS"
+        assert place.ledger().rewinding is None
+    finally:
+        os.close(folder)
+    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+
+
+# -- taking output back ---------------------------------------------------------------------------------------------
+
+
+def test_output_is_taken_back_where_the_sink_can(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, RestorableSink)
+    target = str(place.checkpoints[0])
+    assert "--restore-tables" in answer(capsys, "rewind", str(place), "--to", target)[1]["message"]
+    status, document, said = answer(capsys, "rewind", str(place), "--to", target, "--restore-tables", "--yes")
+    assert (status, document["restoreTables"]) == (0, True)
+    assert "is committed, and TAKEN BACK" in said
+    begun = place.ledger().position - 1
+    assert (place.output / "restored").read_text() == f'[{{"orders-0": 10, "orders-1": 0}}, {begun}]'
+
+
+def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path: Path, capsys: Capture) -> None:
+    asked = ["--to", "2", "--restore-tables", "--yes"]
+    place = three_checkpoints(tmp_path / "fixed")
+    status, document, _ = answer(capsys, "rewind", str(place), *asked)
+    assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
+    assert place.ledger().rewinding is None
+    empty = CliPlace(tmp_path / "empty", RestorableSink)
+    empty.run(process=dead_process())
+    empty.decided(0)
+    empty.decided(1)
+    status, document, said = answer(capsys, "rewind", str(empty), *asked)
+    assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
+    assert "does not say where the output stood" in said
+    assert empty.ledger().rewinding is None
+
+
+def test_a_restoration_that_fails_can_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    place = three_checkpoints(tmp_path, RestorableSink)
+    with monkeypatch.context() as patch:
+        patch.setattr(RestorableSink, "restoreOutput", lambda self, output, rewind: FileSink.restoreOutput(self, {}, 0))
+        status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--restore-tables", "--yes")
+        assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
+        assert "was begun, and is not done" in said
+        assert answer(capsys, "rewind", str(place), "--resume")[0] == 1
+        status, document, said = answer(capsys, "rewind", str(place), "--resume", "--allow-reemit")
+        assert (status, document["status"]) == (3, "not answered")
+        assert "written AGAIN" in said
+        status, document, said = answer(capsys, "rewind", str(place), "--resume", "--allow-reemit", "--yes")
+    assert (status, document["batch"]) == (0, 0)
+    assert not (place.output / "restored").exists()
+
+
+# -- where it is refused --------------------------------------------------------------------------------------------
+
+
+def test_only_a_streaming_query_at_its_own_place_is_taken_back(
+    place: CliPlace, tmp_path: Path, capsys: Capture
+) -> None:
+    def condition(path: Path | str = str(place), *more: str) -> str:
+        status, document, _ = answer(capsys, "rewind", str(path), "--yes", *more)
+        assert status == 1
+        found: str = document["condition"]
+        return found
+
+    assert condition(tmp_path) == "NO_JOURNAL"
+    assert condition("s3a://bucket/place") == "LOCATION_NOT_LOCAL"
+    assert condition(str(place), "--to", "99") == "UNKNOWN_CHECKPOINT"
+    mark = place.path / "barrier" / "batch-writer.json"
+    mark.write_text("{}")
+    assert condition() == "LOCATION_OF_BATCH_WRITES"
+    mark.unlink()
+    (place.path / "offsets" / "2").write_text("v1\n{}\nanother line")
+    assert condition() == "BATCH_HAS_OTHER_SOURCES"
+    moved = place.path.rename(tmp_path / "moved")
+    assert condition(moved) == "LOCATION_MOVED"
+    (moved / "metadata").write_text('{"id":"another"}')
+    assert condition(moved) == "LOCATION_OF_ANOTHER_QUERY"
+    (moved / "metadata").unlink()
+    assert condition(moved) == "NO_SPARK_METADATA"
+
+
+def test_a_copy_on_which_nothing_has_run_touches_nothing_of_its_original(place: CliPlace, capsys: Capture) -> None:
+    assert main(["adopt", str(place), "--no-claim", "--yes"]) == 0
+    assert answer(capsys, "rewind", str(place), "--yes", "--to", "2")[1]["condition"] == "ADOPTED_NOT_STARTED"
+    assert place.files("pending") == [3, 4]
+
+
+def test_a_run_of_an_older_version_has_not_recorded_its_sink(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, setup={})
+    assert answer(capsys, "rewind", str(place), "--yes")[1]["condition"] == "SINK_NOT_RECORDED"
+
+
+# -- options of the sink --------------------------------------------------------------------------------------------
+
+
+class PasswordSink(FileSink):
+    """Wants an option that the journal does not keep."""
+
+    def __init__(self, options: Any, schema: Any) -> None:
+        super().__init__(options, schema)
+        if schema.names:  # the host's; the tests' own has no columns
+            assert options["kafka.sasl.password"] == "hunter2"
+            assert options["path"]
+
+
+def test_options_are_given_anew_and_never_shown(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, PasswordSink)
+    file = tmp_path / "options"
+    file.write_text("# secrets\n\nkafka.sasl.password = hunter2\n")
+    status, document, said = answer(capsys, "rewind", str(place), "--dry-run", "--options-file", str(file))
+    assert (status, document["status"]) == (0, "dry run")
+    given = ["--option", "kafka.sasl.password=hunter2", "--option", "other=a=b"]
+    status, document, said = answer(capsys, "rewind", str(place), "--yes", *given)
+    assert status == 0
+    assert "hunter2" not in str(document) + said + str(place.ledger().to_json())
+
+
+@pytest.mark.parametrize("how", ["--option", "--options-file"])
+def test_an_option_that_is_none_is_wrong_usage_and_not_repeated(
+    place: CliPlace, tmp_path: Path, how: str, capsys: Capture
+) -> None:
+    file = tmp_path / "options"
+    file.write_text("a=b\nhunter2\n")
+    assert main(["rewind", str(place), how, "hunter2" if how == "--option" else str(file)]) == 2
+    assert main(["rewind", str(place), "--options-file", str(tmp_path / "none")]) == 2
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err
+
+
+@pytest.mark.parametrize("wrong", [["--resume", "--to", "2"], ["--resume", "--restore-tables"], ["--restore-tables"]])
+def test_options_that_exclude_each_other_are_wrong_usage(place: CliPlace, wrong: list[str]) -> None:
+    assert main(["rewind", str(place), *wrong]) == 2

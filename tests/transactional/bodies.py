@@ -1,0 +1,49 @@
+"""Bodies of journal entries, as tests write them by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["recorded", "run_body", "settled"]
+
+
+def run_body(**replaced: Any) -> dict[str, Any]:
+    """Of a `run` entry."""
+    return {
+        "driver": "d",
+        "settings": "s",
+        "sink": "x",
+        "location": "here",
+        "prefix": "p",
+        "identity": {},
+        "queryId": "q",
+        "lifetime": None,
+        "process": {},
+        "setup": {"class": "x:Y"},
+        "retained": 100,
+        **replaced,
+    }
+
+
+def recorded(batch: int, parts: Sequence[Any], covers: Sequence[int] | None = None, **replaced: Any) -> dict[str, Any]:
+    """Of a `prepared` entry; with `covers`, of a `decided` one."""
+    body = {
+        "run": 1,
+        "batch": batch,
+        "sources": "s",
+        "writers": len(parts),
+        "origin": "",
+        "parts": list(parts),
+        "barrier": None,
+        "began": 0,
+        "reason": "",
+        "hooks": {},
+        **replaced,
+    }
+    return body if covers is None else {**body, "covers": list(covers)}
+
+
+def settled(checkpoint: int, run: int = 1, **output: Any) -> dict[str, Any]:
+    """Of a `settled` entry."""
+    return {"checkpoint": checkpoint, "run": run, "output": output}

@@ -1,0 +1,293 @@
+"""Spark's logs, the journal's store, and a store of transactions, as a `World` has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from transactional import faults
+from transactional.errors import LocationError, TransactionLostError
+from transactional.hooks import CheckpointHook, HookContext
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.ledger import Ledger
+from transactional.metadata import Entry, decode
+from transactional.recovery import SparkView
+from transactional.sink import HandleState, Options, Outcome
+from transactional.testing import MemoryHandle, MemoryTransactions, RecordingSink
+
+if TYPE_CHECKING:
+    from tests.transactional.state_machine import World
+
+__all__ = [
+    "LIFETIME",
+    "MARGIN",
+    "QUERY",
+    "FaultyStore",
+    "FoldingJournal",
+    "Offset",
+    "SparkFiles",
+    "StepFails",
+    "Store",
+    "WatchedHook",
+    "WatchedSink",
+]
+
+LIFETIME = 100.0  # seconds, of a transaction
+MARGIN = 10.0  # seconds that must be left for a decision
+SPARK_KEEPS = 10  # micro-batches; more than MAX_BATCHES
+FOLD_EVERY = 8  # entries: a run meets several snapshots, and deleted numbers
+QUERY = "q"
+OPTIONS = Options({"transactionalIdPrefix": QUERY})
+
+
+class StepFails(RuntimeError):
+    """What the environment does to a call."""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A micro-batch's rows, the last barrier at or before its end, and the ends that a rewind has planned behind it."""
+
+    begin: int
+    end: int
+    barrier: tuple[int, str, int]
+    planned: tuple[Offset, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As the source writes it."""
+        number, kind, timestamp = self.barrier
+        return {
+            "barrier": {"kind": kind, "number": number, "timestamp": timestamp},
+            "interval": 1000,
+            "source": "barrier-kafka",
+            "topics": {"t": {"0": self.end}},
+            **({"planned": [end.to_json() for end in self.planned]} if self.planned else {}),
+        }
+
+    @cached_property
+    def line(self) -> str:
+        """The source line of Spark's offset log."""
+        return json.dumps(self.to_json(), sort_keys=True)
+
+    @property
+    def rows(self) -> range:
+        """The numbers of its rows."""
+        return range(self.begin, self.end)
+
+
+class SparkFiles:
+    """``offsets/`` and ``commits/``: what Spark and a rewind do to them. Every name is a step of its own."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, Offset] = {}
+        self.commits: set[int] = set()
+
+    @property
+    def newest(self) -> int:
+        """The highest micro-batch in ``offsets/``; -1 where there is none."""
+        return max(self.offsets, default=-1)
+
+    def view(self, batch: int, place: str = "here") -> SparkView:
+        """As the processes of the driver read it."""
+        previous = [self.offsets[batch - 1].line] if batch - 1 in self.offsets else None
+        return SparkView(QUERY, place, batch, max(self.commits, default=-1), [self.offsets[batch].line], previous)
+
+    def purge(self, batch: int) -> None:
+        """``minBatchesToRetain``."""
+        for old in [n for n in self.offsets if n <= batch - SPARK_KEEPS]:
+            del self.offsets[old]
+            self.commits.discard(old)
+
+    def check_can_go_back(self, batch: int) -> None:
+        """See `transactional.rewind.SparkLogs`."""
+        if max(batch, 0) not in self.offsets:
+            raise LocationError("SPARK_LOGS_GONE", f"Spark has no offsets/{batch} any more: minBatchesToRetain")
+
+    def delete_after(self, batch: int) -> None:
+        """See `transactional.rewind.SparkLogs`."""
+        self._delete(batch + 1, batch + 1)
+
+    def replay(self, first: int, last: int) -> None:
+        """See `transactional.rewind.SparkLogs`."""
+        plan = self.offsets[first].planned
+        if len(plan) < last - first:  # else it stays: a query that was started meanwhile may have written other ends
+            known = self.offsets | dict(enumerate(self.offsets[self.newest].planned, self.newest + 1))
+            plan = tuple(replace(known[number], planned=()) for number in range(first + 1, last + 1))
+        self.offsets[first] = replace(self.offsets[first], planned=plan)
+        faults.reach("rewind.planned")
+        self._delete(first, first + 1)
+
+    def _delete(self, commits: int, offsets: int) -> None:
+        for number in sorted({*self.offsets, *self.commits}, reverse=True):
+            if number >= commits and number in self.commits:
+                self.commits.discard(number)
+                faults.reach("rewind.commit-deleted")
+            if number >= offsets and number in self.offsets:
+                del self.offsets[number]
+                faults.reach("rewind.offset-deleted")
+
+
+class FaultyStore(MemoryJournalStore):
+    """Creates as it is told: refused, done with its answer lost, or done much later.
+
+    Attributes
+    ----------
+    how : str
+        Of the next `times` creates of an entry of that `kind` (of any for ""), or of all of them before the time `until`.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.how = self.kind = ""
+        self.times = 0
+        self.until = 0.0
+        self.late: list[tuple[str, bytes]] = []
+        self.reads: list[str] = []
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `JournalStore`."""
+        self._world.reach("create")
+        how = self._fault(json.loads(data)["kind"])
+        if how == "late":
+            self.late.append((name, data))
+        if how in ("refuse", "late"):
+            raise OSError("not created")
+        created = self.wake(name, data)
+        if how == "lost":
+            raise OSError("the answer was lost")
+        return created
+
+    def wake(self, name: str, data: bytes) -> bool:
+        """An exclusive create takes place."""
+        created = super().create(name, data)
+        if created:
+            self._world.created(name, data)
+        return created
+
+    def read(self, name: str) -> bytes:
+        """See `JournalStore`."""
+        self.reads.append(name)
+        return super().read(name)
+
+    def well(self) -> None:
+        """Nothing fails from here on."""
+        self.how, self.times, self.until = "", 0, 0.0
+
+    def _fault(self, kind: str) -> str:
+        if not self.how or self.kind not in ("", kind) or not (self.times > 0 or self._world.clock.now() < self.until):
+            return ""
+        self.times -= 1
+        self._world.seen[f"store: {self.how}"] += 1
+        return self.how
+
+
+class Store(MemoryTransactions):
+    """Transactions whose committed rows can be taken back."""
+
+    def take_back(self, number: int) -> None:
+        """As a table goes back to an earlier version."""
+        self._transactions[number].state = "aborted"
+
+
+class FoldingJournal(Journal):
+    """Folds early, and decodes no file twice that its world has decoded before."""
+
+    known: dict[bytes, Entry]
+    folded: dict[bytes, Ledger]
+
+    def fold(self, every: int = FOLD_EVERY) -> None:
+        super().fold(every)
+
+    def _entry(self, number: int) -> Entry:
+        data = self._store.read(f"{number}.json")
+        if data not in self.known:
+            self.known[data] = decode(data, f"{number}.json")
+        return self.known[data]
+
+    def _snapshot(self, number: int) -> Ledger:
+        data = self._store.read(f"{number}.snapshot.json")
+        if data not in self.folded:
+            self.folded[data] = super()._snapshot(number)
+        return self.folded[data].copy()
+
+
+class WatchedSink(RecordingSink):
+    """Its effects on the store are watched; a point lies behind each."""
+
+    def __init__(self, world: World, journal: Journal) -> None:
+        super().__init__(OPTIONS, None, world.transactions)
+        self._world = world
+        self._journal = journal
+        self.margin = MARGIN
+
+    def lifetime(self) -> float | None:
+        return LIFETIME
+
+    def commit(self, handles: Sequence[MemoryHandle], checkpoint: Any) -> None:
+        self._world.commits_called.append([handle["transaction"] for handle in handles])
+        lost = []
+        for handle in handles:
+            if not self._world.commit_one(handle["transaction"], checkpoint.id if checkpoint else 0):
+                lost.append(dict(handle))
+            self._world.reach("commit.one")
+        if lost:
+            raise TransactionLostError("TRANSACTION_LOST", "lost", lost)
+
+    def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
+        return self._abort(handles, "abort")
+
+    def discard(self, handles: Sequence[MemoryHandle]) -> None:
+        self._abort(handles, "discard")
+
+    def recoverAndAbort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
+        return self._abort(handles, "recover")
+
+    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
+        keep = {handle["transaction"] for handle in known}
+        lingering = [number for number in self.store.unfinished() if number not in keep]
+        self._abort([MemoryHandle(transaction=number) for number in lingering], "sweep")
+        return len(lingering)
+
+    def inspect(self, handles: Sequence[MemoryHandle]) -> Sequence[HandleState]:
+        return [self._state(handle["transaction"]) for handle in handles]
+
+    def output(self, handles: Sequence[MemoryHandle], checkpoint: Any) -> Mapping[str, Any]:
+        return {"version": checkpoint.id}
+
+    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
+        self._world.take_back(output["version"])
+
+    def _abort(self, handles: Sequence[MemoryHandle], verb: str) -> Sequence[MemoryHandle]:
+        fresh = self._journal.ledger.position == self._world.book.position
+        for handle in handles:
+            self._world.abort_one(handle["transaction"], verb, fresh)
+            self._world.reach("abort.one")
+        return [h for h in handles if self.store.outcome(h["transaction"]) is Outcome.COMMITTED]
+
+
+class WatchedHook(CheckpointHook):
+    """Fails until a time; must get back what belongs to the newest decision, unless its driver has stood still."""
+
+    def __init__(self, world: World, journal: Journal) -> None:
+        super().__init__(OPTIONS)
+        self._world = world
+        self._journal = journal
+
+    def identifier(self) -> str:
+        return "hook"
+
+    def trigger(self, context: HookContext) -> bytes | None:
+        world = self._world
+        if world.clock.now() < world.hook_fails_until:
+            world.seen["hook: raised"] += 1
+            raise StepFails("hook")
+        return b"%d" % next(world.numbers)
+
+    def restore(self, checkpoint: int | None, state: bytes | None) -> None:
+        self._world.restored.append((checkpoint, state))
+        if self._journal.ledger.position == self._world.book.position:
+            self._world.book.check_restored(checkpoint, state)

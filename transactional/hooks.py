@@ -1,0 +1,188 @@
+"""What takes part in checkpoints beside the sink: systems of the user's, as Flink's MasterTriggerRestoreHook."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transactional.errors import HookError, OptionError
+from transactional.sink import Options
+
+__all__ = ["CheckpointHook", "HookContext", "hooks_of", "restore", "trigger"]
+
+MOST_BYTES = 1 << 20
+"""Of one state: it goes into the journal."""
+
+
+@dataclass(frozen=True)
+class HookContext:
+    """The checkpoint that is about to be decided.
+
+    Parameters
+    ----------
+    queryId : str
+    batches : Sequence[int]
+        The micro-batches that it will cover.
+    timestamp : int
+        Milliseconds since the epoch.
+    """
+
+    queryId: str
+    batches: Sequence[int]
+    timestamp: int
+
+
+class CheckpointHook(ABC):
+    """An outside system that has to take part in checkpoints. Named by its import path in the option ``checkpointHooks``.
+
+    Built in the driver's Python workers, anew for every planning and every commit.
+
+    Parameters
+    ----------
+    options : Options
+        The sink's, as the user set them.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def identifier(self) -> str:
+        """Whose the state is, from release to release. Default: the class's import path."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    @abstractmethod
+    def trigger(self, context: HookContext) -> bytes | None:
+        """Give the state that belongs to the checkpoint. *Driver, commit process, before the decision.*
+
+        It may be called several times for the same micro-batches, and for a checkpoint that is never decided.
+
+        Returns
+        -------
+        bytes or None
+            Up to 1 MiB; the checkpoint keeps it.
+
+        Raises
+        ------
+        Exception
+            Any: the checkpoint is declined.
+        """
+
+    @abstractmethod
+    def restore(self, checkpoint: int | None, state: bytes | None) -> None:
+        """Get it back. *Driver, planning process, in every new run before its first task; repeated after a crash.*
+
+        Parameters
+        ----------
+        checkpoint : int or None
+            The newest decided checkpoint; None where there is none.
+        state : bytes or None
+            What `trigger` returned for it.
+
+        Raises
+        ------
+        Exception
+            Any: the query does not start.
+        """
+
+
+def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
+    """Import and build hooks.
+
+    Parameters
+    ----------
+    paths : str
+        ``package.module:Class``, separated by commas.
+    options : Options
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``: one can't be imported or built, is no `CheckpointHook`, or two share an identifier.
+    """
+    found: dict[str, CheckpointHook] = {}
+    for path in filter(None, (part.strip() for part in paths.split(","))):
+        module, _, name = path.partition(":")
+        try:
+            hook = getattr(importlib.import_module(module), name)(options)
+        except Exception as problem:
+            raise _invalid(path, f"{type(problem).__name__}: {problem}") from problem
+        if not isinstance(hook, CheckpointHook):
+            raise _invalid(path, "it is no transactional.hooks.CheckpointHook")
+        if hook.identifier() in found:
+            raise _invalid(path, f"another hook has the identifier {hook.identifier()}")
+        found[hook.identifier()] = hook
+    return list(found.values())
+
+
+def _invalid(path: str, reason: str) -> OptionError:
+    return OptionError(
+        "INVALID_OPTION",
+        f"the option checkpointHooks names {path!r}, which can't be used: {reason}. Expected package.module:Class, "
+        "importable by the driver's Python workers",
+        option="checkpointHooks",
+        value=path,
+    )
+
+
+def trigger(hooks: Sequence[CheckpointHook], context: HookContext) -> dict[str, str]:
+    """Ask every hook for its state.
+
+    Returns
+    -------
+    dict[str, str]
+        Identifier to state, in base64; hooks without a state are left out.
+
+    Raises
+    ------
+    HookError
+    """
+    states: dict[str, str] = {}
+    for hook in hooks:
+        try:
+            state: object = hook.trigger(context)
+        except Exception as problem:
+            raise HookError(
+                "HOOK_FAILED",
+                f"the checkpoint hook {hook.identifier()} raised {type(problem).__name__}: {problem}",
+                hook=hook.identifier(),
+            ) from problem
+        if state is None:
+            continue
+        if not isinstance(state, (bytes, bytearray)) or len(state) > MOST_BYTES:
+            raise HookError(
+                "HOOK_STATE_INVALID",
+                f"the checkpoint hook {hook.identifier()} returned no bytes, or more than {MOST_BYTES}",
+                hook=hook.identifier(),
+            )
+        states[hook.identifier()] = base64.b64encode(bytes(state)).decode()
+    return states
+
+
+def restore(hooks: Sequence[CheckpointHook], checkpoint: int | None, states: Mapping[str, str]) -> list[str]:
+    """Give every hook its state back.
+
+    Returns
+    -------
+    list[str]
+        Identifiers in `states` that no hook has.
+
+    Raises
+    ------
+    HookError
+        ``HOOK_NOT_RESTORED``
+    """
+    for hook in hooks:
+        state = states.get(hook.identifier())
+        try:
+            hook.restore(checkpoint, None if state is None else base64.b64decode(state))
+        except Exception as problem:
+            raise HookError(
+                "HOOK_NOT_RESTORED",
+                f"the checkpoint hook {hook.identifier()} could not be restored: {type(problem).__name__}: {problem}. "
+                "Nothing was read: mend it and start the query again",
+                hook=hook.identifier(),
+            ) from problem
+    return sorted(set(states) - {hook.identifier() for hook in hooks})

@@ -1,0 +1,226 @@
+"""Going back: a stopped query returns to an earlier checkpoint, in place. The durable steps, in order:
+
+R1 choose the target, see that Spark can go back to it      R2 `rewind begun`: it fences every run
+R3 settle or void what is decided                           R4 abort what is prepared, sweep
+R5 take the sink's store back, where that was asked for     R6 Spark's logs, from the highest micro-batch down
+R7 `rewind done`
+
+Between R2 and R7 only the rewind owns the location: a query that starts stops and says so. Every step can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from transactional import faults
+from transactional.errors import AmbiguousOutcomeError, LocationError
+from transactional.journal import Journal
+from transactional.ledger import CheckpointRecord, Ledger
+from transactional.metadata import EntryKind
+from transactional.ownership import must_own
+from transactional.recovery import WAY_OUT_RESOLVE
+from transactional.settlement import Settlement
+from transactional.sink import Epoch, TwoPhaseCommitSink
+
+__all__ = ["Preview", "Rewinder", "SparkLogs"]
+
+
+class SparkLogs(Protocol):
+    """What a rewind does to Spark's files. Every call can be repeated."""
+
+    def check_can_go_back(self, batch: int) -> None:
+        """LocationError where Spark can't go on after that micro-batch any more."""
+
+    def delete_after(self, batch: int) -> None:
+        """That micro-batch is the last that Spark knows, and done."""
+
+    def replay(self, first: int, last: int) -> None:
+        """Spark runs these micro-batches again, with the offsets that they had, and nothing later."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a rewind would do.
+
+    Parameters
+    ----------
+    checkpoint : int or None
+        The target; None where the rewind finds it: the newest from which nothing is written twice.
+    batch : int
+        The micro-batch after which the query goes on; without a named target the earliest that it can be.
+    rewritten : Sequence[int]
+        Micro-batches that may run again.
+    emitted : Sequence[CheckpointRecord]
+        Checkpoints whose rows are, or may be, committed and would be written again.
+    restored : CheckpointRecord or None
+        The target's record.
+    """
+
+    checkpoint: int | None
+    batch: int
+    rewritten: Sequence[int]
+    emitted: Sequence[CheckpointRecord]
+    restored: CheckpointRecord | None
+
+
+class Rewinder:
+    """Takes one stopped query back.
+
+    Parameters
+    ----------
+    journal : Journal
+        Loaded.
+    sink : TwoPhaseCommitSink
+    logs : SparkLogs
+    queryId, prefix : str
+    """
+
+    def __init__(
+        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], logs: SparkLogs, queryId: str, prefix: str
+    ) -> None:
+        self._journal = journal
+        self._sink = sink
+        self._logs = logs
+        self._query_id = queryId
+        self._settlement = Settlement(journal, sink, queryId, prefix, -1)
+
+    def preview(self, checkpoint: int | None = None) -> Preview:
+        """R1: what going back to a checkpoint would do; None for the newest from which nothing is written twice.
+
+        Raises
+        ------
+        LocationError
+            ``UNKNOWN_CHECKPOINT``, ``NOTHING_TO_REWIND``, ``REWIND_BEGUN``; or Spark has not kept what it needs.
+        """
+        ledger = self._journal.ledger
+        if ledger.rewinding is not None:
+            raise LocationError(
+                "REWIND_BEGUN",
+                f"a rewind was begun already (journal entry {ledger.rewinding.token}): finish it with --resume",
+                rewind=ledger.rewinding.token,
+            )
+        unsettled = ledger.unsettled()
+        target = ledger.checkpoints.get(checkpoint) if checkpoint is not None else None
+        if checkpoint is None:
+            if not (unsettled or ledger.undecided() or ledger.voided):
+                raise LocationError(
+                    "NOTHING_TO_REWIND",
+                    f"everything up to micro-batch {ledger.accounted} is committed: start the query, or name the checkpoint "
+                    "to go back to (`barrier checkpoints list LOCATION`)",
+                    accounted=ledger.accounted,
+                )
+            batch = min([ledger.decided, *(min(c.batches) - 1 for c in unsettled), *(n - 1 for n in ledger.voided)])
+        elif target is None or not target.settled:
+            known = sorted(number for number, found in ledger.checkpoints.items() if found.settled)
+            told = f"{known[0]} to {known[-1]}" if known else "none"
+            raise LocationError(
+                "UNKNOWN_CHECKPOINT",
+                f"checkpoint {checkpoint} is not one that the journal keeps, or is not settled; it keeps {told} "
+                "(`barrier checkpoints list LOCATION`)",
+                checkpoint=checkpoint,
+                known=known,
+            )
+        else:
+            batch = max(target.batches)
+        self._logs.check_can_go_back(batch)
+        later = [c for c in ledger.checkpoints.values() if target is not None and c.id > target.id]
+        emitted = [c for c in later if c.rows or not c.settled]
+        return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
+
+    def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
+        """R2: from here on only the rewind owns the location.
+
+        Parameters
+        ----------
+        preview : Preview
+        request : Mapping[str, Any]
+            ``restoreTables`` (bool), and who does it: kept in the journal for people and for `finish`.
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_BUSY``: the journal grew since it was loaded.
+        """
+        position = self._journal.ledger.position
+
+        def judge(ledger: Ledger) -> None:
+            if ledger.position != position:
+                raise LocationError(
+                    "LOCATION_BUSY",
+                    "the journal grew meanwhile: a query is at work on this location; stop it first",
+                    position=position,
+                )
+
+        body = {**request, "checkpoint": preview.checkpoint}
+        token = self._journal.append(EntryKind.REWIND_BEGUN, body, judge).number
+        faults.reach("rewind.begun")
+        return token
+
+    def finish(self) -> int:
+        """R3 to R7, from wherever it stands; returns the micro-batch after which the query goes on.
+
+        Raises
+        ------
+        LocationError
+            ``NO_REWIND``: none was begun, or it is done.
+        AmbiguousOutcomeError
+            A transaction's outcome can't be told: resolve it, then finish.
+        """
+        ledger = self._journal.ledger
+        if ledger.rewinding is None:
+            raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
+        rewind = ledger.rewinding
+        for checkpoint in ledger.unsettled():
+            self._settlement.settle(checkpoint.id, rewind.token)  # R3
+        faults.reach("rewind.settled")
+        self._abort_prepared(rewind.token)  # R4
+        faults.reach("rewind.aborted")
+        target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
+        if target is not None and rewind.request.get("restoreTables"):
+            self._sink.restoreOutput(target.output, rewind.token)  # R5
+            faults.reach("rewind.restored")
+        batch, keep = self._rewrite_logs(target)  # R6
+        faults.reach("rewind.deleted")
+        self._rewrite_logs(target)  # a query that was started in between has written offsets of a place that is gone
+        body = {"begun": rewind.token, "batch": batch, "keep": keep}
+        self._journal.append(EntryKind.REWIND_DONE, body, must_own(rewind.token))  # R7
+        return batch
+
+    def _abort_prepared(self, token: int) -> None:
+        ledger = self._journal.ledger
+        prepared = [part for record in ledger.undecided() for part in record.parts if part.open]
+        found = self._sink.recoverAndAbort([part.handles[-1] for part in prepared]) if prepared else []
+        if found:
+            committed = next(part for part in prepared if part.handles[-1] in found)
+            raise AmbiguousOutcomeError(
+                "COMMITTED_UNDECIDED",
+                f"the transaction of micro-batch {committed.batch}, partition {committed.partition} ({committed.rows} rows) "
+                "was committed by somebody else: no checkpoint has decided it, and going back would write its rows again. "
+                f"{WAY_OUT_RESOLVE}",
+                batch=committed.batch,
+                partition=committed.partition,
+            )
+        kept = [part.handles[-1] for c in ledger.unsettled() for part in ledger.parts_of(c) if part.open]
+        self._sink.sweep(kept, Epoch(ledger.identity(self._query_id), token, 0))
+
+    def _rewrite_logs(self, target: CheckpointRecord | None) -> tuple[int, int | None]:
+        """R6: returns the micro-batch after which Spark goes on, and the part-committed checkpoint that is kept."""
+        ledger = self._journal.ledger
+        kept = ledger.unsettled() if target is None else []
+        if kept:  # the earliest micro-batch with lost parts, and all that follow it, run again as they were
+            checkpoint = kept[-1]
+            first = min(part.batch for part in ledger.parts_of(checkpoint) if part.lost)
+            if (
+                ledger.replay is not None
+            ):  # Spark may not have come to `first` since an earlier rewind: it is only planned
+                first = min(first, ledger.replay)
+            self._logs.replay(first, max(checkpoint.batches))
+            return first - 1, checkpoint.id
+        batch = ledger.decided if target is None else max(target.batches)
+        if batch < 0:
+            self._logs.replay(0, 0)
+        else:
+            self._logs.delete_after(batch)
+        return batch, None

@@ -1,0 +1,85 @@
+"""When a source puts a checkpoint barrier behind a micro-batch. Pure: it is told the time and what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from transactional.barrier import BarrierKind, CheckpointBarrier
+
+__all__ = ["EMPTY_BARRIER_MS", "Schedule"]
+
+EMPTY_BARRIER_MS: Final = 10_000
+"""How long a quiet source waits at least for its one empty barrier, in milliseconds.
+
+The checkpoint that this barrier rescues was declined, which is rare, and every stream that pauses pays an empty
+micro-batch (half a second) for it: so rows that come every few seconds never meet one.
+"""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often checkpoints close.
+
+    Parameters
+    ----------
+    interval_ms : int
+        At least so many milliseconds from barrier to barrier; 0 is a barrier behind every micro-batch with rows.
+    min_pause_ms : int
+        At least so many milliseconds from the end of one checkpoint to the next barrier.
+    """
+
+    interval_ms: int = 0
+    min_pause_ms: int = 0
+
+    def due(
+        self,
+        last: CheckpointBarrier | None,
+        now: int,
+        *,
+        rows_now: bool,
+        rows_since: bool = False,
+        last_empty: bool = False,
+        completed: int | None = None,
+        at_target: bool = False,
+    ) -> BarrierKind | None:
+        """Which barrier the micro-batch that ends now carries, and None for none.
+
+        Where it is due and the micro-batch has no rows, an empty one is made to carry it. A clock that went back to
+        before a time counts as if the wait from that time were over: a barrier too many costs little.
+
+        Parameters
+        ----------
+        last : CheckpointBarrier or None
+            None before the first; the first micro-batch with rows always carries one.
+        now : int
+            Milliseconds since the epoch.
+        rows_now : bool
+            Whether this micro-batch has rows.
+        rows_since : bool
+            Whether rows followed `last` already, in micro-batches without a barrier.
+        last_empty : bool
+            Whether no row stood between `last` and the barrier before it. Behind one that had rows before it, a quiet
+            source makes one empty barrier (a declined checkpoint waits for the next one), and no more.
+        completed : int, optional
+            When the checkpoint of `last` was first seen completed, in milliseconds since the epoch; where nobody
+            knows, the pause counts from the barrier's own time.
+        at_target : bool
+            Whether a query that ends (availableNow) has read all that it set out to read, with this micro-batch's
+            rows. Then interval and pause mean nothing, and the last barrier is a final one.
+        """
+        rows = rows_now or rows_since
+        if at_target:
+            ended = last is None or last.kind is BarrierKind.FINAL
+            return BarrierKind.FINAL if rows or not ended else None
+        if last is None:
+            return BarrierKind.CHECKPOINT if rows else None
+        if not rows and last_empty:
+            return None
+        wait = self.interval_ms if rows else max(self.interval_ms, EMPTY_BARRIER_MS)
+        rested = _over(last.timestamp if completed is None else completed, self.min_pause_ms, now)
+        return BarrierKind.CHECKPOINT if rested and _over(last.timestamp, wait, now) else None
+
+
+def _over(since: int, wait: int, now: int) -> bool:
+    return now < since or now - since >= wait

@@ -1,0 +1,475 @@
+"""Figures and history of a query's checkpoints, told from the journal alone: so they survive every restart.
+
+All of it is JSON: `to_json` of each dataclass. Times are milliseconds since the epoch, by the clocks of the drivers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transactional.checkpoint import CheckpointFailureReason, ClosingReason
+from transactional.ledger import BatchRecord, CheckpointRecord, FailureRecord, Ledger, RunRecord
+
+__all__ = [
+    "CheckpointHistory",
+    "CheckpointStats",
+    "CheckpointStatus",
+    "Counts",
+    "Pending",
+    "Restored",
+    "RewindInProgress",
+    "RunState",
+    "Unsettled",
+    "history",
+    "output_ranges",
+    "restored",
+    "stats",
+]
+
+DECLINED = (CheckpointFailureReason.HOOK_FAILED.name, CheckpointFailureReason.JOURNAL_REFUSED.name)
+
+
+class CheckpointStatus(str, enum.Enum):
+    """How far a checkpoint came."""
+
+    COMPLETED = "completed"
+    DECIDED = "decided"
+    DECLINED = "declined"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class CheckpointHistory:
+    """One checkpoint, completed or not.
+
+    Parameters
+    ----------
+    id : int
+        Number of its decision in the journal; where none was taken, of the entry that says so.
+    status : CheckpointStatus
+        ``decided``: not all of its rows are known to be visible yet.
+    batches : Sequence[int]
+        Its micro-batches.
+    reason : str
+        Why it was closed (a member's name of `ClosingReason`), or why it failed (of `CheckpointFailureReason`); empty where
+        an older version wrote the entry.
+    sentence : str
+        The reason in words.
+    detail : str
+        Of a failure: the error.
+    barrier : int or None
+        When the source made its barrier; None where no barrier closed it, or there was no decision.
+    prepared : int or None
+        When all tasks had acknowledged its last micro-batch.
+    decided : int or None
+        When it was decided. None where it failed.
+    committed : int or None
+        When all of its rows were visible.
+    failed : int or None
+        When it was declined or given up.
+    preparing_ms, deciding_ms, committing_ms : int or None
+        From the barrier until all was prepared, from then until the decision, from the decision until all was visible.
+    rows, bytes, handles : int
+        Of a failure nobody has counted: 0.
+    output : Mapping[str, Any]
+        Where its rows are, as its sink says: an offset for each partition, a version of a table.
+    hooks : Sequence[str]
+        Identifiers of the hooks whose states it keeps.
+    subsumes : Sequence[int]
+        Micro-batches whose own checkpoint had been declined, and which this one took in.
+    subsumed_by : int or None
+        Of a declined one: the checkpoint that took its micro-batch in.
+    """
+
+    id: int
+    status: CheckpointStatus
+    batches: Sequence[int]
+    reason: str = ""
+    sentence: str = ""
+    detail: str = ""
+    barrier: int | None = None
+    prepared: int | None = None
+    decided: int | None = None
+    committed: int | None = None
+    failed: int | None = None
+    preparing_ms: int | None = None
+    deciding_ms: int | None = None
+    committing_ms: int | None = None
+    rows: int = 0
+    bytes: int = 0
+    handles: int = 0
+    output: Mapping[str, Any] = field(default_factory=dict)
+    hooks: Sequence[str] = field(default_factory=list)
+    subsumes: Sequence[int] = field(default_factory=list)
+    subsumed_by: int | None = None
+
+    @property
+    def time(self) -> int:
+        """When it came to where it stands."""
+        return next(at for at in (self.committed, self.decided, self.failed, 0) if at is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return _json(self)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run that began after a checkpoint.
+
+    Parameters
+    ----------
+    run : int
+        Its token.
+    checkpoint : int
+        The newest decision before it that the journal keeps.
+    """
+
+    run: int
+    checkpoint: int
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return _json(self)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Since the journal was begun.
+
+    Parameters
+    ----------
+    triggered : int
+        Checkpoints that were decided, declined, or given up before that.
+    completed : int
+    failed : int
+        Given up before their decision, or void after it; a micro-batch whose prepared transactions were lost, too.
+    declined : int
+    restored : int
+        Runs that went on after a completed checkpoint.
+    """
+
+    triggered: int = 0
+    completed: int = 0
+    failed: int = 0
+    declined: int = 0
+    restored: int = 0
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What is prepared, and in no checkpoint yet.
+
+    Parameters
+    ----------
+    batches : Sequence[int]
+    rows, bytes, handles : int
+    oldest_age : float or None
+        Seconds since the oldest transaction that is neither committed nor given up (of a decision that is not settled,
+        too) came into the journal; its store has counted from a little earlier on. None where there is none.
+    lifetime : float or None
+        Seconds that the store keeps it; None for ever, or unknown.
+    """
+
+    batches: Sequence[int] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    handles: int = 0
+    oldest_age: float | None = None
+    lifetime: float | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """The store may have given the oldest one up."""
+        return self.oldest_age is not None and self.lifetime is not None and self.oldest_age >= self.lifetime
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """A decision whose transactions are not all known to be committed.
+
+    Parameters
+    ----------
+    checkpoint : int
+    batches : Sequence[int]
+    rows : int
+    open, lost, committed : int
+        Its parts, by what is known of the last transaction of each.
+    """
+
+    checkpoint: int
+    batches: Sequence[int]
+    rows: int
+    open: int
+    lost: int
+    committed: int
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The newest driver's claim on the location.
+
+    Parameters
+    ----------
+    token : int
+    driver, sink, prefix : str
+    process : Mapping[str, Any]
+        The driver's process, as it was recorded.
+    lifetime : float or None
+        Seconds that its prepared transactions live; None for ever, or unknown.
+    ended : str or None
+        What ended it (``aborted``, ``fenced``, ``adopt``, ``rewind begun``); None where nothing did. A query that is stopped
+        leaves no entry: whether its process is alive, the journal can't say.
+    restored : int or None
+        The checkpoint whose states its hooks got back; 0 where there was none.
+    """
+
+    token: int
+    driver: str
+    sink: str
+    prefix: str
+    process: Mapping[str, Any]
+    lifetime: float | None
+    ended: str | None
+    restored: int | None
+
+
+@dataclass(frozen=True)
+class RewindInProgress:
+    """A rewind that was begun and is not done.
+
+    Parameters
+    ----------
+    token : int
+        Number of its journal entry.
+    checkpoint : int or None
+        Its target; None where it looks for one from which nothing is written twice.
+    request : Mapping[str, Any]
+        What was allowed with it, and which process does it.
+    """
+
+    token: int
+    checkpoint: int | None
+    request: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckpointStats:
+    """A query's checkpoints at one moment.
+
+    Parameters
+    ----------
+    now : int
+    location : str
+        Where the journal was written.
+    query : str
+        Spark's id of the query; empty before the first run, and after it was adopted.
+    counts : Counts
+    accounted, decided : int
+        The last micro-batch that is prepared or decided, and the last that is decided; -1 before the first.
+    completed : CheckpointHistory or None
+        The newest.
+    pending : Pending
+    unsettled : Sequence[Unsettled]
+    voided : Sequence[int]
+        Micro-batches that have to run again: their transactions were lost, and none was committed.
+    declined : int
+        Checkpoints declined in a row by now.
+    requested : bool
+        A checkpoint was asked for, and none was decided since.
+    run : RunState or None
+    rewinding : RewindInProgress or None
+    """
+
+    now: int
+    location: str
+    query: str
+    counts: Counts
+    accounted: int
+    decided: int
+    completed: CheckpointHistory | None
+    pending: Pending
+    unsettled: Sequence[Unsettled]
+    voided: Sequence[int]
+    declined: int
+    requested: bool
+    run: RunState | None
+    rewinding: RewindInProgress | None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return _json(self)
+
+
+def stats(ledger: Ledger, now: float) -> CheckpointStats:
+    """The figures of a journal.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    now : float
+        Seconds since the epoch.
+    """
+    run, rewind, completed = ledger.newest_run, ledger.rewinding, ledger.completed
+    return CheckpointStats(
+        now=int(now * 1000),
+        location=ledger.location,
+        query=ledger.query,
+        counts=Counts(**ledger.counts),
+        accounted=ledger.accounted,
+        decided=ledger.decided,
+        completed=None if completed is None else _of_checkpoint(completed),
+        pending=_pending(ledger, now),
+        unsettled=[_unsettled(ledger, checkpoint) for checkpoint in ledger.unsettled()],
+        voided=sorted(ledger.voided),
+        declined=len(ledger.declined),
+        requested=ledger.request is not None,
+        run=None if run is None else _run_state(run),
+        rewinding=None if rewind is None else RewindInProgress(rewind.token, rewind.checkpoint, dict(rewind.request)),
+    )
+
+
+def history(ledger: Ledger) -> list[CheckpointHistory]:
+    """The checkpoints that the journal keeps, and the last failures, in the order of their numbers.
+
+    How many: the option ``retainedCheckpoints``, and `transactional.ledger.KEPT_FAILURES`.
+    """
+    checkpoints = sorted(ledger.checkpoints.values(), key=lambda checkpoint: checkpoint.id)
+    found = [_of_checkpoint(checkpoint) for checkpoint in checkpoints]
+    found += [_of_failure(failure, checkpoints) for failure in ledger.failures]
+    return sorted(found, key=lambda each: each.id)
+
+
+def restored(ledger: Ledger) -> list[Restored]:
+    """The last runs that began after a checkpoint, oldest first."""
+    checkpoints = sorted(ledger.checkpoints)
+    found = []
+    for token, run in sorted(ledger.runs.items()):
+        before = run.restored or max((number for number in checkpoints if number < token), default=None)
+        if before is not None:
+            found.append(Restored(token, before))
+    return found
+
+
+def output_ranges(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[int | None, int]]:
+    """What checkpoints have put out behind an earlier one.
+
+    Parameters
+    ----------
+    before : Sequence[Mapping[str, Any]]
+        `CheckpointHistory.output` of the earlier one and of those before it.
+    after : Sequence[Mapping[str, Any]]
+        Of the later ones.
+
+    Returns
+    -------
+    dict[str, tuple[int or None, int]]
+        By what an output names (``orders-0``, ``version``): where the earlier ones ended, None where the journal does not
+        know, and where the last one does. Numbers that are no places (how many partitions there were) are left out.
+    """
+    known = _furthest(before)
+    return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
+
+
+def _furthest(outputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for output in outputs:
+        for name, place in output.items():
+            if isinstance(place, int) and not isinstance(place, bool) and name != "partitions":
+                found[name] = max(place, found.get(name, place))
+    return found
+
+
+def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
+    return CheckpointHistory(
+        id=found.id,
+        status=CheckpointStatus.COMPLETED if found.settled else CheckpointStatus.DECIDED,
+        batches=list(found.batches),
+        reason=found.reason,
+        sentence=ClosingReason[found.reason].value if found.reason in ClosingReason.__members__ else "",
+        barrier=found.barrier,
+        prepared=found.began or None,
+        decided=found.time,
+        committed=found.settled_at,
+        preparing_ms=_between(found.barrier, found.began or None),
+        deciding_ms=_between(found.began or None, found.time),
+        committing_ms=_between(found.time, found.settled_at),
+        rows=found.rows,
+        bytes=found.bytes,
+        handles=found.handles,
+        output=dict(found.output),
+        hooks=sorted(found.hooks),
+        subsumes=list(found.subsumed),
+    )
+
+
+def _of_failure(found: FailureRecord, checkpoints: Sequence[CheckpointRecord]) -> CheckpointHistory:
+    known = CheckpointFailureReason.__members__
+    declined = found.reason in DECLINED
+    later = [c.id for c in checkpoints if declined and c.id > found.entry and set(found.batches) & set(c.subsumed)]
+    return CheckpointHistory(
+        id=found.entry,
+        status=CheckpointStatus.DECLINED if declined else CheckpointStatus.FAILED,
+        batches=list(found.batches),
+        reason=found.reason,
+        sentence=known[found.reason].value if found.reason in known else "",
+        detail=found.detail,
+        failed=found.time,
+        subsumed_by=min(later, default=None),
+    )
+
+
+def _between(begin: int | None, end: int | None) -> int | None:
+    """Two drivers' clocks may disagree: never below 0."""
+    return None if begin is None or end is None else max(0, end - begin)
+
+
+def _pending(ledger: Ledger, now: float) -> Pending:
+    undecided = ledger.undecided()
+    parts = [part for record in undecided for part in record.parts]
+    decided = [ledger.batches[batch] for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
+    waiting = [record for record in [*undecided, *decided] if any(part.open for part in record.parts)]
+    oldest = min(waiting, key=lambda record: record.time, default=None)
+    return Pending(
+        batches=[record.batch for record in undecided],
+        rows=sum(part.rows for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        handles=sum(bool(part.handles) for part in parts),
+        oldest_age=None if oldest is None else max(0.0, round(now - oldest.time / 1000, 3)),
+        lifetime=None if oldest is None else _lifetime(ledger, oldest),
+    )
+
+
+def _lifetime(ledger: Ledger, record: BatchRecord) -> float | None:
+    run = ledger.runs.get(record.run) or ledger.newest_run
+    return None if run is None else run.lifetime
+
+
+def _unsettled(ledger: Ledger, checkpoint: CheckpointRecord) -> Unsettled:
+    parts = [part for part in ledger.parts_of(checkpoint) if part.handles]
+    return Unsettled(
+        checkpoint.id,
+        list(checkpoint.batches),
+        checkpoint.rows,
+        open=sum(part.open for part in parts),
+        lost=sum(part.lost for part in parts),
+        committed=sum(part.committed for part in parts),
+    )
+
+
+def _run_state(run: RunRecord) -> RunState:
+    return RunState(
+        run.token, run.driver, run.sink, run.prefix, dict(run.process), run.lifetime, run.ended, run.restored
+    )
+
+
+def _json(value: Any) -> dict[str, Any]:
+    def plain(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: found.value if isinstance(found, enum.Enum) else found for key, found in pairs}
+
+    return asdict(value, dict_factory=plain)
