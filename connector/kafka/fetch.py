@@ -99,7 +99,9 @@ def borrow_consumer(config: ClientConfig) -> Iterator[Consumer]:
     _idle[key] = consumer
 
 
-def fetch(consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None) -> Iterator[list[Message]]:
+def fetch(
+    consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None, stall_seconds: float = STALL_SECONDS
+) -> Iterator[list[Message]]:
     """Yield all rows of a range, in order, in batches of up to 10,000.
 
     The range ends where the consumer's position reaches its end: under read_committed its last offsets may be markers
@@ -117,14 +119,14 @@ def fetch(consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None) -
     consumer.assign([TopicPartition(partition.topic, partition.number, wanted.start)])
     position, ask = wanted.start, FIRST_ROWS
     batch: list[Message] = []
-    deadline = Deadline(STALL_SECONDS, clock)
+    deadline = Deadline(stall_seconds, clock)
     _complaints.clear()
     while position < end:
         # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
         messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
         if not messages:
             if deadline.passed():
-                raise _stalled(wanted, position)
+                raise _stalled(wanted, position, stall_seconds)
             continue
         if any(map(Message.error, messages)):
             rows = []
@@ -140,12 +142,12 @@ def fetch(consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None) -
             messages = rows
         if messages:
             position = max(position, _offset(messages[-1]) + 1)
-            deadline = Deadline(STALL_SECONDS, clock)
+            deadline = Deadline(stall_seconds, clock)
             if position > end:
                 messages = [message for message in messages if _offset(message) < end]
             batch += messages
         elif deadline.passed():
-            raise _stalled(wanted, position)
+            raise _stalled(wanted, position, stall_seconds)
         if len(batch) >= ask:
             yield batch
             ask = _rows_to_ask(batch)
@@ -210,12 +212,12 @@ def _note(error: Any) -> None:
     _complaints.append(error.str())
 
 
-def _stalled(wanted: OffsetRange, position: int) -> StoreError:
+def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:
     reason = _complaints[0] if _complaints else "no answer"
     return StoreError(
         "READ_STALLED",
-        f"barrier-kafka: {wanted} gave nothing for {STALL_SECONDS:.0f} s at offset {position}; the client's last word: "
-        f"{reason}. Are the partition's brokers there? Does the topic still reach offset {wanted.end}?",
+        f"barrier-kafka: {wanted} gave nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset {position}; "
+        f"the client's last word: {reason}. Are the partition's brokers there? Does the topic still reach offset {wanted.end}?",
         partition=str(wanted.partition),
         offset=position,
         end=wanted.end,

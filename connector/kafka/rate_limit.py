@@ -1,11 +1,12 @@
-"""How many offsets each partition gets of a micro-batch's limit. Pure."""
+"""How many offsets a micro-batch reads, and how many each partition gets of its limit. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["share_out"]
+__all__ = ["TriggerLimits", "share_out"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -52,3 +53,38 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
     for _, _, key in sorted(remainders, key=lambda entry: entry[:2])[: limit - sum(shares.values())]:
         shares[key] += 1
     return shares
+
+
+@dataclass(frozen=True)
+class TriggerLimits:
+    """How much a micro-batch reads.
+
+    Parameters
+    ----------
+    most : int or None
+        ``maxOffsetsPerTrigger``.
+    least : int or None
+        ``minOffsetsPerTrigger``.
+    delay_ms : int
+        ``maxTriggerDelay``.
+    """
+
+    most: int | None = None
+    least: int | None = None
+    delay_ms: int = 900_000
+
+    def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
+        """Whether the rows that wait are too few yet.
+
+        Parameters
+        ----------
+        waiting : int
+            Offsets of all partitions together.
+        since : int or None
+            When rows were last read, in milliseconds since the epoch; None before a run's first, which never waits.
+        now : int
+            A clock that went back to before `since` counts as if the wait were over.
+        """
+        if self.least is None or since is None or waiting >= self.least:
+            return False
+        return 0 <= now - since < self.delay_ms

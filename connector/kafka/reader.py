@@ -9,16 +9,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
-from connector.kafka.config import ClientConfig, check_brokers
+from connector.kafka.bounds import SHOWN, check_partitions
+from connector.kafka.config import check_brokers
 from connector.kafka.fetch import borrow_consumer, fetch
 from connector.kafka.offsets import Partition, Positions, SourceOffset, positions_to_json
 from connector.kafka.ranges import OffsetRange, ranges_between
 from connector.kafka.rate_limit import share_out
-from connector.kafka.read_options import StartingOffsets
+from connector.kafka.read_options import ReadOptions
 from connector.kafka.rows import to_record_batch
-from connector.kafka.subscription import Subscription, TopicReader
+from connector.kafka.subscription import TopicReader
 from transactional import faults
 from transactional.barrier import CheckpointBarrier
 from transactional.clock import Clock, SystemClock
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["BarrierKafkaStreamReader", "KafkaInputPartition", "next_offset"]
+__all__ = ["BarrierKafkaStreamReader", "KafkaInputPartition", "next_offset", "read_range"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,39 +53,29 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     """Reads topics in micro-batches, and puts checkpoint barriers between them as the schedule says.
 
     One object lives in the driver's source process for the whole query; copies of it go to the executors, where only
-    `read` is called. It keeps no memory that matters but availableNow's target, and when it was first asked with the
-    last barrier behind it: what it answers follows from these, its arguments, the clock and the brokers.
+    `read` is called. It keeps no memory that matters but availableNow's target, when it was first asked with the
+    last barrier behind it, and when it last let a micro-batch have rows: what it answers follows from these, its
+    arguments, the clock and the brokers.
 
     Parameters
     ----------
-    config : ClientConfig
-    subscription : Subscription
-    starting : StartingOffsets
-    max_offsets : int or None
-        ``maxOffsetsPerTrigger``.
-    include_headers : bool
-    schedule : Schedule, optional
-        A barrier behind every micro-batch with rows by default.
+    options : ReadOptions
     clock : Clock, optional
+
+    Attributes
+    ----------
+    fail_on_data_loss : bool
+        ``failOnDataLoss``.
     """
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        subscription: Subscription,
-        starting: StartingOffsets,
-        max_offsets: int | None,
-        include_headers: bool,
-        schedule: Schedule | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._config = config
-        self._subscription = subscription
-        self._starting = starting
-        self._max_offsets = max_offsets
-        self._include_headers = include_headers
-        self._schedule = schedule or Schedule()
+    def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
+        self._options = options
+        self._config = options.config
+        self._subscription = options.subscription
+        self._schedule = options.schedule
+        self.fail_on_data_loss = options.fail_on_data_loss
         self._clock = clock or SystemClock()
+        self._triggered: int | None = None
         self._completed: tuple[CheckpointBarrier, int] | None = None
         self._target: Positions | None = None
         self._seen: Positions | None = None
@@ -98,8 +95,10 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """
         topics = self._topics()
         partitions = topics.partitions(self._subscription)
-        self._subscription.check_starting_offsets(self._starting, partitions)
-        begin = topics.resolve(self._starting, partitions)
+        self._subscription.check(partitions)
+        starting = self._options.starting
+        check_partitions(starting, partitions)
+        begin = topics.resolve(starting, partitions, strict=self.fail_on_data_loss)
         return SourceOffset(
             topics=begin,
             start=begin,
@@ -109,8 +108,14 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         ).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that Spark hands to `latestOffset`. *Driver, once per micro-batch*."""
-        return ReadMaxRows(self._max_offsets) if self._max_offsets else ReadAllAvailable()
+        """The limit that Spark hands to `latestOffset`. *Driver, once per micro-batch*.
+
+        It can't say both limits at once, nor a delay: any but ReadAllAvailable stands for all that the options say.
+        """
+        limits = self._options.limits
+        if limits.most is not None:
+            return ReadMaxRows(limits.most)
+        return ReadMinRows(limits.least) if limits.least is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where this run ends. *Driver, once, before its first micro-batch*."""
@@ -127,7 +132,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         start : dict
             The end of the micro-batch before, or `initialOffset`.
         limit : ReadLimit
-            `getDefaultReadLimit`, or ReadAllAvailable.
+            `getDefaultReadLimit`, or ReadAllAvailable, which overrules the options.
 
         Returns
         -------
@@ -151,16 +156,20 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._known_partitions(before)
             _check_ids(end.ids, self._ids)
         else:
-            available = self._available(before)
+            available, first = self._available(before)
+            held = not isinstance(limit, ReadAllAvailable) and self._hold_back(before, available, first, now)
             end = next_offset(
                 replace(before, ids=self._ids),
-                available,
+                before.topics if held else available,
                 limit.max_rows if isinstance(limit, ReadMaxRows) else None,
                 self._schedule,
                 now,
                 completed=self._completed[1] if self._completed else None,
                 ends=self._target is not None,
+                first=first,
             )
+            if end is not None and end.topics != end.start:
+                self._triggered = now
         if end is None:
             return start
         self._end = end.to_json()
@@ -171,7 +180,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return None if self._seen is None else positions_to_json(self._seen)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task per partition with rows to read. *Driver, once per micro-batch, and again when it is replayed*.
+        """One task per partition with rows to read, or several. *Driver, once per micro-batch, and when it is replayed*.
 
         The range begins at what `end` recorded: on a replay of the first micro-batch, `start` is a new answer of
         `initialOffset`, which may lie behind rows that were never read.
@@ -192,7 +201,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             _check_ids(after.ids, topics.ids)
         if before.barrier is not None:
             _check_joint(before.topics, after.start)
-        return [KafkaInputPartition(wanted) for wanted in ranges_between(after.start, after.topics)]
+        ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
+        return [KafkaInputPartition(wanted) for wanted in ranges]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the group's offsets, for monitoring only. *Driver, when Spark has done with a micro-batch; may lag*.
@@ -230,28 +240,50 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         StoreError
             ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
         """
-        wanted = cast("KafkaInputPartition", partition).range
-        at = wanted.partition
-        with borrow_consumer(self._config) as consumer:
-            for messages in fetch(consumer, wanted):
-                yield to_record_batch(messages, at.topic, at.number, self._include_headers)
+        return read_range(self._options, cast("KafkaInputPartition", partition).range)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _available(self, before: SourceOffset) -> Positions:
-        """Where reading could end now; under availableNow not behind its target."""
+    def _available(self, before: SourceOffset) -> tuple[Positions, Positions]:
+        """Where reading could end now (under availableNow not behind its target), and where new partitions begin."""
         topics, partitions = self._known_partitions(before)
-        latest = topics.latest(partitions)
+        latest = topics.latest(partitions, before.topics)
         self._seen = latest
+        first = self._first_rows(topics, [p for p in partitions if p not in before.topics and latest[p] > 0])
         if self._target is None:
-            return latest
+            return latest, first
         target = self._target
         # A partition that came after the target is the next run's; one that is past its target already stays there.
-        return {
+        available = {
             partition: min(offset, max(target.get(partition, 0), before.topics.get(partition, 0)))
             for partition, offset in latest.items()
             if partition in target or partition in before.topics
         }
+        return available, {partition: min(offset, available.get(partition, 0)) for partition, offset in first.items()}
+
+    def _first_rows(self, topics: TopicReader, new: Sequence[Partition]) -> Positions:
+        """Where partitions begin that the checkpoint does not know; rows before that went before they were seen."""
+        first = topics.earliest(new)
+        lost = {partition: offset for partition, offset in first.items() if offset > 0}
+        if not lost:
+            return first
+        told = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
+        if self.fail_on_data_loss:
+            raise StoreError(
+                "DATA_LOST",
+                f"barrier-kafka: partitions that are new to this query have lost their first rows: {told}. Where they were "
+                "never meant to be read (an older topic was added), set failOnDataLoss to false for one run.",
+                partitions=[str(partition) for partition in lost],
+            )
+        _log.warning("barrier-kafka: partitions that are new to this query have lost their first rows: %s", told)
+        return first
+
+    def _hold_back(self, before: SourceOffset, available: Positions, first: Positions, now: int) -> bool:
+        """Whether rows wait for more (minOffsetsPerTrigger). A barrier that is due does not wait for them."""
+        if self._target is not None:
+            return False
+        waiting = sum(offset - before.topics.get(p, first.get(p, 0)) for p, offset in available.items())
+        return self._options.limits.hold_back(waiting, self._triggered, now)
 
     def _known_partitions(self, before: SourceOffset) -> tuple[TopicReader, list[Partition]]:
         """The partitions that exist now; an error where the topics are not those that were read before."""
@@ -273,7 +305,21 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _topics(self) -> TopicReader:
         if self._admin is None:
             self._admin = check_brokers(self._config)
-        return TopicReader(self._admin, self._config)
+        return TopicReader(self._admin, self._config, self._options.retries, clock=self._clock)
+
+
+def read_range(options: ReadOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Yield a range's rows, in order. *Executor, once per task*.
+
+    Raises
+    ------
+    StoreError
+        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+    """
+    at = wanted.partition
+    with borrow_consumer(options.config) as consumer:
+        for messages in fetch(consumer, wanted, stall_seconds=options.poll_seconds):
+            yield to_record_batch(messages, at.topic, at.number, options.include_headers)
 
 
 def next_offset(
@@ -285,6 +331,7 @@ def next_offset(
     *,
     completed: int | None = None,
     ends: bool = False,
+    first: Positions | None = None,
 ) -> SourceOffset | None:
     """The end of the next micro-batch, or None where there is none. Pure.
 
@@ -303,6 +350,8 @@ def next_offset(
         When the checkpoint of the last barrier was first seen completed.
     ends : bool
         Whether the query ends where all of `available` is read.
+    first : Positions, optional
+        Where partitions begin that `before` does not have; 0 by default.
 
     Raises
     ------
@@ -310,7 +359,8 @@ def next_offset(
         ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
     """
     # Partitions that came while the query ran are read from their first row.
-    begin = {partition: before.topics.get(partition, 0) for partition in available}
+    known = {**(first or {}), **before.topics}
+    begin = {partition: known.get(partition, 0) for partition in available}
     shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available)}
     if limit is not None:
         # Where not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.

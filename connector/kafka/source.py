@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from connector.kafka.config import SOURCE_FORBIDDEN, ClientConfig, client_config
-from connector.kafka.read_options import READ_DEFAULTS, READ_OPTIONS
 from transactional.errors import OptionError
-from transactional.schedule import Schedule
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from connector.kafka.batch_reader import BarrierKafkaBatchReader
+    from connector.kafka.read_options import ReadOptions
     from connector.kafka.reader import BarrierKafkaStreamReader
-    from connector.options import ParsedOptions
 
 __all__ = ["BarrierKafkaDataSource"]
 
 
 class BarrierKafkaDataSource(DataSource):
-    """``spark.readStream.format("barrier-kafka")``.
+    """``spark.readStream.format("barrier-kafka")``, and ``spark.read`` for a batch.
 
     Rows have the columns of Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp,
     timestampType, and headers where ``includeHeaders`` is true. Only committed rows are read, unless
@@ -53,15 +50,23 @@ class BarrierKafkaDataSource(DataSource):
             An option is missing, unknown, forbidden or out of range.
         StoreError
             ``BROKERS_UNREACHABLE`` within 30 s, ``UNKNOWN_TOPIC``.
+
+        Notes
+        -----
+        Spark does not say whether it is a stream or a batch: what only one of them refuses, `streamReader` and `reader`
+        refuse, before a row is read.
         """
         from connector.kafka.config import check_brokers
+        from connector.kafka.read_options import parse_read_options
         from connector.kafka.rows import spark_schema
-        from connector.kafka.subscription import TopicReader
+        from connector.kafka.subscription import Retries, TopicReader
 
-        options, config = self._parsed()
+        options = parse_read_options(self.options)
+        config, subscription = options.config, options.subscription
         # Patience is for queries that run; a topic that has no leader now is told to who waits at load().
-        TopicReader(check_brokers(config), config, patience=5.0).partitions(_subscription(options))
-        return spark_schema(options["includeHeaders"])
+        topics = TopicReader(check_brokers(config), config, Retries(0), patience=5.0)
+        subscription.check(topics.partitions(subscription))
+        return spark_schema(options.include_headers)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
         """Make the reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
@@ -71,43 +76,38 @@ class BarrierKafkaDataSource(DataSource):
         OptionError
             ``SCHEMA_IS_FIXED``: the user gave a schema of their own.
         """
+        from connector.kafka.read_options import parse_read_options
         from connector.kafka.reader import BarrierKafkaStreamReader
-        from connector.kafka.rows import spark_schema
 
-        options, config = self._parsed()
-        expected = spark_schema(options["includeHeaders"])
-        if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
-            raise OptionError(
-                "SCHEMA_IS_FIXED",
-                f"barrier-kafka has the schema {expected.simpleString()}: leave out .schema(...), and parse the "
-                "column value.",
-                expected=expected.simpleString(),
-            )
-        return BarrierKafkaStreamReader(
-            config=config,
-            subscription=_subscription(options),
-            starting=options["startingOffsets"],
-            max_offsets=options["maxOffsetsPerTrigger"],
-            include_headers=options["includeHeaders"],
-            schedule=Schedule(options["barrierInterval"], options["minPauseBetweenCheckpoints"]),
+        options = parse_read_options(self.options, "stream")
+        _check_schema(schema, options)
+        return BarrierKafkaStreamReader(options)
+
+    def reader(self, schema: StructType) -> BarrierKafkaBatchReader:
+        """Make the reader of a batch. *Driver side, once per scan that is planned*.
+
+        Raises
+        ------
+        OptionError
+            ``SCHEMA_IS_FIXED``: the user gave a schema of their own; an option that is for streams only.
+        """
+        from connector.kafka.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
+        from connector.kafka.read_options import parse_read_options
+        from connector.spark.internals import filters_are_pushed
+
+        options = parse_read_options(self.options, "batch")
+        _check_schema(schema, options)
+        return FilteringBatchReader(options) if filters_are_pushed() else BarrierKafkaBatchReader(options)
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    from connector.kafka.rows import spark_schema
+
+    expected = spark_schema(options.include_headers)
+    if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
+        raise OptionError(
+            "SCHEMA_IS_FIXED",
+            f"barrier-kafka has the schema {expected.simpleString()}: leave out .schema(...), and parse the "
+            "column value.",
+            expected=expected.simpleString(),
         )
-
-    def _parsed(self) -> tuple[ParsedOptions, ClientConfig]:
-        options = READ_OPTIONS.parse(self.options)
-        config = client_config(READ_OPTIONS, options, SOURCE_FORBIDDEN, READ_DEFAULTS)
-        if "group.id" not in config.settings:
-            group = _group_id(config.bootstrap_servers, options["subscribe"])
-            config = ClientConfig(config.name, {**config.settings, "group.id": group})
-        return options, config
-
-
-def _subscription(options: ParsedOptions) -> Any:
-    from connector.kafka.subscription import Subscription
-
-    return Subscription(options["subscribe"])
-
-
-def _group_id(servers: str, topics: tuple[str, ...]) -> str:
-    """A name that stays the same from run to run; two queries that read the same topics share it."""
-    told = "\n".join([*sorted(part.strip() for part in servers.split(",")), *topics])
-    return f"barrier-kafka-{hashlib.sha256(told.encode()).hexdigest()[:12]}"

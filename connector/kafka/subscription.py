@@ -2,69 +2,107 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from connector.kafka.bounds import SHOWN, Bound, TimeBound, check_reach, listed
 from connector.kafka.config import ClientConfig
 from connector.kafka.connection import missing_right
-from connector.kafka.offsets import Partition
-from connector.kafka.read_options import EARLIEST, LATEST, StartingOffsets
+from connector.kafka.offsets import Partition, Positions
+from connector.kafka.option_values import EARLIEST, LATEST
+from transactional.clock import Clock, SystemClock
 from transactional.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Subscription", "TopicReader"]
+__all__ = ["Retries", "Subscription", "TopicReader"]
 
 T = TypeVar("T")
 
 REQUEST_SECONDS: Final = 15.0
 """One answer; a healthy broker needs milliseconds."""
 
-PATIENCE_SECONDS: Final = 60.0
-"""A broker that restarts, or a partition that changes its leader, is back within this; then the query fails."""
+PATIENCE_SECONDS: Final = 15.0
+"""Of one time; with Spark's three retries a minute, in which a broker restarts, or a partition changes its leader."""
 
 PAUSE_SECONDS: Final = 0.25
+
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of the brokers themselves."""
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """What the user wants to read.
+    """What the user wants to read; one of the three is set.
 
     Parameters
     ----------
     topics : tuple[str, ...]
         From ``subscribe``.
+    pattern : str, optional
+        From ``subscribePattern``, as Python's regular expression; it matches whole names.
+    assigned : tuple[Partition, ...]
+        From ``assign``.
     """
 
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[Partition, ...] = ()
 
-    def check_starting_offsets(self, starting: StartingOffsets, partitions: Iterable[Partition]) -> None:
-        """Refuse starting offsets of partitions that are not there, and partitions without any.
+    @property
+    def option(self) -> str:
+        """The option that says so, for messages."""
+        return "assign" if self.assigned else "subscribe" if self.pattern is None else "subscribePattern"
+
+    def words(self) -> list[str]:
+        """What the user wrote, in one order."""
+        return [*self.topics, *([] if self.pattern is None else [self.pattern]), *map(str, self.assigned)]
+
+    def names(self) -> list[str]:
+        """Topics that must exist, in order; none of a pattern."""
+        return sorted({*self.topics, *(partition.topic for partition in self.assigned)})
+
+    def matches(self, topic: str) -> bool:
+        """Whether a pattern means this topic. Kafka's own topics are never meant, as in Spark."""
+        return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
+
+    def check(self, partitions: Iterable[Partition]) -> None:
+        """Refuse assigned partitions that do not exist.
 
         Raises
         ------
         OptionError
             ``INVALID_OPTION``, naming the partitions.
         """
-        if isinstance(starting, str):
-            return
-        known = set(partitions)
-        strange, silent = sorted(set(starting) - known), sorted(known - set(starting))
+        strange = sorted(set(self.assigned) - set(partitions))
         if strange:
-            told = f"names {_listed(strange)}, which the topics of subscribe do not have"
-        elif silent:
-            told = f"says nothing of {_listed(silent)}: name every partition, with -2 for earliest and -1 for latest"
-        else:
-            return
-        raise OptionError(
-            "INVALID_OPTION",
-            f"barrier-kafka: the option startingOffsets {told}.",
-            option="startingOffsets",
-            partitions=[str(partition) for partition in strange or silent],
-        )
+            raise OptionError(
+                "INVALID_OPTION",
+                f"barrier-kafka: the option assign names {listed(strange)}, which the brokers do not know. Partitions are "
+                "counted from 0.",
+                option="assign",
+                partitions=[str(partition) for partition in strange],
+            )
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often the brokers are asked again.
+
+    Parameters
+    ----------
+    number : int
+        ``fetchOffset.numRetries``, after the first time.
+    pause_seconds : float
+        ``fetchOffset.retryIntervalMs``.
+    """
+
+    number: int = 3
+    pause_seconds: float = 1.0
 
 
 class TopicReader:
@@ -74,14 +112,27 @@ class TopicReader:
     ----------
     admin : AdminClient
     config : ClientConfig
+    retries : Retries, optional
+        Spark's defaults where it is left out.
     patience : float
-        Seconds until an error that may pass is an error.
+        Seconds until an error that may pass is one of these retries.
+    clock : Clock, optional
     """
 
-    def __init__(self, admin: AdminClient, config: ClientConfig, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        admin: AdminClient,
+        config: ClientConfig,
+        retries: Retries | None = None,
+        patience: float = PATIENCE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
         self._admin = admin
         self._config = config
+        self._retries = retries or Retries()
         self._patience = patience
+        self._clock = clock or SystemClock()
+        self._option = "subscribe"
         self.ids: dict[str, str] = {}
         """The topics' ids, as `partitions` has met them last."""
 
@@ -93,16 +144,34 @@ class TopicReader:
         StoreError
             ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``.
         """
-        from confluent_kafka import TopicCollection
+        from confluent_kafka import KafkaException, TopicCollection
+
+        self._option = subscription.option
+        assigned = frozenset(subscription.assigned)
 
         def ask() -> list[Partition]:
-            topics = list(subscription.topics)
+            topics = subscription.names()
+            if subscription.pattern is not None:
+                there = self._admin.list_topics(timeout=REQUEST_SECONDS).topics
+                topics = sorted(topic for topic in there if subscription.matches(topic))
+            self.ids = {}
+            if not topics:
+                return []
             answers = self._admin.describe_topics(TopicCollection(topics), request_timeout=REQUEST_SECONDS)
-            found = {topic: answers[topic].result() for topic in topics}
-            self.ids = {topic: str(description.topic_id) for topic, description in found.items()}
-            return sorted(Partition(topic, each.id) for topic in topics for each in found[topic].partitions)
+            found: list[Partition] = []
+            for topic in topics:
+                try:
+                    description = answers[topic].result()
+                except KafkaException as problem:
+                    # Deleted since it was listed.
+                    if subscription.pattern is not None and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                        continue
+                    raise
+                self.ids[topic] = str(description.topic_id)
+                found += [Partition(topic, each.id) for each in description.partitions]
+            return sorted(partition for partition in found if not assigned or partition in assigned)
 
-        return self._patiently(ask, "the partitions", subscription.topics)
+        return self._patiently(ask, "the partitions", subscription.words())
 
     def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """The offset of the first row that is still there, per partition."""
@@ -110,29 +179,95 @@ class TopicReader:
 
         return self._offsets({partition: OffsetSpec.earliest() for partition in partitions})
 
-    def latest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Where reading ends, per partition: the last stable offset under read_committed, else the high watermark."""
+    def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
+        """Where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
+
+        Parameters
+        ----------
+        partitions : Sequence[Partition]
+        known : Positions, optional
+            What was read already. An answer before it is asked for again, because a broker that has just become the
+            leader may be behind; it stays where a read_uncommitted reader has read rows of open transactions.
+        """
         from confluent_kafka.admin import OffsetSpec
 
-        return self._offsets({partition: OffsetSpec.latest() for partition in partitions})
+        known = known or {}
+        found = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
+        for again in range(self._retries.number + 1):
+            behind = [partition for partition in partitions if found[partition] < known.get(partition, 0)]
+            if not behind:
+                break
+            if again:
+                self._clock.sleep(self._retries.pause_seconds)
+            found.update({p: known[p] for p, offset in self._high(behind).items() if offset >= known[p]})
+        return found
 
-    def resolve(self, starting: StartingOffsets, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Make offsets of ``earliest``, ``latest`` or what the user wrote for each partition."""
-        if starting == "earliest":
+    def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """The first row that is not older than so many milliseconds since 1970, per partition; None without one."""
+        from confluent_kafka.admin import OffsetSpec
+
+        found = self._offsets({partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()})
+        return {partition: None if offset < 0 else offset for partition, offset in found.items()}
+
+    def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
+        """Make offsets of a bound, for each of these partitions.
+
+        Parameters
+        ----------
+        bound : Bound
+        partitions : Sequence[Partition]
+        strict : bool
+            Whether offsets that the partition does not hold are refused.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``; ``NO_ROW_SINCE``: a partition has no row that is not older than the time.
+        """
+        if isinstance(bound, TimeBound):
+            return self._resolve_times(bound, partitions)
+        if bound.at == "earliest":
             return self.earliest(partitions)
-        if starting == "latest":
+        if bound.at == "latest":
             return self.latest(partitions)
-        wanted = {partition: starting[partition] for partition in partitions}
+        wanted = {partition: bound.at[partition] for partition in partitions}
         earliest = self.earliest([partition for partition, offset in wanted.items() if offset == EARLIEST])
         latest = self.latest([partition for partition, offset in wanted.items() if offset == LATEST])
+        named = {partition: offset for partition, offset in wanted.items() if offset >= 0}
+        if strict and named:
+            # Up to the high watermark: an old query may have read behind an open transaction.
+            check_reach(bound, named, self.earliest([*named]), self._high([*named]))
         return {**wanted, **earliest, **latest}
 
-    def _offsets(self, specs: Mapping[Partition, Any]) -> dict[Partition, int]:
+    def _resolve_times(self, bound: TimeBound, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        times = {p: bound.at if isinstance(bound.at, int) else bound.at[p] for p in partitions}
+        found = self.since(times)
+        none = [partition for partition in partitions if found[partition] is None]
+        if none and bound.otherwise == "error":
+            told = ", ".join(f"{partition} since {times[partition]}" for partition in none[:SHOWN])
+            raise OptionError(
+                "NO_ROW_SINCE",
+                f"barrier-kafka: no row is as new as the option {bound.option} says ({told}). Set an earlier time, "
+                "startingOffsets, or startingOffsetsByTimestampStrategy to latest: these partitions begin at their end "
+                "then.",
+                option=bound.option,
+                partitions=[str(partition) for partition in none],
+            )
+        latest = self.latest(none)
+        return {p: latest[p] if offset is None else offset for p, offset in found.items()}
+
+    def _high(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets({partition: OffsetSpec.latest() for partition in partitions}, committed=False)
+
+    def _offsets(self, specs: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, int]:
         from confluent_kafka import IsolationLevel, TopicPartition
 
         if not specs:
             return {}
-        committed = self._config.settings.get("isolation.level", "read_committed") == "read_committed"
+        if committed is None:
+            committed = self._config.settings.get("isolation.level", "read_committed") == "read_committed"
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def ask() -> dict[Partition, int]:
@@ -147,16 +282,23 @@ class TopicReader:
 
     def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
         from confluent_kafka import KafkaException
-        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
 
-        asking = Retrying(
+        once = Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_delay(self._patience),
             wait=wait_fixed(PAUSE_SECONDS),
             reraise=True,
         )
+        asking = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_attempt(1 + self._retries.number),
+            wait=wait_fixed(self._retries.pause_seconds),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
         try:
-            return asking(ask)
+            return asking(lambda: once(ask))
         except KafkaException as problem:
             raise self._error(problem, what, topics) from None
 
@@ -167,9 +309,9 @@ class TopicReader:
             return StoreError(
                 "UNKNOWN_TOPIC",
                 f"{self._config.name}: the brokers at {self._config.bootstrap_servers} do not know {what} of {told} "
-                f"(option subscribe): {reason}. Check the name and that you may describe "
+                f"(option {self._option}): {reason}. Check the name and that you may describe "
                 "the topic; it is not created by reading it.",
-                option="subscribe",
+                option=self._option,
                 reason=reason,
             )
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
@@ -193,7 +335,3 @@ def _may_pass(problem: BaseException) -> bool:
     error: Any = problem.args[0]
     # A topic that was just created is unknown to some brokers for a moment; to wait a minute for a wrong name is worse.
     return error.name() in _PASSING or (error.retriable() and error.name() != "UNKNOWN_TOPIC_OR_PART")
-
-
-def _listed(partitions: Sequence[Partition]) -> str:
-    return ", ".join(str(partition) for partition in partitions[:10]) + (", ..." if len(partitions) > 10 else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from transactional.errors import ProtocolError
@@ -12,7 +14,15 @@ from transactional.errors import ProtocolError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Phase", "batch_task", "driver_identity", "phase", "streaming_query", "task_batch"]
+__all__ = [
+    "Phase",
+    "batch_task",
+    "driver_identity",
+    "filters_are_pushed",
+    "phase",
+    "streaming_query",
+    "task_batch",
+]
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
@@ -20,6 +30,7 @@ _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 _PLANNING_MODULE = "pyspark.sql.worker.write_into_data_source"
 _COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
+_PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Phase(enum.Enum):
@@ -39,21 +50,35 @@ def phase() -> Phase:
     ProtocolError
         It is neither: another version of Spark.
     """
-    frame = sys._getframe()
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        spec = frame.f_globals.get("__spec__")
-        name = spec.name if module == "__main__" and spec is not None else module
+    for name in _callers():
         if name == _PLANNING_MODULE:
             return Phase.PLANNING
         if name == _COMMIT_MODULE:
             return Phase.COMMIT
-        frame = frame.f_back  # type: ignore[assignment]
     raise ProtocolError(
         "UNKNOWN_SPARK",
         "streamWriter() was called neither by Spark's planning worker nor by its commit worker: this version of Spark "
         "is not supported (tested with 4.2)",
     )
+
+
+def filters_are_pushed() -> bool:
+    """Whether `reader` is called by the worker that hands filters to it.
+
+    Everywhere else Spark refuses a reader that has ``pushFilters`` (spark.sql.python.filterPushdown.enabled is false by
+    default, and the worker is not told).
+    """
+    return _PUSHDOWN_MODULE in _callers()
+
+
+def _callers() -> Iterator[str]:
+    """Names of the modules in the call stack, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        spec = frame.f_globals.get("__spec__")
+        yield spec.name if module == "__main__" and spec is not None else module
+        frame = frame.f_back
 
 
 def driver_identity() -> str:

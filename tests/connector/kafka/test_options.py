@@ -4,7 +4,13 @@ import pytest
 
 from connector.kafka.config import SINK_FORBIDDEN, SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.offsets import Partition
-from connector.kafka.read_options import READ_OPTIONS, as_duration_ms, as_starting_offsets, as_topics
+from connector.kafka.read_options import (
+    READ_OPTIONS,
+    as_duration_ms,
+    as_starting_offsets,
+    as_topics,
+    parse_read_options,
+)
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_str
 from transactional.errors import OptionError
 
@@ -15,7 +21,7 @@ def test_keys_are_found_in_any_case_and_defaults_fill_the_rest() -> None:
     parsed = READ_OPTIONS.parse({"SUBSCRIBE": "b, a", "maxoffsetspertrigger": "5", "Kafka.Client.Id": "Me"})
     assert parsed["subscribe"] == parsed["Subscribe"] == ("a", "b")
     assert parsed["maxOffsetsPerTrigger"] == 5
-    assert parsed["startingOffsets"] == "latest"
+    assert parsed["includeHeaders"] is False
     assert parsed.given("maxOffsetsPerTrigger")
     assert not parsed.given("startingOffsets")
     assert parsed.passthrough == {"kafka.client.id": "Me"}
@@ -37,8 +43,10 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(wrong: str, nearest:
 
 
 def test_a_missing_option_is_named() -> None:
+    with pytest.raises(OptionError, match=r"MISSING_OPTION.*kafka\.bootstrap\.servers"):
+        client_config(READ_OPTIONS, READ_OPTIONS.parse({"subscribe": "t"}), SOURCE_FORBIDDEN)
     with pytest.raises(OptionError, match=r"MISSING_OPTION.*subscribe"):
-        READ_OPTIONS.parse({})
+        parse_read_options(BROKERS)
 
 
 @pytest.mark.parametrize(
