@@ -197,3 +197,11 @@ def test_a_topic_that_ends_before_what_was_read_is_an_error_not_an_empty_barrier
     before = replace(SourceOffset({SMALL: 5}, {SMALL: 0}), barrier_rows=True)
     with pytest.raises(StoreError, match="OFFSETS_WENT_BACK"):
         next_offset(before, {SMALL: 4}, None, Schedule(), AT)
+
+
+def test_a_partition_that_is_new_begins_at_its_first_row() -> None:
+    before = SourceOffset({SMALL: 5}, {SMALL: 0})
+    end = next_offset(before, {SMALL: 6, LARGE: 9}, None, Schedule(), AT, first={SMALL: 3, LARGE: 7})
+    assert end is not None
+    assert end.start == {SMALL: 5, LARGE: 7}
+    assert end.topics == {SMALL: 6, LARGE: 9}
