@@ -139,8 +139,8 @@ STREAMS: Sequence[Stream] = [
         "minOffsetsPerTrigger and maxTriggerDelay: the first micro-batch does not wait, availableNow reads all",
         {**EARLIEST, "minOffsetsPerTrigger": "4", "maxOffsetsPerTrigger": "4", "maxTriggerDelay": "1h"},
         [{"a0": (0, 2), "a1": (0, 2)}, {"a0": (2, 5), "a1": (2, 3)}, {"a0": (5, 6)}],
-        in_spark=True,
     ),
+    Stream("minOffsetsPerTrigger alone", {**EARLIEST, "minOffsetsPerTrigger": "100"}, [ALL_OF_A], in_spark=True),
     Stream("minPartitions: large partitions are divided", {**EARLIEST, "minPartitions": "3"}, [ALL_OF_A], tasks=3),
     Stream(
         "minPartitions: fewer than partitions changes nothing", {**EARLIEST, "minPartitions": "1"}, [ALL_OF_A], tasks=2
@@ -469,7 +469,11 @@ def test_starting_offsets_mean_nothing_to_a_query_that_has_a_checkpoint(
 def test_topics_that_come_while_a_pattern_is_read_are_read_from_their_first_row(
     kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribePattern": f"{topic_name}-[0-9]"}
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "subscribePattern": f"{topic_name}-[0-9]",
+        "minOffsetsPerTrigger": "1",
+    }
     kafka.create_topic(f"{topic_name}-other")
     produce(kafka, f"{topic_name}-other", [99], partitions=1)
     query, seen = collect(load(registered, options), tmp_path, now=False)

@@ -1,0 +1,65 @@
+"""The option tables of the docs, made of the code's own: ``python -m tests.option_page`` writes them into the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from connector.kafka.read_options import BATCH_ONLY, DEFAULTS_SHOWN, READ_OPTIONS, STREAM_ONLY
+from connector.options import REQUIRED, Option
+
+__all__ = ["SOURCE_PAGE", "option_table", "source_options", "with_table"]
+
+SOURCE_PAGE = Path(__file__).parent.parent / "docs" / "source.md"
+
+BEGIN, END = "<!-- options: written by python -m tests.option_page -->", "<!-- end of options -->"
+
+
+def option_table(
+    options: Sequence[Option], columns: Mapping[str, Mapping[str, str]], defaults: Mapping[str, str]
+) -> str:
+    """Make a Markdown table.
+
+    Parameters
+    ----------
+    options : Sequence[Option]
+    columns : Mapping[str, Mapping[str, str]]
+        Further columns: heading to option to text; what is not named there is empty.
+    defaults : Mapping[str, str]
+        Defaults that are told in other words than the table's.
+    """
+    lines = [f"| option | default | {''.join(f'{heading} | ' for heading in columns)}|"]
+    lines.append("|---|---|" + "---|" * (len(columns) + 1))
+    for option in options:
+        told = [f"`{option.key}`", defaults.get(option.key, _shown(option.default))]
+        told += [texts.get(option.key, "") for texts in columns.values()]
+        cells = [*told, option.doc.replace("|", "\\|").replace("<", "\\<")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return ""
+    if default is REQUIRED:
+        return "needed"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def source_options() -> str:
+    """The table of ``barrier-kafka``."""
+    of = {**dict.fromkeys(BATCH_ONLY, "batch"), **dict.fromkeys(STREAM_ONLY, "stream")}
+    columns = {"of": {option.key: of.get(option.key, "both") for option in READ_OPTIONS.options}}
+    return option_table(READ_OPTIONS.options, columns, DEFAULTS_SHOWN)
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with this table between its marks."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    SOURCE_PAGE.write_text(with_table(SOURCE_PAGE.read_text(), source_options()))
