@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tests.model_engine import Result, search
 from tests.model_ledger import Entry
+from tests.model_rewind import RewindModel
 from tests.model_steps import ABORTED, COMMITTED, PREPARED, Model, Scenario
 
 __all__ = ["BREAKS", "HARMLESS", "SCENARIOS", "Found", "run"]
@@ -34,13 +35,29 @@ BREAKS = {
     "void-account": "a void whose number was taken is journalled though a later micro-batch was prepared meanwhile",
     "decide-account": "C7 does not judge that all micro-batches before N are in the journal still",
     "decide-unsettled": "C7 does not judge that no decision is unsettled still",
+    "abort-first": "a rewind aborts what is prepared before it journals that it was begun",
+    "begun-ignored": "a driver does not mind that a rewind was begun",
+    "begun-judge": "a rewind whose number was taken is begun without judging that the journal has not grown",
+    "done-forgets": "`rewind done` leaves entries about later micro-batches as they were",
+    "done-keeps-nothing": "`rewind done` does not name the part-committed checkpoint whose micro-batches run again",
+    "logs-last": "`rewind done` is journalled before Spark's logs go back",
+    "logs-once": "a rewind does not look at Spark's logs a second time",
+    "ids-counted": "the id of a checkpoint is how many the ledger holds, not its entry's number",
+    "resume-as-begun": "who finishes a rewind does not journal that it was begun anew, so that a `rewind done` of the process "
+    "that was killed can take place under it",
+    "replay-settled": "a rewind in the middle of a replay, which settles the checkpoint that runs again, takes Spark's logs to "
+    "the end of it, where they have not come",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
+
+SEEN_BY_EXITS = ("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled")
+"""Breaks after which no invariant is broken, but a query that starts may not go on."""
 
 # These break nothing that the search can see. (Nor does C8 as it is, which does not read the journal again after C7.)
 HARMLESS = {
     "no-look": "C5 is left out: what is decided is lost more often, and voided or repaired",
     "abort-before-void": "P6 aborts before it journals void: lost is for ever, so nobody keeps the batch meanwhile",
+    "plan-looks-not": "a planning does not look whether a rewind was begun: its `mark` is judged",
     "snapshot-deletes-own": "a snapshot deletes entries up to its own number (listings are atomic here)",
 }
 
@@ -78,6 +95,60 @@ def prepared_start(*closes: bool) -> Scenario:
     )
 
 
+def rewind_start(drivers: str, *closes: bool) -> Scenario:
+    """One driver prepared the first micro-batch, and goes on with the second."""
+    return Scenario(
+        drivers,
+        parts=1,
+        closes=closes,
+        zombie=True,
+        tolerant=True,
+        journal=(("run", "A"), ("prepared", 0, ((0, 0),))),
+        handles=((0, 0, PREPARED),),
+        committed=1,
+    )
+
+
+def kept_start(drivers: str, *closes: bool) -> Scenario:
+    """A checkpoint over two micro-batches was committed in part: the first is lost, which Spark has moved past."""
+    return Scenario(
+        drivers,
+        parts=1,
+        closes=closes,
+        zombie=True,
+        tolerant=True,
+        journal=(("run", "A"), ("prepared", 0, ((0, 0),)), ("decided", 1, ((0, 1),))),
+        handles=((0, 0, ABORTED), (1, 0, COMMITTED)),
+        committed=1,
+    )
+
+
+def repaired_start(drivers: str, *more: bool) -> Scenario:
+    """A rewind kept a checkpoint; its first micro-batch ran again, and the driver died when its repair was journalled."""
+    kept = kept_start(drivers, False, True, *more)
+    past = (("begun", 0, ()), ("verdict", 3, ((0, 0, "lost"), (1, 0, "committed"))), ("done", -1, 3))
+    present = (("run", "B"), ("repair", 3, ((0, 0, 2),)))
+    return replace(
+        kept, journal=(*kept.journal, *past, *present), handles=(*kept.handles, (0, 0, PREPARED)), committed=0, sent=1
+    )
+
+
+def named_start(drivers: str, *closes: bool) -> Scenario:
+    """Two checkpoints are committed; the rewind is told to go back to the first."""
+    return Scenario(
+        drivers,
+        parts=1,
+        closes=closes,
+        zombie=True,
+        tolerant=True,
+        expiries=0,
+        journal=(("run", "A"), ("decided", 0, ((0, 0),)), ("settled", 2), ("decided", 1, ((0, 1),)), ("settled", 4)),
+        handles=((0, 0, COMMITTED), (1, 0, COMMITTED)),
+        committed=2,
+        target=2,
+    )
+
+
 SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     "drivers": (Scenario("AB", expiries=1), Scenario("ABC", expiries=1)),
     "three-drivers": (Scenario("ABC", parts=1, expiries=1), Scenario("ABC", parts=1, expiries=2)),
@@ -108,6 +179,29 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         Scenario("ABC", parts=1, snapshots=1, expiries=0),
         Scenario("ABC", parts=1, snapshots=2, expiries=1, closes=(True, True)),
     ),
+    "rewind": (rewind_start("A-B+", False, True), rewind_start("A-B+-", False, False, True)),
+    "rewind-kept": (kept_start("B-C+", False, True), kept_start("B-C-D", False, True, True)),
+    "rewind-named": (
+        named_start("A-B+", True, True, True),
+        replace(named_start("A-B+C", True, True, True), expiries=1),
+    ),
+    "rewind-restore": (
+        replace(named_start("A-B+", True, True, True), restore=True),
+        replace(named_start("A-B+C", True, True, True), restore=True, expiries=1),
+    ),
+    "rewind-again": (replace(repaired_start("-+C"), expiries=0), repaired_start("B-C+D", True)),
+    "rewind-late": (
+        replace(rewind_start("A-+B", False, True), lates=1, expiries=0),
+        replace(rewind_start("A-B+", False, True), lates=2),
+    ),
+    "rewind-living": (
+        replace(rewind_start("A-B", False, True), living=True),
+        replace(rewind_start("A-B+", False, True), living=True),
+    ),
+    "rewind-named-living": (
+        replace(named_start("A-B", True, True, True), living=True),
+        replace(named_start("A-B+", True, True, True), living=True, expiries=1),
+    ),
     "lone": (
         Scenario("A", closes=(True, False, True, True), expiries=0, lone=True, snapshots=2),
         Scenario("A", closes=(True, False, False, True, True), expiries=0, lone=True, snapshots=1),
@@ -126,22 +220,27 @@ class Found(NamedTuple):
         The first of them from which it does not end well.
     finished : frozenset[tuple[Entry, ...]]
         Journals with which all went well.
+    by_hand : int
+        States in which somebody has to put Spark's logs right.
     """
 
     result: Result
     tried: int = 0
     stuck: str = ""
     finished: frozenset[tuple[Entry, ...]] = frozenset()
+    by_hand: int = 0
 
 
 def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) -> Found:
     """Search one scenario."""
     scenario = SCENARIOS[name][big]
-    model = Model(scenario, broken)
+    rewinds = RewindModel(scenario, broken)
+    model = rewinds if "-" in scenario.drivers else Model(scenario, broken)
     result = search(model.initial(), model.moves, most)
-    if result.violation or broken not in ("", "void-forgotten"):
+    if result.violation or broken not in ("", *SEEN_BY_EXITS):
         return Found(result)
-    return Found(result, *model.exits(result.seen), model.finished(result.seen))
+    tried, stuck = model.exits(result.seen)
+    return Found(result, tried, stuck, model.finished(result.seen), rewinds.by_hand)
 
 
 def main() -> int:
@@ -157,7 +256,8 @@ def main() -> int:
         found = run(name, arguments.broken, arguments.big, arguments.most)
         bad = bad or bool(found.result.violation or found.stuck)
         print(
-            f"{name}: {found.result}" + (f"; {found.tried} exits tried {found.stuck}" if found.tried else ""),
+            f"{name}: {found.result}"
+            + (f"; {found.tried} exits tried, {found.by_hand} by hand {found.stuck}" if found.tried else ""),
             flush=True,
         )
     return int(bad)

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Entry", "Ledger", "Part", "Record", "lost_parts", "open_handles"]
+__all__ = ["Entry", "Ledger", "Part", "Record", "Rewinding", "lost_parts", "open_handles"]
 
 Entry = tuple[Any, ...]  # (kind, ...)
 Part = tuple[int, int]  # (batch, partition)
+
+
+class Rewinding(NamedTuple):
+    """A rewind that was begun and is not done.
+
+    Attributes
+    ----------
+    token : int
+        Number of its entry.
+    target : int
+        The checkpoint to go back to; 0 for none.
+    named : tuple[int, ...]
+        Checkpoints whose rows it said would be written again.
+    """
+
+    token: int
+    target: int
+    named: tuple[int, ...]
 
 
 @dataclass
@@ -35,11 +53,19 @@ class Ledger:
     known: frozenset[int] = frozenset()
     decided: frozenset[int] = frozenset()
     voided: frozenset[int] = frozenset()
+    ever: frozenset[int] = frozenset()
+    rewinding: Rewinding | None = None
+    replay: int | None = None
 
     @property
     def live(self) -> int:
         """Token of the newest run if it has not ended."""
         return self.newest if self.newest and not self.runs[self.newest][1] else 0
+
+    @property
+    def accounted(self) -> int:
+        """The last micro-batch in the journal; -1 for none."""
+        return max(self.batches, default=-1)
 
     def chains(self, checkpoint: int) -> Iterator[tuple[Part, list[tuple[int, str]]]]:
         """Of a checkpoint's parts."""
@@ -58,6 +84,9 @@ class Ledger:
             },
             dict(self.checkpoints),
             voided=self.voided,
+            ever=self.ever,
+            rewinding=self.rewinding,
+            replay=self.replay,
         )
         after._fold(entry)
         after.newest = max(after.runs, default=0)
@@ -70,6 +99,8 @@ class Ledger:
 
     def _fold(self, entry: Entry) -> None:
         kind, number = entry[0], self.position
+        if kind == "mark":
+            return
         if kind == "run":
             self.runs[number] = (entry[1], False)
         elif kind in ("fenced", "aborted"):
@@ -79,6 +110,7 @@ class Ledger:
             self._record(entry)
         elif kind == "decided":
             covered = [b for b, r in sorted(self.batches.items()) if not r.checkpoint]
+            number = entry[3] if len(entry) > 3 else number  # ids-counted
             if entry[1] not in covered:
                 self._record(entry)
                 covered.append(entry[1])
@@ -87,6 +119,11 @@ class Ledger:
             for batch in covered:
                 self.batches[batch].checkpoint = number
             self.checkpoints[number] = (tuple(covered), False)
+            self.ever |= {number}
+        elif kind == "begun":
+            self._begun(entry)
+        elif kind == "done":
+            self._done(entry)
         elif entry[1] not in (self.batches if kind == "void-prepared" else self.checkpoints):
             return  # only by a break
         elif kind == "settled":
@@ -108,7 +145,25 @@ class Ledger:
             del self.batches[entry[1]]
             self.voided |= {entry[1]}
 
+    def _begun(self, entry: Entry) -> None:
+        self.rewinding = Rewinding(self.position, *entry[1:3])
+        if len(entry) == 3:  # else begun-ignored
+            self.runs = {token: (driver, True) for token, (driver, _) in self.runs.items()}
+
+    def _done(self, entry: Entry) -> None:
+        """Entries about later micro-batches are void, but for those of the checkpoint that it keeps."""
+        last, kept = entry[1:3]
+        self.rewinding = None
+        if len(entry) > 3:  # done-forgets
+            return
+        self.batches = {b: r for b, r in self.batches.items() if b <= last or (kept and r.checkpoint == kept)}
+        self.checkpoints = {c: x for c, x in self.checkpoints.items() if max(x[0]) <= last or c == kept}
+        self.voided = frozenset(b for b in self.voided if b <= last)
+        self.replay = last + 1 if kept else None
+
     def _record(self, entry: Entry) -> None:
+        if entry[1] > self.accounted:
+            self.replay = None
         self.batches[entry[1]] = Record(self.position, {p: [(h, "")] for p, h in entry[2]})
         self.voided -= {entry[1]}
 

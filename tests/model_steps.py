@@ -15,9 +15,23 @@ from typing import NamedTuple
 from tests.model_engine import Interned
 from tests.model_ledger import Entry, Ledger, Record, lost_parts, open_handles
 
-__all__ = ["ABORTED", "COMMITTED", "PREPARED", "Model", "Scenario"]
+__all__ = [
+    "ABORTED",
+    "COMMITTED",
+    "GIVEN",
+    "PREPARED",
+    "Judge",
+    "Model",
+    "Move",
+    "Moves",
+    "Scenario",
+    "Session",
+    "Shared",
+    "ended",
+]
 
 PREPARED, COMMITTED, ABORTED = 1, 2, 3
+GIVEN = 4  # committed, and a rewind was told to write it again
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,16 @@ class Scenario:
         Where the search starts.
     lone : bool
         No driver may end otherwise than well.
+    sent : int
+        Micro-batches in Spark's offsets/; 0 for all that have handles.
+    target : int
+        The checkpoint that a rewind is told to go back to; 0 for none.
+    restore : bool
+        It takes the output back, too.
+    lates : int
+        Creates that are refused, and may take place later.
+    living : bool
+        Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
     """
 
     drivers: str
@@ -56,6 +80,11 @@ class Scenario:
     journal: tuple[Entry, ...] = ()
     handles: tuple[tuple[int, int, int], ...] = ()
     committed: int = 0
+    sent: int = 0
+    target: int = 0
+    restore: bool = False
+    lates: int = 0
+    living: bool = False
 
 
 class Session(NamedTuple):
@@ -76,6 +105,7 @@ class Session(NamedTuple):
     lost: bool = False
     memory: tuple[int, int] = (0, 0)
     stopped: bool = False
+    spark: int = -1
 
 
 class Shared(NamedTuple):
@@ -88,6 +118,9 @@ class Shared(NamedTuple):
     snapshots: tuple[int, ...] = ()
     deleted: int = 0
     ghosts: tuple[int, ...] = ()
+    offsets: int = 0
+    lates: int = 0
+    late: tuple[tuple[int, Entry], ...] = ()
 
 
 Move = tuple[str, Session, Shared, str]
@@ -158,8 +191,8 @@ class Model:
         deleted = number <= sh.deleted and number not in sh.ghosts
         if number > self.ledger(sh.node).position:
             node = self.child(sh.node, entry)
-            violation = self._check_entry(entry, sh)
-            yield label, self._listing(then(s._replace(known=node))), sh._replace(node=node), violation
+            violation = self._check_owner(s, sh, entry) or self._check_entry(entry, sh)
+            yield label, self._listing(then(s._replace(known=node))), self._created(sh, entry), violation
         elif self.broken == "rename":
             node = self._replaced(sh.node, number, entry)
             yield label, then(s._replace(known=self.child(s.known, entry))), sh._replace(node=node), ""
@@ -171,6 +204,15 @@ class Model:
             yield self._raise(s._replace(known=sh.node), sh, f"{s.pc}: {number} is taken, {entry[0]} no longer allowed")
         else:
             yield f"{s.pc}: {number} is taken, folded", s._replace(known=sh.node), sh, ""
+
+    def _created(self, sh: Shared, entry: Entry) -> Shared:
+        return sh._replace(node=self.child(sh.node, entry))
+
+    def _check_owner(self, s: Session, sh: Shared, entry: Entry) -> str:
+        """While the query is rewound only the rewind owns the location; a claim may come late."""
+        rewinding = self.ledger(sh.node).rewinding
+        allowed = rewinding is None or rewinding.token == s.token or entry[0] in ("run", "fenced", "begun")
+        return "" if allowed else f"{entry[0]} of another while the query is rewound"
 
     def _listing(self, s: Session) -> Session:
         """After a create the journal is listed."""
@@ -214,14 +256,19 @@ class Model:
 
     # -- judges -----------------------------------------------------------------------------------------------------
 
+    def _owns(self, s: Session, ledger: Ledger) -> bool:
+        if ledger.rewinding is not None and (s.phase == "R" or self.broken != "begun-ignored"):
+            return ledger.rewinding.token == s.token
+        return ledger.live == s.token
+
     def _own(self, s: Session) -> Judge:
-        return lambda ledger: ledger.live == s.token
+        return lambda ledger: self._owns(s, ledger)
 
     def _own_undecided(self, s: Session) -> Judge:
-        return lambda ledger: ledger.live == s.token and s.batch not in ledger.batches
+        return lambda ledger: self._owns(s, ledger) and s.batch not in ledger.batches
 
     def _own_unsettled(self, s: Session, checkpoint: int) -> Judge:
-        return lambda ledger: ledger.live == s.token and checkpoint == ledger.unsettled
+        return lambda ledger: self._owns(s, ledger) and checkpoint == ledger.unsettled
 
     def _behind(self, ledger: Ledger, s: Session) -> bool:
         """Spark has moved past a micro-batch that was voided and that nobody wrote anew."""
@@ -230,8 +277,13 @@ class Model:
 
     @staticmethod
     def _accounted(ledger: Ledger, s: Session) -> bool:
-        last = max(ledger.batches, default=-1)
-        return last <= s.batch <= last + 1
+        return ledger.accounted <= s.batch <= ledger.accounted + 1
+
+    @staticmethod
+    def _placed(ledger: Ledger, s: Session) -> bool:
+        """P4; a rewind that keeps a checkpoint lets its micro-batches run again."""
+        first = ledger.accounted if ledger.replay is None else ledger.replay
+        return first <= s.batch <= ledger.accounted + 1
 
     # -- the store --------------------------------------------------------------------------------------------------
 
@@ -291,6 +343,10 @@ class Model:
         ledger = self.ledger(sh.node)
         if entry[0] == "decided" and ledger.unsettled:
             return "a decision while another is not settled"
+        if entry[0] == "decided" and entry[1] in ledger.batches and ledger.batches[entry[1]].checkpoint:
+            return "a micro-batch is decided twice"
+        if entry[0] == "decided" and (entry[3] if len(entry) > 3 else ledger.position + 1) in ledger.ever:
+            return "the id of a checkpoint comes back"
         if entry[0] == "void" and entry[1] in ledger.checkpoints:
             handles = [h for _, chain in ledger.chains(entry[1]) for h, _ in chain]
         elif entry[0] == "void-prepared" and entry[1] in ledger.batches:
@@ -342,7 +398,7 @@ class Model:
             return ended("rewind")
         live = ledger.live
         if live and ledger.runs[live][0] == s.driver and self.broken != "memory":
-            return self._recover(s._replace(token=live)) if self._accounted(ledger, s) else ended("not accounted")
+            return self._recover(s._replace(token=live)) if self._placed(ledger, s) else ended("not accounted")
         ours = [t for t, (driver, over) in ledger.runs.items() if driver == s.driver and not over]
         if live and ours and self.broken != "memory":
             return s._replace(pc="P3fence", token=max(ours))
@@ -417,21 +473,24 @@ class Model:
         looked = [(part, chain[-1][0], self._state(sh, chain[-1][0])) for part, chain in parts if not chain[-1][1]]
         living = tuple(h for _, h, state in looked if state == PREPARED)
         gone = {part for part, _, state in looked if state == ABORTED} | {p for p, c in parts if c[-1][1] == "lost"}
-        label = f"Slook: {[(h, 'npca'[state]) for _, h, state in looked]}"
+        label = f"Slook: {[(h, 'npcag'[state]) for _, h, state in looked]}"
         if not gone:
             return label + " commit", self._commit_living(s._replace(todo=living), "Ssettled"), sh, ""
-        committed = any(state == COMMITTED for _, _, state in looked)
+        committed = any(state in (COMMITTED, GIVEN) for _, _, state in looked)
         committed = committed or any(verdict == "committed" for _, c in parts for _, verdict in c)
         if self.broken == "void-no-proof":
             committed = False
-        if {batch for batch, _ in gone} != {s.batch}:
+        covered = known.checkpoints[checkpoint][0]
+        lost = {batch for batch, _ in gone}
+        repairable = committed or (min(covered) < s.batch <= min(lost))
+        if min(lost if repairable else covered) < s.batch:
             if s.phase == "C":
                 return self._raise(s, sh, label + " rewind required")
             return label + " rewind required", ended("rewind"), sh, ""
         note = tuple(
             (*part, "lost" if state == ABORTED else "committed") for part, _, state in looked if state != PREPARED
         )
-        if committed or known.checkpoints[checkpoint][0] != (s.batch,):
+        if repairable:
             after = s._replace(todo=living, note=note)
             after = after._replace(pc="Sverdict") if note else self._commit_living(after, "Swaits")
             return label + " repair", after, sh, ""
@@ -457,11 +516,18 @@ class Model:
     def _settled(self, s: Session) -> Session:
         """Return from `_settle`."""
         s = s._replace(todo=(), note=(), lost=False, back="")
+        ledger = self.ledger(s.known)
         if s.phase == "P":
-            return self._prepared(s, self.ledger(s.known).undecided)
-        if self.ledger(s.known).unsettled or s.batch not in self.ledger(s.known).batches:
+            return self._prepared(s, ledger.undecided)
+        if s.batch not in ledger.batches or (ledger.unsettled and not self._replayed(s, ledger)):
             return s._replace(pc="A1", phase="A")  # REPAIR_LOST
         return s._replace(pc="sweep")
+
+    @staticmethod
+    def _replayed(s: Session, ledger: Ledger) -> bool:
+        """A micro-batch of a kept checkpoint has run again, and others follow it."""
+        follow = s.batch < max(ledger.checkpoints[ledger.unsettled][0])
+        return ledger.replay is not None and follow and not lost_parts(ledger.batches[s.batch])
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -501,7 +567,7 @@ class Model:
             yield from self._fold_journal(s, sh)
 
     def _claimable(self, ledger: Ledger, s: Session) -> bool:
-        if not self._accounted(ledger, s):
+        if not self._placed(ledger, s):
             return False
         ours = any(driver == s.driver and not over for driver, over in ledger.runs.values())
         live = ledger.live
@@ -624,7 +690,7 @@ class Model:
     def _loaded(self, s: Session, sh: Shared) -> Move:
         ledger = self.ledger(s.known)
         found = ledger.batches.get(s.batch)
-        if ledger.live != s.token:
+        if not self._owns(s, ledger):
             return self._raise(s, sh, "C1: load, not our run")
         if found is not None and found.checkpoint:
             if ledger.checkpoints[found.checkpoint][1]:
@@ -653,10 +719,13 @@ class Model:
             yield from self._append(s, sh, ("prepared", s.batch, s.handles), own, then)
             return
         covers = tuple(b for b, _, _ in s.note)
+        entry: Entry = ("decided", s.batch, s.handles)
+        if self.broken == "ids-counted":
+            entry = (*entry, len(self.ledger(s.known).checkpoints) + 1)
         yield from self._append(
             s,
             sh,
-            ("decided", s.batch, s.handles),
+            entry,
             lambda ledger: own(ledger) and ledger.undecided == covers,
             self._decided,
         )
@@ -800,9 +869,12 @@ class Model:
         wanted = [(b, p) for b in range(len(self.scenario.closes)) for p in range(self.scenario.parts)]
         for sh in {self._shareds.values[state[0]] for state in seen}:
             committed = sorted((b, p) for b, p, state in sh.handles if state == COMMITTED)
-            if sh.commits == len(self.scenario.closes) and committed == wanted:
+            if self._through(sh) and committed == wanted:
                 found.add(tuple(self.entries(sh.node)))
         return frozenset(found)
+
+    def _through(self, sh: Shared) -> bool:
+        return sh.commits == len(self.scenario.closes)
 
     def exits(self, seen: set[tuple[int, ...]]) -> tuple[int, str]:
         """From every state a new driver, alone, ends well, or with a rewind; how many were tried, and what failed."""

@@ -519,6 +519,8 @@ class Ledger:
     def _trim(self) -> None:
         """Forget what no recovery needs."""
         keep = max(self.batches) - KEPT_BATCHES
+        if self.replay is not None:  # from there on they run again
+            keep = min(keep, self.replay - 2)
         for number in [n for n, b in self.batches.items() if n <= keep]:
             record = self.batches[number]
             checkpoint = self.checkpoints.get(record.checkpoint or 0)

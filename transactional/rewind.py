@@ -1,6 +1,6 @@
 """Going back: a stopped query returns to an earlier checkpoint, in place. The durable steps, in order:
 
-R1 choose the target, see that Spark can go back to it      R2 `rewind begun`: it fences every run
+R1 choose the target, see that Spark can go back to it      R2 `rewind begun`: it fences every run (again by who resumes)
 R3 settle or void what is decided                           R4 abort what is prepared, sweep
 R5 take the sink's store back, where that was asked for     R6 Spark's logs, from the highest micro-batch down
 R7 `rewind done`
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from transactional import faults
 from transactional.errors import AmbiguousOutcomeError, LocationError
 from transactional.journal import Journal
-from transactional.ledger import CheckpointRecord, Ledger
+from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.metadata import EntryKind
 from transactional.ownership import must_own
 from transactional.recovery import WAY_OUT_RESOLVE
@@ -111,7 +111,9 @@ class Rewinder:
                     "to go back to (`barrier checkpoints list LOCATION`)",
                     accounted=ledger.accounted,
                 )
-            batch = min([ledger.decided, *(min(c.batches) - 1 for c in unsettled), *(n - 1 for n in ledger.voided)])
+            firsts = [*(min(c.batches) for c in unsettled), *ledger.voided]
+            firsts += [ledger.replay] if ledger.replay is not None else []
+            batch = min([ledger.decided, *(first - 1 for first in firsts)])
         elif target is None or not target.settled:
             known = sorted(number for number, found in ledger.checkpoints.items() if found.settled)
             told = f"{known[0]} to {known[-1]}" if known else "none"
@@ -158,8 +160,32 @@ class Rewinder:
         faults.reach("rewind.begun")
         return token
 
+    def again(self, request: Mapping[str, Any]) -> int:
+        """R2 once more, before `finish` in another process; the newest such entry counts.
+
+        Else the process that was killed could have a create on its way that ends the rewind while this one is at work.
+
+        Parameters
+        ----------
+        request : Mapping[str, Any]
+            As for `begin`; over what was requested before.
+
+        Raises
+        ------
+        LocationError
+            ``NO_REWIND``, ``LOCATION_BUSY``
+        """
+        begun = self._begun()
+        return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
+
+    def _begun(self) -> Rewind:
+        begun = self._journal.ledger.rewinding
+        if begun is None:
+            raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
+        return begun
+
     def finish(self) -> int:
-        """R3 to R7, from wherever it stands; returns the micro-batch after which the query goes on.
+        """R3 to R7; returns the micro-batch after which the query goes on. `begin` or `again` in this process comes before.
 
         Raises
         ------
@@ -169,9 +195,7 @@ class Rewinder:
             A transaction's outcome can't be told: resolve it, then finish.
         """
         ledger = self._journal.ledger
-        if ledger.rewinding is None:
-            raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
-        rewind = ledger.rewinding
+        rewind = self._begun()
         for checkpoint in ledger.unsettled():
             self._settlement.settle(checkpoint.id, rewind.token)  # R3
         faults.reach("rewind.settled")
@@ -205,19 +229,24 @@ class Rewinder:
         kept = [part.handles[-1] for c in ledger.unsettled() for part in ledger.parts_of(c) if part.open]
         self._sink.sweep(kept, Epoch(ledger.identity(self._query_id), token, 0))
 
+    def _kept(self) -> CheckpointRecord | None:
+        """The checkpoint whose micro-batches run again as they were: parts of it are lost, or an earlier rewind has it run."""
+        ledger = self._journal.ledger
+        unsettled = ledger.unsettled()
+        if unsettled or ledger.replay is None:
+            return unsettled[-1] if unsettled else None
+        return ledger.checkpoints[ledger.batches[ledger.replay].checkpoint or 0]
+
     def _rewrite_logs(self, target: CheckpointRecord | None) -> tuple[int, int | None]:
         """R6: returns the micro-batch after which Spark goes on, and the part-committed checkpoint that is kept."""
         ledger = self._journal.ledger
-        kept = ledger.unsettled() if target is None else []
-        if kept:  # the earliest micro-batch with lost parts, and all that follow it, run again as they were
-            checkpoint = kept[-1]
-            first = min(part.batch for part in ledger.parts_of(checkpoint) if part.lost)
-            if (
-                ledger.replay is not None
-            ):  # Spark may not have come to `first` since an earlier rewind: it is only planned
-                first = min(first, ledger.replay)
-            self._logs.replay(first, max(checkpoint.batches))
-            return first - 1, checkpoint.id
+        kept = self._kept() if target is None else None
+        if kept is not None:  # the earliest micro-batch with lost parts, and all that follow it, run again as they were
+            lost = [part.batch for part in ledger.parts_of(kept) if part.lost]
+            # Spark may not have come to the first of them since an earlier rewind: it is only planned.
+            first = min([*lost, *([ledger.replay] if ledger.replay is not None else [])])
+            self._logs.replay(first, max(kept.batches))
+            return first - 1, kept.id
         batch = ledger.decided if target is None else max(target.batches)
         if batch < 0:
             self._logs.replay(0, 0)

@@ -19,7 +19,7 @@ from transactional.errors import LocationError, OptionError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger, Rewind, RunRecord
 from transactional.recovery import check_sources
-from transactional.rewind import Preview, Rewinder
+from transactional.rewind import Rewinder
 
 __all__ = ["rewind"]
 
@@ -243,10 +243,9 @@ class _Work:
             report.confirm(request.yes)
         with alone(self._location):
             self._journal.load()
-            begun = self._begun()  # still: it may have been finished, and the query started, before the door was shut
-            if gives_up:  # the newest such entry counts
-                body = {**begun.request, "restoreTables": False, "allowReemit": True, "process": this_process()}
-                self._rewinder.begin(Preview(begun.checkpoint, -1, [], [], None), body)
+            self._begun()  # still: it may have been finished, and the query started, before the door was shut
+            body = {"restoreTables": False, "allowReemit": True} if gives_up else {}
+            self._rewinder.again({**body, "process": this_process()})
             self._finish()
 
     def _begun(self) -> Rewind:

@@ -365,7 +365,8 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     way_out = (
         "It can go back to none: start the query from its topics on a new checkpoint location"
         if oldest is None
-        else f"The oldest micro-batch that it can go back to is {oldest}; set {RETAINED} higher for the next time"
+        else f"The oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}; set "
+        f"{RETAINED} higher for the next time"
     )
     raise LocationError(
         "REWIND_TOO_FAR",

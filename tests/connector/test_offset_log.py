@@ -107,7 +107,7 @@ def test_what_spark_has_purged_is_refused_and_the_oldest_is_named(place: Place, 
     error = refusal(check_can_go_back, place.location, batch)
     assert error.condition == "REWIND_TOO_FAR"
     assert "spark.sql.streaming.minBatchesToRetain" in error.message
-    assert "is 5;" in error.message
+    assert "is micro-batch 5;" in error.message
     assert (error.parameters["batch"], error.parameters["oldest"]) == (batch, 5)
     assert refusal(delete_after, place.location, batch).condition == "REWIND_TOO_FAR"
     assert place.files() == before

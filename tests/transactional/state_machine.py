@@ -452,7 +452,9 @@ class World:
         rewinder.finish()
 
     def _finish(self) -> None:
-        self.rewinder()[0].finish()
+        rewinder, _ = self.rewinder()
+        rewinder.again({})
+        rewinder.finish()
 
     def _rows_named(self, preview: Preview) -> set[int]:
         decisions = [self.book.decisions[c.id] for c in preview.emitted]

@@ -103,11 +103,14 @@ class SparkFiles:
 
     def check_can_go_back(self, batch: int) -> None:
         """See `transactional.rewind.SparkLogs`."""
+        if batch > self.newest:
+            raise LocationError("NO_SUCH_MICRO_BATCH", f"there is no micro-batch {batch}: Spark is at {self.newest}")
         if max(batch, 0) not in self.offsets:
             raise LocationError("SPARK_LOGS_GONE", f"Spark has no offsets/{batch} any more: minBatchesToRetain")
 
     def delete_after(self, batch: int) -> None:
         """See `transactional.rewind.SparkLogs`."""
+        self.check_can_go_back(batch)
         self._delete(batch + 1, batch + 1)
 
     def replay(self, first: int, last: int) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.transactional.interleaving import LAST, FoldingJournal, Parts, Violation, World, run
+from tests.transactional.planted import CommitsBeforeTheDecision
 from transactional.checkpoint import Acknowledgement
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.journal import Journal, MemoryJournalStore
@@ -112,12 +113,6 @@ def test_the_schedules_reach_what_they_should() -> None:
 
 
 # -- planted bugs -------------------------------------------------------------------------------------------------------
-
-
-class CommitsBeforeTheDecision(CheckpointCoordinator):
-    def _decide(self, messages: Sequence[Acknowledgement], *args: Any) -> None:
-        self._sink.commit([m.part.handle for m in messages if m.part.handle is not None], None)  # type: ignore[arg-type]
-        super()._decide(messages, *args)
 
 
 class AbortIgnoresTheDecision(CheckpointCoordinator):

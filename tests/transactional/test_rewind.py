@@ -319,6 +319,23 @@ def test_going_back_in_the_middle_of_a_replay_is_allowed_and_changes_no_row(worl
     assert +world.visible == once(world)
 
 
+def test_a_rewind_in_the_middle_of_a_replay_lets_the_rest_run_again_too(world: World) -> None:
+    execution = two_prepared(world)
+    world.offset(execution, 3)
+    world.plan(execution)
+    world.tasks(execution)
+    world.armed = Interference("decision.written", "expire")  # one of its parts; the others are committed
+    world.commit(execution)
+    world.run(world.start())
+    assert world.rewind() == ""
+    world.armed = Interference("repair.handles", "die")
+    world.run(world.start())
+    assert world.rewind() == ""  # settles the checkpoint, of which Spark has run the first micro-batch only
+    assert max(world.files.offsets) < max(world.truth.checkpoints[max(world.truth.checkpoints)].batches)
+    world.run_out()
+    assert +world.visible == once(world)
+
+
 # -- to a checkpoint that was named ---------------------------------------------------------------------------------------
 
 
@@ -409,6 +426,25 @@ def test_a_rewind_that_was_killed_is_finished(world: World, before: str, step: s
     world.run_out()
     assert +world.visible == once(world)
     assert world.book.kinds.count(EntryKind.REWIND_DONE) == 1
+
+
+@pytest.mark.parametrize("point", ["rewind.settled", "rewind.aborted"])
+def test_the_end_of_a_rewind_that_was_killed_is_not_journalled_under_the_one_that_resumes_it(
+    world: World, point: str
+) -> None:
+    prepared_lost(world)
+    world.store.how, world.store.kind, world.store.times = "late", "rewind done", 1
+    assert world.rewind() == "JOURNAL_STORE_FAILED"
+
+    def lands() -> None:
+        world.wake()
+        assert not world.run(world.start())  # the rewind is in progress still
+
+    world.meanwhile = lambda action, arg: lands()  # type: ignore[method-assign]
+    world.armed = Interference(point, "land")
+    assert world.resume() == ""
+    world.run_out()
+    assert +world.visible == once(world)
 
 
 # -- who is fenced --------------------------------------------------------------------------------------------------------
