@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 from connector.kafka.read_options import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
 from tests.option_page import SOURCE_PAGE, source_options, with_table
 
@@ -16,11 +13,3 @@ def test_every_option_stands_in_the_table_once() -> None:
     keys = [line.split("`")[1] for line in source_options().splitlines()[2:]]
     assert keys == [option.key for option in READ_OPTIONS.options]
     assert set(keys) >= BATCH_ONLY | STREAM_ONLY
-
-
-def test_every_test_that_docs_source_md_names_is_there() -> None:
-    named = re.findall(r"`((?:tests|integration)/[a-z_/]+\.py)(?:::(\w+))?`", SOURCE_PAGE.read_text())
-    assert named
-    for file, test in named:
-        text = (SOURCE_PAGE.parent.parent / Path(file)).read_text()
-        assert not test or f"def {test}(" in text, (file, test)

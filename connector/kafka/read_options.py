@@ -229,6 +229,8 @@ class ReadOptions:
     ----------
     config : ClientConfig
         With ``group.id``.
+    names_group : bool
+        Whether the user set ``kafka.group.id``.
     subscription : Subscription
     starting, ending : Bound
         `ending` concerns batch reads only.
@@ -245,6 +247,7 @@ class ReadOptions:
     """
 
     config: ClientConfig
+    names_group: bool
     subscription: Subscription
     starting: Bound
     ending: Bound
@@ -287,6 +290,7 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         raise READ_OPTIONS.invalid("minOffsetsPerTrigger", str(least), f"at most maxOffsetsPerTrigger, which is {most}")
     return ReadOptions(
         config=replace(config, settings={**config.settings, "group.id": _group_id(parsed, config, subscription)}),
+        names_group=parsed["kafka.group.id"] is not None,
         subscription=subscription,
         starting=starting,
         ending=ending,
