@@ -21,7 +21,7 @@ from pyspark.sql.datasource import GreaterThanOrEqual, In
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from connector.kafka.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
-from connector.kafka.read_options import READ_OPTIONS, parse_read_options
+from connector.kafka.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
 from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
 from connector.kafka.rows import spark_schema
 from connector.kafka.source import BarrierKafkaDataSource
@@ -441,7 +441,7 @@ def test_every_option_has_a_case_and_a_bad_value() -> None:
     def keys(cases: Sequence[Mapping[str, str]]) -> set[str]:
         return {key.lower() for options in cases for key in options}
 
-    known = {option.key.lower() for option in READ_OPTIONS.options}
+    known = {option.key.lower() for option in (*READ_OPTIONS.options, GROUP_ID)}
     assert known <= keys([*(case.options for case in STREAMS), *(case.options for case in BATCHES)])
     assert known <= keys([options for options, _ in (*BAD, *BAD_BATCHES)])
 

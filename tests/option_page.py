@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from connector.kafka.read_options import BATCH_ONLY, DEFAULTS_SHOWN, READ_OPTIONS, STREAM_ONLY
+from connector.kafka.read_options import BATCH_ONLY, DEFAULTS_SHOWN, GROUP_ID, READ_OPTIONS, STREAM_ONLY
 from connector.options import REQUIRED, Option
 
 __all__ = ["SOURCE_PAGE", "option_table", "source_options", "with_table"]
@@ -50,8 +50,9 @@ def _shown(default: Any) -> str:
 def source_options() -> str:
     """The table of ``barrier-kafka``."""
     of = {**dict.fromkeys(BATCH_ONLY, "batch"), **dict.fromkeys(STREAM_ONLY, "stream")}
-    columns = {"of": {option.key: of.get(option.key, "both") for option in READ_OPTIONS.options}}
-    return option_table(READ_OPTIONS.options, columns, DEFAULTS_SHOWN)
+    options = [*READ_OPTIONS.options, GROUP_ID]
+    columns = {"of": {option.key: of.get(option.key, "both") for option in options}}
+    return option_table(options, columns, DEFAULTS_SHOWN)
 
 
 def with_table(page: str, table: str) -> str:

@@ -32,6 +32,7 @@ from transactional.schedule import Schedule
 __all__ = [
     "BATCH_ONLY",
     "DEFAULTS_SHOWN",
+    "GROUP_ID",
     "READ_DEFAULTS",
     "READ_OPTIONS",
     "STREAM_ONLY",
@@ -160,12 +161,6 @@ READ_OPTIONS = OptionTable(
             "monitoring only.",
         ),
         Option(
-            "kafka.group.id",
-            None,
-            as_str,
-            "The whole name of the consumer group, for rights that depend on it. groupIdPrefix means nothing then.",
-        ),
-        Option(
             "kafkaConsumer.pollTimeoutMs",
             120_000,
             as_long(1),
@@ -196,6 +191,14 @@ READ_OPTIONS = OptionTable(
     ),
 )
 """Everything but ``kafka.*``, which goes to the client."""
+
+GROUP_ID: Final = Option(
+    "kafka.group.id",
+    None,
+    as_str,
+    "The whole name of the consumer group, for rights that depend on it. groupIdPrefix means nothing then.",
+)
+"""The one setting of the client that Spark lists among the source's options; it goes to the client, too."""
 
 BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
 """A stream refuses them, as Spark's does."""
@@ -290,7 +293,7 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         raise READ_OPTIONS.invalid("minOffsetsPerTrigger", str(least), f"at most maxOffsetsPerTrigger, which is {most}")
     return ReadOptions(
         config=replace(config, settings={**config.settings, "group.id": _group_id(parsed, config, subscription)}),
-        names_group=parsed["kafka.group.id"] is not None,
+        names_group=GROUP_ID.key in parsed.passthrough,
         subscription=subscription,
         starting=starting,
         ending=ending,
@@ -364,10 +367,13 @@ def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
 
 def _group_id(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> str:
     """A name that stays the same from run to run; two queries that read the same topics share it."""
-    if parsed["kafka.group.id"] is not None:
+    named = parsed.passthrough.get(GROUP_ID.key)
+    if named is not None:
+        if not named.strip():
+            raise READ_OPTIONS.invalid(GROUP_ID.key, named, "the name of a consumer group")
         if parsed.given("groupIdPrefix"):
             _log.warning("barrier-kafka: the option groupIdPrefix means nothing beside kafka.group.id")
-        return str(parsed["kafka.group.id"])
+        return named.strip()
     servers = sorted(part.strip() for part in config.bootstrap_servers.split(","))
     told = "\n".join([*servers, *subscription.words()])
     return f"{parsed['groupIdPrefix']}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"

@@ -150,6 +150,10 @@ def test_the_group_is_the_same_from_run_to_run_and_can_be_named() -> None:
     assert group() != parse_read_options({**GIVEN, "subscribe": "u"}).config.settings["group.id"]
     assert re.fullmatch("mine-[0-9a-f]{12}", group(groupIdPrefix="mine"))
     assert group(**{"kafka.group.id": "exactly", "groupIdPrefix": "mine"}) == "exactly"
+    assert parse_read_options({**GIVEN, "Kafka.Group.Id": "exactly"}).names_group
+    assert not parse_read_options(GIVEN).names_group
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*kafka\.group\.id is ' '"):
+        group(**{"kafka.group.id": " "})
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,6 @@ def test_the_group_is_the_same_from_run_to_run_and_can_be_named() -> None:
         ("maxRecordsPerPartition", "-5"),
         ("maxRecordsPerPartition", str(2**63)),
         ("groupIdPrefix", " "),
-        ("kafka.group.id", ""),
         ("kafkaConsumer.pollTimeoutMs", "0"),
         ("fetchOffset.numRetries", "-1"),
         ("fetchOffset.retryIntervalMs", "1s"),
@@ -254,6 +257,12 @@ def test_assigned_partitions_must_be_there() -> None:
 
 
 def test_secrets_do_not_show() -> None:
-    options = parse_read_options({**GIVEN, "kafka.sasl.password": "hunter2"})
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "hunter2",
+    }
+    options = parse_read_options({**GIVEN, **{f"kafka.{key}": value for key, value in login.items()}})
     assert "hunter2" not in repr(options)
     assert json.dumps(options.config.settings["sasl.password"]) == '"hunter2"'
