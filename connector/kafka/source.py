@@ -54,13 +54,18 @@ class BarrierKafkaDataSource(DataSource):
         StoreError
             ``BROKERS_UNREACHABLE`` within 30 s, ``UNKNOWN_TOPIC``.
         """
-        from connector.kafka.config import check_brokers
+        from connector.kafka.config import check_brokers, check_group, check_reader
         from connector.kafka.rows import spark_schema
         from connector.kafka.subscription import TopicReader
 
         options, config = self._parsed()
+        config.tell_ignored()
+        check_reader(config)
+        admin = check_brokers(config)
+        if "kafka.group.id" in options.passthrough:
+            check_group(admin, config, config.settings["group.id"])
         # Patience is for queries that run; a topic that has no leader now is told to who waits at load().
-        TopicReader(check_brokers(config), config, patience=5.0).partitions(_subscription(options))
+        TopicReader(admin, config, patience=5.0).partitions(_subscription(options))
         return spark_schema(options["includeHeaders"])
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
@@ -97,7 +102,7 @@ class BarrierKafkaDataSource(DataSource):
         config = client_config(READ_OPTIONS, options, SOURCE_FORBIDDEN, READ_DEFAULTS)
         if "group.id" not in config.settings:
             group = _group_id(config.bootstrap_servers, options["subscribe"])
-            config = ClientConfig(config.name, {**config.settings, "group.id": group})
+            config = config.with_setting("group.id", group)
         return options, config
 
 
