@@ -396,7 +396,8 @@ def _knows_user(server: str, name: str) -> bool:
 
     try:
         admin = _admin_client(server)
-        admin.describe_user_scram_credentials([name])[name].result(5)
+        asked: Any = admin.describe_user_scram_credentials([name])
+        asked[name].result(5)
     except KafkaException:
         return False
     return True

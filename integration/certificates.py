@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from integration.ports import HOST
 
 __all__ = ["Authority", "Identity"]
 
-DAY = datetime.timedelta(days=1)
+DAY = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = dt.datetime.now(dt.timezone.utc)
         own = (
             x509.CertificateBuilder()
             .subject_name(self._name)
@@ -76,7 +76,7 @@ class Authority:
             Encrypts the key in `Identity.key`.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = dt.datetime.now(dt.timezone.utc)
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
             x509.CertificateBuilder()
@@ -88,9 +88,7 @@ class Authority:
             .not_valid_after(now + days[1] * DAY)
             .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         form = serialization.PrivateFormat.PKCS8

@@ -300,7 +300,6 @@ _NO_TOPIC: Final = "__consumer_offsets"
 """Asked for by name, because a metadata request without a name lists every topic of the cluster."""
 
 
-
 def check_reader(config: ClientConfig) -> None:
     """Check that a reader's client takes the settings. *Called on the driver, before the first row*. Connects to nobody.
 
@@ -332,7 +331,9 @@ def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: 
 
     deadline = deadline or Deadline(GROUP_SECONDS)
     while not deadline.passed():
-        asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=REACH_SECONDS)
+        asked = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=REACH_SECONDS
+        )
         try:
             allowed = asked[group].result().authorized_operations
         except KafkaException as problem:

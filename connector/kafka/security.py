@@ -74,6 +74,9 @@ _TLS_VERSIONS: Final = frozenset({"TLSv1.2", "TLSv1.3"})
 HANDSHAKE_SECONDS: Final = 5.0
 """Of the handshake that finds out what a client would not say."""
 
+LISTEN_SECONDS: Final = 0.5
+"""Of the wait for what a broker says behind its handshake."""
+
 _TLS_ADVICE: Final[Mapping[str, str]] = {
     "certificate has expired": "Renew the brokers' certificate; or is this machine's clock wrong?",
     "certificate is not yet valid": "Is this machine's clock wrong?",
@@ -158,7 +161,11 @@ def _with_lines(text: str) -> str:
     blocks = ((found[1], "".join(found[2].replace("\\n", " ").split())) for found in _PEM.finditer(text))
     told = (
         "\n".join(
-            [f"-----BEGIN {kind}-----", *(body[at : at + 64] for at in range(0, len(body), 64)), f"-----END {kind}-----"]
+            [
+                f"-----BEGIN {kind}-----",
+                *(body[at : at + 64] for at in range(0, len(body), 64)),
+                f"-----END {kind}-----",
+            ]
         )
         for kind, body in blocks
     )
@@ -280,6 +287,13 @@ def _check_ssl(settings: dict[str, str], invalid: Any) -> None:
         f"ssl.certificate.{form}" in settings for form in ("location", "pem")
     ):
         raise invalid("ssl.certificate.location", "and kafka.ssl.key.location go together: give both, or neither.")
+    if "PRIVATE KEY" in settings.get("ssl.key.pem", "") and "ENCRYPTED" not in settings["ssl.key.pem"]:
+        raise invalid(
+            "ssl.key.pem",
+            "holds a key without a password, and Spark shows this option in its plans. Encrypt it (openssl pkcs8 -topk8 -in "
+            "client.key) and set kafka.ssl.key.password, or give a file that only this user can read: "
+            "kafka.ssl.key.location.",
+        )
     ciphers = settings.get("ssl.cipher.suites", "")
     if "TLS_" in ciphers:
         raise invalid(
@@ -355,19 +369,24 @@ def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
     librdkafka's own text tells an expired certificate and an unknown authority by one sentence.
     """
     context = ssl_context(name, settings)
-    for host, port in _addresses(settings):
-        try:
-            with (
-                socket.create_connection((host, port), timeout=HANDSHAKE_SECONDS) as plain,
-                context.wrap_socket(plain, server_hostname=host) as secured,
-            ):
-                # Under TLS 1.3 what the broker has against us comes behind the handshake. A client speaks first.
-                secured.settimeout(0.5)  # a broker that has nothing against us waits
-                secured.recv(1)
-        except ssl.SSLError as problem:
-            return problem
-        except (OSError, ValueError):
-            continue
+    answers = (_shake_hands(context, host, port) for host, port in _addresses(settings))
+    return next((problem for problem in answers if isinstance(problem, ssl.SSLError)), None)
+
+
+def _shake_hands(context: ssl.SSLContext, host: str, port: int) -> OSError | None:
+    """What is wrong with a TLS connection, or None."""
+    try:
+        with (
+            socket.create_connection((host, port), timeout=HANDSHAKE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            # Under TLS 1.3 what the broker has against us comes behind the handshake. Else it waits: a client speaks first.
+            secured.settimeout(LISTEN_SECONDS)
+            secured.recv(1)
+    except TimeoutError:
+        return None
+    except OSError as problem:
+        return problem
     return None
 
 
@@ -376,17 +395,10 @@ def tls_hint(settings: Mapping[str, str]) -> str:
     if is_tls(settings):
         return ""
     trusting = {"bootstrap.servers": settings["bootstrap.servers"], "enable.ssl.certificate.verification": "false"}
-    speaks = "kafka.security.protocol is {}, and this listener speaks TLS: set it to SSL or SASL_SSL."
     context = ssl_context("", trusting)
-    for host, port in _addresses(trusting):
-        try:
-            with (
-                socket.create_connection((host, port), timeout=HANDSHAKE_SECONDS) as plain,
-                context.wrap_socket(plain, server_hostname=host),
-            ):
-                return " " + speaks.format(settings.get("security.protocol", "PLAINTEXT"))
-        except (OSError, ValueError):
-            return ""
+    if any(_shake_hands(context, host, port) is None for host, port in list(_addresses(settings))[:1]):
+        protocol = settings.get("security.protocol", "PLAINTEXT")
+        return f" It is {protocol}, and this listener speaks TLS: set it to SSL or SASL_SSL."
     return ""
 
 

@@ -107,7 +107,9 @@ def main() -> int:
     for name in ("servers", "input", "output", "location", "guarantee", "scratch"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--rows-per-batch", type=int, required=True)
-    parser.add_argument("--option", action="append", default=[], help="KEY=VALUE of the sink; kafka.* of the source, too")
+    parser.add_argument(
+        "--option", action="append", default=[], help="KEY=VALUE of the sink; kafka.* of the source, too"
+    )
     chosen = parser.parse_args()
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
     run(chosen)

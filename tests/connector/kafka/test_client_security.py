@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from connector.kafka import tokens
 from connector.kafka.config import SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.network import last_words
 from connector.kafka.read_options import READ_OPTIONS
@@ -58,7 +57,10 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         ({"security.protocol": "SASL_SSL"}, "set kafka.sasl.mechanism to one of PLAIN, SCRAM-SHA-256"),
         ({**SASL, "sasl.username": ""}, "PLAIN needs the option kafka.sasl.username"),
         (OAUTH, "set kafka.sasl.oauthbearer.token.endpoint.url"),
-        ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "https://x"}, "needs the option kafka.sasl.oauthbearer.client.id"),
+        (
+            {**OAUTH, "sasl.oauthbearer.token.endpoint.url": "https://x"},
+            "needs the option kafka.sasl.oauthbearer.client.id",
+        ),
         ({**OAUTH, "sasl.oauthbearer.token.provider": "no:where"}, "expected package.module:function"),
         ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "x", "sasl.oauthbearer.method": "aws"}, "only oidc with"),
         ({**SASL, "ssl.ca.location": "/no/such.pem"}, "that file is not on this machine"),
@@ -71,11 +73,17 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         ({**SASL, "ssl.curves.list": "P-256"}, "kafka-python, which commits the transactions, does not"),
         ({**SASL, "ssl.truststore.location": "/t.jks"}, "keytool -list -rfc"),
         ({**SASL, "ssl.truststore.type": "JKS"}, "keytool -list -rfc"),
-        ({**SASL, "ssl.keystore.location": "/k.p12", "ssl.keystore.type": "PKCS12"}, "openssl pkcs12 -in client.p12 -nocerts"),
+        (
+            {**SASL, "ssl.keystore.location": "/k.p12", "ssl.keystore.type": "PKCS12"},
+            "openssl pkcs12 -in client.p12 -nocerts",
+        ),
         ({**SASL, "ssl.keystore.password": SECRET}, "openssl pkcs12"),
         ({**SASL, "ssl.truststore.type": "PEM", "ssl.truststore.password": SECRET}, "a PEM store has no password"),
         ({**SASL, "ssl.truststore.certificates": "x", "ssl.ca.pem": "y"}, "are one setting: give one"),
-        ({"sasl.jaas.config": f'PlainLoginModule required password="{SECRET}";'}, "kafka.sasl.username and kafka.sasl.password"),
+        (
+            {"sasl.jaas.config": f'PlainLoginModule required password="{SECRET}";'},
+            "kafka.sasl.username and kafka.sasl.password",
+        ),
     ],
 )
 def test_it_is_refused_by_name_before_anybody_is_asked(given: dict[str, str], told: str) -> None:
@@ -123,8 +131,21 @@ def test_a_wrong_key_password_is_told_and_not_asked_for_at_the_terminal(client: 
         assert "Is kafka.ssl.key.password right" in told
 
 
+def test_a_key_without_a_password_is_not_taken_as_text_for_spark_shows_it(client: Identity) -> None:
+    given = {"ssl.certificate.pem": client.certificate.read_text(), "ssl.key.pem": client.both.read_text()}
+    told = refused(**{"security.protocol": "SSL"}, **given)
+    assert "kafka.ssl.key.pem holds a key without a password" in told
+    assert client.both.read_text().splitlines()[1] not in told
+
+
 def test_what_may_be_shown_is_shown_and_nothing_else() -> None:
-    secret = ("sasl.password", "ssl.key.password", "ssl.key.pem", "ssl.keystore.key", "sasl.jaas.config")
+    secret: tuple[str, ...] = (
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.key",
+        "sasl.jaas.config",
+    )
     secret += ("sasl.oauthbearer.client.secret", "sasl.oauthbearer.config", "ssl.keystore.password", "apiToken")
     assert [key for key in secret if not hides_value(f"kafka.{key}")] == []
     shown = ("ssl.key.location", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.token.provider")
@@ -159,13 +180,15 @@ def test_a_token_is_kept_for_most_of_its_life(monkeypatch: pytest.MonkeyPatch) -
     assert first[0] == source("provider", "1000")("")[0]
     assert first[2:] == ("me", {"extension": "x"})
     now = time.time()
-    monkeypatch.setattr(tokens.time, "time", lambda: now + 800)
+    monkeypatch.setattr("connector.kafka.tokens.time.time", lambda: now + 800)
     assert source("provider", "1000")("")[0] != first[0]
     assert len(calls) == 2
     assert "token-1" not in repr(source("provider", "1000").token())
 
 
-@pytest.mark.parametrize(("config", "told"), [("raise", "NO_TOKEN.*RuntimeError"), ("pair", "INVALID_OPTION.*must return")])
+@pytest.mark.parametrize(
+    ("config", "told"), [("raise", "NO_TOKEN.*RuntimeError"), ("pair", "INVALID_OPTION.*must return")]
+)
 def test_a_provider_that_fails_is_named_and_what_it_says_is_not(config: str, told: str) -> None:
     with pytest.raises((StoreError, OptionError), match=told) as caught:
         source("broken", config).token()

@@ -77,7 +77,13 @@ def test_what_a_side_leaves_out_is_the_other_side_s_alone(properties: dict[str, 
 
 
 UNUSUAL_WRITERS = frozenset(
-    {"delivery.report.only.error", "enable.gapless.guarantee", "msg_order_cmp", "produce.offset.report", "queuing.strategy"}
+    {
+        "delivery.report.only.error",
+        "enable.gapless.guarantee",
+        "msg_order_cmp",
+        "produce.offset.report",
+        "queuing.strategy",
+    }
 )
 UNUSUAL_READERS = frozenset(
     {
@@ -153,7 +159,13 @@ def test_a_reader_s_setting_is_translated_and_taken(key: str, text: str, to: str
 
 
 def test_settings_given_once_for_both_sides_reach_only_the_side_that_has_them() -> None:
-    shared = {"linger.ms": "20", "max.request.size": "5000000", "fetch.max.wait.ms": "5", "group.id": "g", "acks": "all"}
+    shared = {
+        "linger.ms": "20",
+        "max.request.size": "5000000",
+        "fetch.max.wait.ms": "5",
+        "group.id": "g",
+        "acks": "all",
+    }
     reads, writes = source(**shared).settings, sink(**shared).settings
     assert set(reads) & {"linger.ms", "message.max.bytes", "acks"} == set()
     assert (reads["fetch.wait.max.ms"], reads["group.id"]) == ("5", "g")
