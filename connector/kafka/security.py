@@ -382,9 +382,8 @@ def _shake_hands(context: ssl.SSLContext, host: str, port: int) -> OSError | Non
         ):
             # Under TLS 1.3 what the broker has against us comes behind the handshake. Else it waits: a client speaks first.
             secured.settimeout(LISTEN_SECONDS)
-            secured.recv(1)
-    except TimeoutError:
-        return None
+            with contextlib.suppress(TimeoutError):
+                secured.recv(1)
     except OSError as problem:
         return problem
     return None
