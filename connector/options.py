@@ -41,7 +41,11 @@ class _Required:
 REQUIRED: Final = _Required()
 """The default of an option without which nothing works."""
 
-_SECRET = re.compile(r"password|secret|sasl\.jaas|token|ssl\.key|credential", re.IGNORECASE)
+_SECRET = re.compile(
+    r"password|passphrase|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|keystore\.key|"
+    r"private\.key|credential",
+    re.IGNORECASE,
+)
 
 
 def hides_value(key: str) -> bool:

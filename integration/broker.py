@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,7 @@ from integration.proxy import KafkaProxy
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["DEFAULT_PROPERTIES", "JVM_OPTIONS", "Broker", "BrokerError", "Cluster"]
+__all__ = ["DEFAULT_PROPERTIES", "JVM_OPTIONS", "Broker", "BrokerError", "Cluster", "Listener"]
 
 START_TIMEOUT_SECONDS = 60.0
 """A node is up in 2 s, 4 s after a kill; three at once on two busy cores take several times that."""
@@ -57,6 +58,22 @@ DEFAULT_PROPERTIES: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True)
+class Listener:
+    """A listener with rules of its own.
+
+    Parameters
+    ----------
+    protocol : str
+        ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
+    properties : Mapping[str, str]
+        Its properties, without ``listener.name.<name>.``.
+    """
+
+    protocol: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
 class Cluster:
     """A Kafka cluster of one node, or of three, on the loopback address.
 
@@ -78,6 +95,8 @@ class Cluster:
         Feature levels other than Kafka's defaults, such as ``{"transaction.version": 1}``.
     jvm_options : Sequence[str]
         The JVM's options, heap included.
+    listeners : Mapping[str, Listener]
+        More listeners on every node, by their names (upper case); `servers` has their addresses.
 
     Examples
     --------
@@ -96,6 +115,7 @@ class Cluster:
         proxy: bool = False,
         features: Mapping[str, int] | None = None,
         jvm_options: Sequence[str] = JVM_OPTIONS,
+        listeners: Mapping[str, Listener] | None = None,
     ) -> None:
         self.properties = dict(properties or {})
         self.data = data.absolute() if data else Path(tempfile.mkdtemp(prefix="barrier-kafka-"))
@@ -105,6 +125,8 @@ class Cluster:
         self._controller_ports = [self._ports.reserve() for _ in range(nodes)]
         self._behind_proxy = [self._ports.reserve() for _ in range(nodes)] if proxy else []
         self._proxy = KafkaProxy({self._ports.reserve(): port for port in self._behind_proxy}) if proxy else None
+        self._listeners = dict(listeners or {})
+        self._listener_ports = {name: [self._ports.reserve() for _ in range(nodes)] for name in self._listeners}
         self._features = dict(features or {})
         self._jvm_options = tuple(jvm_options)
         self._cluster_id = self._remembered_id()
@@ -114,6 +136,21 @@ class Cluster:
     def bootstrap_servers(self) -> str:
         """The addresses of all nodes, past the proxy: ``127.0.0.1:15001,127.0.0.1:15002``."""
         return ",".join(f"{HOST}:{port}" for port in self._brokers_ports)
+
+    def servers(self, listener: str) -> str:
+        """The addresses of all nodes at one of the further listeners."""
+        return ",".join(f"{HOST}:{port}" for port in self._listener_ports[listener])
+
+    def add_scram_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
+        """Let a user log in, and wait until every running node knows."""
+        from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+        kind = ScramMechanism[mechanism.replace("-", "_")]
+        upsertion = UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, 4096), password.encode())
+        admin = self._admin()
+        admin.alter_user_scram_credentials([upsertion])[name].result(START_TIMEOUT_SECONDS)
+        for port in self._live_ports():
+            self._await(f"node at {port} knows {name}", partial(_knows_user, f"{HOST}:{port}", name))
 
     @property
     def proxy(self) -> KafkaProxy:
@@ -296,6 +333,13 @@ class Cluster:
         if self._proxy is not None:
             listeners.append(f"PROXY://{HOST}:{self._behind_proxy[index]}")
             advertised.append(f"PROXY://{HOST}:{self._proxy.ports[index]}")
+        protocols = {"PLAINTEXT": "PLAINTEXT", "PROXY": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        further: dict[str, str] = {}
+        for name, listener in self._listeners.items():
+            listeners.append(f"{name}://{HOST}:{self._listener_ports[name][index]}")
+            advertised.append(listeners[-1])
+            protocols[name] = listener.protocol
+            further.update({f"listener.name.{name.lower()}.{key}": text for key, text in listener.properties.items()})
         listeners.append(f"CONTROLLER://{HOST}:{self._controller_ports[index]}")
         voters = ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(self._controller_ports, start=1))
         copies = {
@@ -313,12 +357,12 @@ class Cluster:
             "inter.broker.listener.name": "PLAINTEXT",
             "listeners": ",".join(listeners),
             "advertised.listeners": ",".join(advertised),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXY:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         }
         return Broker(
             index + 1,
             self.data / f"node-{index + 1}",
-            {**DEFAULT_PROPERTIES, **copies, **fixed, **self.properties},
+            {**DEFAULT_PROPERTIES, **copies, **fixed, **further, **self.properties},
             self._cluster_id,
             self._features,
             self._jvm_options,
@@ -345,6 +389,18 @@ def _metadata(server: str) -> Any | None:
         return _admin_client(server).list_topics(timeout=5)
     except KafkaException:
         return None
+
+
+def _knows_user(server: str, name: str) -> bool:
+    from confluent_kafka import KafkaException
+
+    try:
+        admin = _admin_client(server)
+        asked: Any = admin.describe_user_scram_credentials([name])
+        asked[name].result(5)
+    except KafkaException:
+        return False
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,27 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from integration.broker import Cluster
 from integration.driver_process import wait_until
+from integration.secured import Right, grant
 from integration.test_bad_input import assert_empty, assert_told, failure, start, unreadable
 from integration.test_kafka_source import produce
 from integration.topic_output import TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Right = tuple[str, str, str]
-"""Kind and name of what it is about (``*`` at the end: whatever begins so), and the operation."""
 
 SOURCE, SINK = "rights-in", "rights-out"
 READS: frozenset[Right] = frozenset({("topic", SOURCE, "read")})  # offsets of groups are for monitoring only
@@ -68,21 +57,13 @@ class Users:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         self._made = 0
 
     def with_rights(self, rights: Iterable[Right]) -> dict[str, str]:
         """Options of a new user who has these rights and no others."""
         name = f"u{self._made}"
         self._made += 1
-        bindings = [_binding(name, right) for right in rights]
-        for answer in self._admin.create_acls(bindings).values() if bindings else ():
-            answer.result(30)
-        anything: Any = None
-        kinds = ResourceType.ANY, anything, ResourcePatternType.ANY
-        every = AclBindingFilter(*kinds, f"User:{name}", anything, AclOperation.ANY, AclPermissionType.ANY)
-        # The controller grants, the broker hears of it.
-        wait_until(lambda: len(self._admin.describe_acls(every).result(30)) == len(bindings), f"rights of {name}")
+        grant(self._cluster, name, rights)
         return {
             "kafka.bootstrap.servers": self._cluster.proxy.bootstrap_servers,
             "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -90,20 +71,6 @@ class Users:
             "kafka.sasl.username": name,
             "kafka.sasl.password": PASSWORD,
         }
-
-
-def _binding(user: str, right: Right) -> Any:
-    kind, name, operation = right
-    pattern = ResourcePatternType.PREFIXED if name.endswith("*") else ResourcePatternType.LITERAL
-    return AclBinding(
-        ResourceType[kind.upper()],
-        name.removesuffix("*"),
-        pattern,
-        f"User:{user}",
-        "*",
-        AclOperation[operation.upper()],
-        AclPermissionType.ALLOW,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -6,44 +6,45 @@ same security, given once, in librdkafka's names.
 
 from __future__ import annotations
 
-import threading
+import logging
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.options import OptionTable, ParsedOptions, hides_value, shown_value
-from transactional.clock import Deadline
+from connector.kafka import security
+from connector.kafka.client_settings import translate
+from connector.kafka.connection import missing_right
+from connector.kafka.tokens import TokenSource
+from connector.options import OptionTable, ParsedOptions, hides_value
+from transactional.clock import Deadline, SystemClock
 from transactional.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["SINK_FORBIDDEN", "SOURCE_FORBIDDEN", "ClientConfig", "check_brokers", "client_config"]
+__all__ = [
+    "SINK_FORBIDDEN",
+    "SOURCE_FORBIDDEN",
+    "ClientConfig",
+    "check_brokers",
+    "check_group",
+    "check_reader",
+    "client_config",
+]
+
+_log = logging.getLogger(__name__)
 
 BOOTSTRAP: Final = "bootstrap.servers"
 
 REACH_SECONDS: Final = 20.0
 """A user waits for at most 30 s until an unreachable broker is an error: the rest is for Spark's own worker."""
 
-_OURS_TO_SAY = "rows are bytes here; cast or parse the columns in the query."
-
-_JAVA_ONLY: Mapping[str, str] = {
-    "sasl.jaas.config": "a JAAS text is for Java clients: set kafka.sasl.username and kafka.sasl.password.",
-    "ssl.truststore.location": "Java key stores can't be read here: set kafka.ssl.ca.location (a PEM file).",
-    "ssl.truststore.password": "Java key stores can't be read here: set kafka.ssl.ca.location (a PEM file).",
-    "ssl.truststore.type": "Java key stores can't be read here: set kafka.ssl.ca.location (a PEM file).",
-    "ssl.keystore.type": "set kafka.ssl.keystore.location (PKCS#12) or kafka.ssl.certificate.location (PEM).",
-    "key.deserializer": _OURS_TO_SAY,
-    "value.deserializer": _OURS_TO_SAY,
-    "key.serializer": _OURS_TO_SAY,
-    "value.serializer": _OURS_TO_SAY,
-    "interceptor.classes": "interceptors are Java classes and can't run here.",
-    "metric.reporters": "metric reporters are Java classes; use a StreamingQueryListener.",
-    "plugin.library.paths": "plugins of the client are not loaded here.",
-}
+GROUP_SECONDS: Final = 5.0
+GROUP_PAUSE_SECONDS: Final = 0.1
+"""The first question about any group makes the brokers create a topic for all of them."""
 
 SOURCE_FORBIDDEN: Mapping[str, str] = {
-    **_JAVA_ONLY,
     "auto.offset.reset": "set startingOffsets; later runs go on where the checkpoint says.",
     "enable.auto.commit": "positions live in Spark's checkpoint; group offsets are committed after each checkpoint.",
     "auto.commit.interval.ms": "positions live in Spark's checkpoint.",
@@ -57,9 +58,7 @@ SOURCE_FORBIDDEN: Mapping[str, str] = {
 """Keys (without ``kafka.``) that the source refuses, and what to do instead."""
 
 SINK_FORBIDDEN: Mapping[str, str] = {
-    **_JAVA_ONLY,
     "transactional.id": "set transactionalIdPrefix; each task's name is made from it.",
-    "group.id": "a sink reads nothing.",
     "enable.auto.commit": "a sink reads nothing.",
     "auto.offset.reset": "a sink reads nothing.",
     "enable.gapless.guarantee": "transactions give the guarantee.",
@@ -76,25 +75,12 @@ _FIXED: Mapping[str, tuple[frozenset[str], str]] = {
 }
 """Keys of the sink that may be set, but only to what it does anyhow."""
 
-_FATAL_SASL: Final = ("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED")
+_LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"})
+_FATAL: Final = _LOGIN | {"_SSL", "TOPIC_AUTHORIZATION_FAILED"}
 """Errors of a connection that waiting does not heal."""
 
-_KAFKA_PYTHON: Mapping[str, str] = {
-    "bootstrap.servers": "bootstrap_servers",
-    "client.id": "client_id",
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-    "ssl.cipher.suites": "ssl_ciphers",
-    "ssl.crl.location": "ssl_crlfile",
-}
-"""librdkafka's name → kafka-python's, of everything that says where the brokers are and who we are."""
+_KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup": "client_dns_lookup"}
+"""librdkafka's name → kafka-python's, of what is neither addresses nor security."""
 
 
 @dataclass(frozen=True)
@@ -107,33 +93,61 @@ class ClientConfig:
         The format, for messages.
     settings : Mapping[str, str]
         In librdkafka's names, defaults of the format included. Has ``bootstrap.servers``.
+    origins : Mapping[str, str]
+        librdkafka's name → what the user wrote, without ``kafka.``, where the two differ.
+    ignored : Mapping[str, str]
+        What the user wrote, without ``kafka.`` → why it has no effect here.
     """
 
     name: str
     settings: Mapping[str, str] = field(repr=False)
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ignored: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def bootstrap_servers(self) -> str:
         """The addresses, as they were given."""
         return self.settings[BOOTSTRAP]
 
+    @property
+    def is_secured(self) -> bool:
+        """Whether brokers are told who we are, or connections are encrypted."""
+        return self.settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT"
+
+    def with_setting(self, key: str, value: str) -> ClientConfig:
+        """The same with another setting."""
+        return replace(self, settings={**self.settings, key: value})
+
     def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
         """Settings for confluent-kafka; `extra` (underscores for dots) wins."""
-        return {**self.settings, **{key.replace("_", "."): value for key, value in extra.items()}}
+        more = {key.replace("_", "."): value for key, value in extra.items()}
+        return {**security.for_librdkafka(self.settings), **more}
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Addresses and security for kafka-python's clients; nothing else of the settings concerns them."""
-        found: dict[str, Any] = {
-            theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings
-        }
-        found["bootstrap_servers"] = [part.strip() for part in self.bootstrap_servers.split(",") if part.strip()]
-        if "security_protocol" in found:
-            found["security_protocol"] = found["security_protocol"].upper()
-        if "sasl_mechanism" in found:
-            found["sasl_mechanism"] = found["sasl_mechanism"].upper()
-        identification = self.settings.get("ssl.endpoint.identification.algorithm", "https").lower()
-        found["ssl_check_hostname"] = identification not in ("", "none")
-        return found
+        """Addresses and security for kafka-python's clients; nothing else of the settings concerns them.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: certificates or keys that can't be read.
+        """
+        found = {theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings}
+        servers = [part.strip() for part in self.bootstrap_servers.split(",") if part.strip()]
+        return {**found, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
+
+    def check_token(self) -> None:
+        """Fetch the token that clients will log in with, if they do: its error says more than theirs.
+
+        Raises
+        ------
+        StoreError
+            ``NO_TOKEN``.
+        """
+        if self.settings.get("sasl.mechanism") == "OAUTHBEARER" and self.is_secured:
+            try:
+                TokenSource.of(self.settings).token()
+            except StoreError as problem:
+                raise StoreError(problem.condition, self.scrub(problem.message), **problem.parameters) from None
 
     def scrub(self, text: str) -> str:
         """The text without any secret of ours: clients quote settings in their errors."""
@@ -142,9 +156,24 @@ class ClientConfig:
                 text = text.replace(value, "(hidden)")
         return text
 
-    def __repr__(self) -> str:
-        shown = {key: shown_value(key, value) for key, value in sorted(self.settings.items())}
-        return f"ClientConfig({self.name!r}, {shown})"
+    def tell_ignored(self) -> None:
+        """Log what the user wrote and what has no effect here. *On the driver, once a start.*"""
+        for key, reason in self.ignored.items():
+            _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
+
+    def refused(self, problem: Exception) -> OptionError:
+        """The error of settings that the client does not take, with the option's name as the user wrote it."""
+        detail = problem.args[0] if problem.args else problem
+        reason = self.scrub(detail.str() if hasattr(detail, "str") else str(detail)).strip().rstrip(".")
+        quoted = re.findall(r"[\"`]([a-z0-9._]+)[\"`]", reason)
+        options = [f"kafka.{self.origins.get(key, key)}" for key in quoted if "." in key or key in self.settings]
+        named = options[0] if options else "kafka.*"
+        return OptionError(
+            "INVALID_OPTION",
+            f"{self.name}: the Kafka client refuses the option {named}: {reason}.",
+            option=named,
+            reason=reason,
+        )
 
 
 def client_config(
@@ -168,7 +197,8 @@ def client_config(
     Raises
     ------
     OptionError
-        ``MISSING_OPTION``: no brokers; ``FORBIDDEN_OPTION``: a key that is ours to set, with the way to use instead.
+        ``MISSING_OPTION``: no brokers, or half of what logs in; ``FORBIDDEN_OPTION``: a key that is ours to set, or that
+        one of the two libraries can't follow, with the way to use instead; ``INVALID_OPTION``.
     """
     given = {key.removeprefix("kafka."): text.strip() for key, text in options.passthrough.items()}
     if not given.get(BOOTSTRAP):
@@ -188,7 +218,12 @@ def client_config(
                 f"{table.name} does not take the option kafka.{key}: {way}",
                 option=f"kafka.{key}",
             )
-    return ClientConfig(table.name, {**(defaults or {}), **given})
+    plain, stores = security.java_stores(table.name, given)
+    translated = translate(table.name, plain, "sink" if forbidden is SINK_FORBIDDEN else "source")
+    settings = security.check_security(table.name, translated.settings)
+    return ClientConfig(
+        table.name, {**(defaults or {}), **settings}, {**stores, **translated.origins}, translated.ignored
+    )
 
 
 def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> AdminClient:
@@ -205,29 +240,35 @@ def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> Adm
     OptionError
         ``INVALID_OPTION``: the client refuses the settings.
     StoreError
-        ``BROKERS_UNREACHABLE``: with the addresses and the client's last reason; at once where waiting can't help
-        (a wrong password), else when the deadline has passed.
+        At once where waiting can't help: ``AUTHENTICATION_FAILED``, ``TLS_FAILED``, ``NO_TOKEN``. When the deadline has
+        passed: ``BROKERS_UNREACHABLE``, with the addresses and the client's last reason.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     deadline = deadline or Deadline(REACH_SECONDS)
     reasons: list[str] = []
-    fatal = threading.Event()
+    fatal: list[str] = []
 
     def note(error: Any) -> None:
         # "All brokers down" only follows the reasons; it does not replace them.
         if error.name() != "_ALL_BROKERS_DOWN" or not reasons:
             reasons.append(f"{error.str()}")
-        if error.name() in _FATAL_SASL:
-            fatal.set()
+        if error.name() in _FATAL:
+            fatal.append(error.name())
+        elif "SSL routines" in error.str():
+            # What the broker has against our certificate ends the connection as if it had broken.
+            fatal.append("_SSL")
 
     # Without a limit a silent address takes the client's own 30 s before it has a reason.
     limits: dict[str, Any] = {"socket.connection.setup.timeout.ms": "5000", "log_level": 0, "error_cb": note}
+    config.check_token()
+    if security.is_tls(config.settings):
+        security.ssl_context(config.name, config.settings)  # says by name which file or password is wrong
     try:
         admin = AdminClient({**limits, **config.for_librdkafka()})
     except (KafkaException, ValueError, TypeError) as problem:
-        raise _refused(config, problem) from None
+        raise config.refused(problem) from None
     while True:
         # Short waits, so that an error that nothing heals ends it early.
         step = min(1.0, deadline.left())
@@ -235,12 +276,18 @@ def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> Adm
             admin.list_topics(topic=_NO_TOPIC, timeout=step)
         except KafkaException as problem:
             admin.poll(0)
-            if fatal.is_set() or deadline.passed():
+            if fatal or deadline.passed():
                 reason = config.scrub(reasons[-1] if reasons else problem.args[0].str())
+                if fatal and fatal[-1] in _LOGIN:
+                    raise security.login_failed(config.name, config.bootstrap_servers, reason) from None
+                if "_SSL" in fatal:
+                    told = security.tls_problem(config.name, config.settings) or reason
+                    raise security.tls_failed(config.name, config.bootstrap_servers, told) from None
+                hint = security.tls_hint(config.settings)
                 raise StoreError(
                     "BROKERS_UNREACHABLE",
                     f"{config.name}: no broker of {config.bootstrap_servers} (option kafka.bootstrap.servers) can be "
-                    f"used: {reason}. Check the addresses, that the brokers run, and kafka.security.protocol.",
+                    f"used: {reason}. Check the addresses, that the brokers run, and kafka.security.protocol.{hint}",
                     option="kafka.bootstrap.servers",
                     addresses=config.bootstrap_servers,
                     reason=reason,
@@ -253,9 +300,48 @@ _NO_TOPIC: Final = "__consumer_offsets"
 """Asked for by name, because a metadata request without a name lists every topic of the cluster."""
 
 
-def _refused(config: ClientConfig, problem: Exception) -> OptionError:
-    detail = problem.args[0] if problem.args else problem
-    reason = config.scrub(detail.str() if hasattr(detail, "str") else str(detail))
-    return OptionError(
-        "INVALID_OPTION", f"{config.name}: the Kafka client refuses an option kafka.*: {reason}", reason=reason
-    )
+def check_reader(config: ClientConfig) -> None:
+    """Check that a reader's client takes the settings. *Called on the driver, before the first row*. Connects to nobody.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``, with the option's name.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    # Without an address it does not connect. Who we are was looked at by then, and would cost a token.
+    plain = {k: v for k, v in config.settings.items() if k != BOOTSTRAP and not k.startswith(("sasl.", "https."))}
+    try:
+        Consumer({**plain, "security.protocol": "PLAINTEXT", "log_level": 0}).close()
+    except (KafkaException, ValueError, TypeError) as problem:
+        raise config.refused(problem) from None
+
+
+def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: Deadline | None = None) -> None:
+    """Check that offsets may be committed to the group that the user named. *Called on the driver, at* ``load()``.
+
+    Raises
+    ------
+    StoreError
+        ``MISSING_RIGHT``: READ on the group.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AclOperation
+
+    deadline = deadline or Deadline(GROUP_SECONDS)
+    while not deadline.passed():
+        asked = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=REACH_SECONDS
+        )
+        try:
+            allowed = asked[group].result().authorized_operations
+        except KafkaException as problem:
+            if problem.args[0].name() == "GROUP_AUTHORIZATION_FAILED":
+                raise missing_right("READ", f"group {group}") from None
+            # A coordinator that loads or moves, or brokers that can't say: offsets are for monitoring only.
+            SystemClock().sleep(GROUP_PAUSE_SECONDS)
+            continue
+        if allowed and AclOperation.READ not in allowed:
+            raise missing_right("READ", f"group {group}")
+        return

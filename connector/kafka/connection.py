@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from connector.kafka.security import login_failed, tls_failed
 from transactional.clock import Clock, Deadline, SystemClock
-from transactional.errors import RetriableError, StoreError
+from transactional.errors import RetriableError, StoreError, TwoPhaseCommitError
 
 __all__ = ["KafkaConnection", "error_name", "missing_right"]
 
@@ -53,12 +54,14 @@ class KafkaConnection:
     Raises
     ------
     StoreError
-        ``BROKERS_UNREACHABLE`` within 30 s.
+        ``BROKERS_UNREACHABLE`` within 30 s; at once ``AUTHENTICATION_FAILED``, ``TLS_FAILED``, ``NO_TOKEN``.
     """
 
     def __init__(self, configuration: Mapping[str, Any], clock: Clock | None = None) -> None:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
+
+        from connector.kafka.network import telling_client
 
         self.clock: Clock = clock or SystemClock()
         self.limit: Deadline | None = None
@@ -66,19 +69,23 @@ class KafkaConnection:
             "bootstrap_timeout_ms": int(CONNECT_SECONDS * 1000),
             "max_in_flight_requests_per_connection": IN_FLIGHT + 10,
             "reconnect_backoff_max_ms": 1000,
+            "kafka_client": telling_client,
             **configuration,
         }
+        self._servers = ",".join(settings["bootstrap_servers"])
         self._client: Any = KafkaAdminClient.__new__(KafkaAdminClient)
         try:
             self._client.__init__(**settings)
         except (KafkaError, OSError, ValueError) as problem:
-            self._abandon()
+            manager = self._abandon()
+            self._raise_fatal(manager)
+            reason = getattr(manager, "reason", None) or problem
             raise StoreError(
                 "BROKERS_UNREACHABLE",
-                f"No broker of kafka.bootstrap.servers={settings.get('bootstrap_servers')!s} could be used within "
-                f"{CONNECT_SECONDS:.0f} s ({type(problem).__name__}: {problem}). Check the addresses, that the brokers "
-                "run, and kafka.security.protocol.",
-                servers=str(settings.get("bootstrap_servers")),
+                f"No broker of kafka.bootstrap.servers={self._servers} could be used within {CONNECT_SECONDS:.0f} s "
+                f"({type(reason).__name__}: {reason}). Check the addresses, that the brokers run, and "
+                "kafka.security.protocol.",
+                servers=self._servers,
             ) from problem
         self._manager: Any = self._client._manager
 
@@ -134,9 +141,12 @@ class KafkaConnection:
             result = attempt()
             if result is not None:
                 return result
+            self._raise_fatal(self._manager)
             if deadline.passed():
+                reason = self._manager.reason
+                told = f" The last connection that failed: {type(reason).__name__}: {reason}." if reason else ""
                 raise RetriableError(
-                    "KAFKA_TIMEOUT", f"Kafka did not give {what} in time. Are all brokers up?", what=what
+                    "KAFKA_TIMEOUT", f"Kafka did not give {what} in time. Are all brokers up?{told}", what=what
                 )
             self.clock.sleep(min(pause, deadline.left()))
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -146,23 +156,39 @@ class KafkaConnection:
         from kafka.errors import (
             AuthorizationError,
             IncompatibleBrokerVersion,
-            SaslAuthenticationFailedError,
             UnknownBrokerIdError,
         )
         from kafka.errors import RetriableError as KafkaRetriableError
 
-        if isinstance(problem, (AuthorizationError, SaslAuthenticationFailedError, IncompatibleBrokerVersion)):
+        self._raise_fatal(self._manager)
+        if isinstance(problem, (AuthorizationError, IncompatibleBrokerVersion)):
             raise StoreError(
                 "KAFKA_REFUSED", f"Kafka refused a request: {type(problem).__name__}: {problem}", error=str(problem)
             ) from problem
         if not isinstance(problem, (KafkaRetriableError, UnknownBrokerIdError, OSError)):
             raise problem
 
-    def _abandon(self) -> None:
+    def _raise_fatal(self, manager: Any) -> None:
+        """Raise why the last connection failed, where no waiting heals it."""
+        import ssl
+
+        fatal = getattr(manager, "fatal", None)
+        if fatal is None:
+            return
+        if isinstance(fatal, TwoPhaseCommitError):
+            raise fatal
+        if isinstance(fatal, ssl.SSLError):
+            raise tls_failed("2pc-kafka", self._servers, fatal) from None
+        raise login_failed("2pc-kafka", self._servers, f"{type(fatal).__name__}: {fatal}") from None
+
+    def _abandon(self) -> Any:
         net = getattr(self._client, "_net", None) or getattr(getattr(self._client, "_client", None), "_net", None)
-        if net is not None:
-            self._client._client._manager.closed = True
-            net.stop(timeout_ms=1000)
+        if net is None:
+            return None
+        manager = self._client._client._manager
+        manager.closed = True
+        net.stop(timeout_ms=1000)
+        return manager
 
 
 async def _finish(future: Any) -> Any:

@@ -88,7 +88,7 @@ def borrow_consumer(config: ClientConfig) -> Iterator[Consumer]:
     """
     from confluent_kafka import Consumer
 
-    settings = {**TUNED, **config.settings, **OURS}
+    settings = {**TUNED, **config.for_librdkafka(), **OURS}
     key = (os.getpid(), frozenset(settings.items()))
     consumer = _idle.pop(key, None) or Consumer({**settings, "error_cb": _note})
     yield consumer

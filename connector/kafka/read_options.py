@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from connector.kafka.bounds import Bound, OffsetBound, TimeBound, check_order
@@ -292,7 +292,7 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
     if least is not None and most is not None and least > most:
         raise READ_OPTIONS.invalid("minOffsetsPerTrigger", str(least), f"at most maxOffsetsPerTrigger, which is {most}")
     return ReadOptions(
-        config=replace(config, settings={**config.settings, "group.id": _group_id(parsed, config, subscription)}),
+        config=config.with_setting("group.id", _group_id(parsed, config, subscription)),
         names_group=GROUP_ID.key in parsed.passthrough,
         subscription=subscription,
         starting=starting,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin
+from connector.kafka.config import check_brokers
 from connector.kafka.connection import missing_right
 from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check_handle
 from connector.kafka.lanes import TransactionalId, choose_lane, run_id
@@ -102,7 +103,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         super().__init__(options, schema)
         self._settings = parse_write_options(options)
         queue = self._settings.client.settings.get("queue.buffering.max.messages", str(DEFAULT_QUEUE_ROWS))
-        self._writer = RowWriter(schema, self._settings.topic, int(queue))
+        self._writer = RowWriter(schema, self._settings.topic, int(queue), self._settings.queue_bytes)
         self._clock = SystemClock()
         self._admin: KafkaAdmin | None = None
 
@@ -263,16 +264,18 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         try:
             return Producer(configuration)
         except (KafkaException, ValueError, TypeError) as problem:
-            reason = self._settings.client.scrub(str(problem))
-            raise OptionError(
-                "INVALID_OPTION", f"2pc-kafka: the Kafka client refuses an option kafka.*: {reason}", reason=reason
-            ) from None
+            raise self._settings.client.refused(problem) from None
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def identify(self) -> Mapping[str, str]:
         """Check brokers, topic, timeout and rights; returns cluster and topic id."""
+        client = self._settings.client
+        client.tell_ignored()
         admin = self._driver_admin()
+        if client.is_secured:
+            # What lets one library in need not let the other in: the tasks' would say so in the middle of the rows.
+            check_brokers(client)
         identity = {"cluster": admin.cluster_id()}
         topic = self._settings.topic
         if topic is not None:

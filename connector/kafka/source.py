@@ -56,15 +56,20 @@ class BarrierKafkaDataSource(DataSource):
         Spark does not say whether it is a stream or a batch: what only one of them refuses, `streamReader` and `reader`
         refuse, before a row is read.
         """
-        from connector.kafka.config import check_brokers
+        from connector.kafka.config import check_brokers, check_group, check_reader
         from connector.kafka.read_options import parse_read_options
         from connector.kafka.rows import spark_schema
         from connector.kafka.subscription import Retries, TopicReader
 
         options = parse_read_options(self.options)
         config, subscription = options.config, options.subscription
+        config.tell_ignored()
+        check_reader(config)
+        admin = check_brokers(config)
+        if options.names_group:
+            check_group(admin, config, config.settings["group.id"])
         # Patience is for queries that run; a topic that has no leader now is told to who waits at load().
-        topics = TopicReader(check_brokers(config), config, Retries(0), patience=5.0)
+        topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
         return spark_schema(options.include_headers)
 

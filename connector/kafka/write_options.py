@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from connector.kafka.config import SINK_FORBIDDEN, ClientConfig, client_config
+from connector.kafka.write_rows import QUEUED_BYTES
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_positive_int
 
 __all__ = ["LONGEST_DEFAULT_TIMEOUT_MS", "WRITE_DEFAULTS", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
@@ -16,6 +17,10 @@ LONGEST_DEFAULT_TIMEOUT_MS: Final = 900_000
 
 SHORTEST_TIMEOUT_MS: Final = 1_000
 """librdkafka's own least."""
+
+KBYTES: Final = "queue.buffering.max.kbytes"
+LONGEST_KBYTES: Final = "2147483647"
+"""Outstanding bytes are limited by RowWriter, which keeps the order of rows; librdkafka's limit would not."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
 """With this on both sides a prepared transaction never expires: KIP-939's promise today."""
@@ -27,8 +32,6 @@ WRITE_DEFAULTS: Mapping[str, str] = {
     "enable.idempotence": "true",
     # The broker says what is too large, so that the error can name the partition; batches stay below batch.size.
     "message.max.bytes": "1000000000",
-    # Outstanding bytes are limited by RowWriter, which keeps the order of rows; librdkafka's limit would not.
-    "queue.buffering.max.kbytes": "2147483647",
     # A new producer waits for these at its start: with 100 ms each its init took 63 ms, so 18.
     "retry.backoff.ms": "10",
     "reconnect.backoff.ms": "10",
@@ -87,6 +90,8 @@ class WriteOptions:
     commit_seconds : float
         ``commitTimeoutMs``.
     exactly_once : bool
+    queue_bytes : int
+        Of outstanding rows: kafka.buffer.memory where the user set it.
     """
 
     client: ClientConfig
@@ -95,6 +100,7 @@ class WriteOptions:
     timeout_ms: int | None
     commit_seconds: float
     exactly_once: bool
+    queue_bytes: int
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -107,11 +113,17 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     values: Mapping[str, Any] = parsed
+    client = client_config(WRITE_OPTIONS, parsed, SINK_FORBIDDEN, WRITE_DEFAULTS)
+    kbytes = client.settings.get(KBYTES)
+    if kbytes is not None and not (kbytes.isdecimal() and int(kbytes) > 0):
+        key = f"kafka.{client.origins.get(KBYTES, KBYTES)}"
+        raise WRITE_OPTIONS.invalid(key, parsed.passthrough[key], "a whole number from 1")
     return WriteOptions(
-        client=client_config(WRITE_OPTIONS, parsed, SINK_FORBIDDEN, WRITE_DEFAULTS),
+        client=client.with_setting(KBYTES, LONGEST_KBYTES),
         topic=values["topic"],
         prefix=values["transactionalIdPrefix"],
         timeout_ms=values["kafka.transaction.timeout.ms"],
         commit_seconds=values["commitTimeoutMs"] / 1000,
         exactly_once=values["deliveryGuarantee"] == "exactly-once",
+        queue_bytes=min(QUEUED_BYTES, int(kbytes) * 1024) if kbytes else QUEUED_BYTES,
     )

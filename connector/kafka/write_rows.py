@@ -32,7 +32,7 @@ CHUNK_BYTES: Final = 32 << 20
 """Rows are copied into Python objects and into librdkafka: this bounds the copies."""
 
 QUEUED_BYTES: Final = 256 << 20
-"""When so much was queued since the queue was last empty, wait until it is."""
+"""When so much was queued since the queue was last empty, wait until it is. Lower where the user's buffer.memory is."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's queue.buffering.max.messages."""
@@ -198,13 +198,22 @@ class RowWriter:
         Of all rows; None takes each row's from its column.
     queue_rows : int
         The producer's queue.buffering.max.messages; 0 is no limit.
+    queue_bytes : int
+        When so many were queued since the queue was last empty, wait until it is.
     """
 
-    def __init__(self, schema: pa.Schema, topic: str | None, queue_rows: int = DEFAULT_QUEUE_ROWS) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        topic: str | None,
+        queue_rows: int = DEFAULT_QUEUE_ROWS,
+        queue_bytes: int = QUEUED_BYTES,
+    ) -> None:
         check_columns(schema, topic)
         self._names = frozenset(schema.names)
         self._topic = topic
         self._queue_rows = queue_rows or DEFAULT_QUEUE_ROWS
+        self._queue_bytes = queue_bytes
         self._bytes_since_empty = 0
 
     def write(self, producer: Producer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
@@ -225,7 +234,7 @@ class RowWriter:
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
-        rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes, self._queue_rows // 2))
+        rows = max(1, min(CHUNK_ROWS, min(CHUNK_BYTES, self._queue_bytes) // row_bytes, self._queue_rows // 2))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
@@ -236,7 +245,7 @@ class RowWriter:
             serve(lambda: producer.poll(POLL_SECONDS), deliveries)
             deliveries.check()
         self._bytes_since_empty += chunk.nbytes
-        if self._bytes_since_empty > QUEUED_BYTES:
+        if self._bytes_since_empty > self._queue_bytes:
             deliver(producer, deliveries)
             self._bytes_since_empty = chunk.nbytes
 

@@ -69,12 +69,14 @@ def run(chosen: argparse.Namespace) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    options = dict(pair.split("=", 1) for pair in chosen.option)
     messages = (
         spark.readStream.format("barrier-kafka")
         .option("kafka.bootstrap.servers", chosen.servers)
         .option("subscribe", chosen.input)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", chosen.rows_per_batch)
+        .options(**{key: text for key, text in options.items() if key.startswith("kafka.")})
         .load()
     )
     query = (
@@ -84,6 +86,7 @@ def run(chosen: argparse.Namespace) -> None:
         .option("topic", chosen.output)
         .option("deliveryGuarantee", chosen.guarantee)
         .option("checkpointLocation", chosen.location)
+        .options(**options)
         .trigger(availableNow=True)
         .start()
     )
@@ -104,6 +107,9 @@ def main() -> int:
     for name in ("servers", "input", "output", "location", "guarantee", "scratch"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--rows-per-batch", type=int, required=True)
+    parser.add_argument(
+        "--option", action="append", default=[], help="KEY=VALUE of the sink; kafka.* of the source, too"
+    )
     chosen = parser.parse_args()
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
     run(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +46,19 @@ class Trial:
         ``deliveryGuarantee``.
     rows_per_batch : int
         ``maxOffsetsPerTrigger``.
+    options : Mapping[str, str], optional
+        More of the sink; what begins with ``kafka.`` is the source's, too.
     """
 
     def __init__(
-        self, name: str, folder: Path, source: str, output: OutputTopic, guarantee: str, rows_per_batch: int
+        self,
+        name: str,
+        folder: Path,
+        source: str,
+        output: OutputTopic,
+        guarantee: str,
+        rows_per_batch: int,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
@@ -63,6 +73,7 @@ class Trial:
             *("--location", str(self.location)),
             *("--guarantee", guarantee),
             *("--rows-per-batch", str(rows_per_batch)),
+            *(f"--option={key}={text}" for key, text in (options or {}).items()),
         ]
 
     def run(self, killer: Killer, board: ProgressBoard) -> TrialResult:

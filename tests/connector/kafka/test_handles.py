@@ -40,7 +40,7 @@ def test_a_handle_of_another_format_is_refused_by_name(version: int | None) -> N
 
 
 def test_the_sink_is_made_offline_and_shows_no_option() -> None:
-    sink = KafkaSink(Options({**GOOD, "kafka.sasl.password": "hush"}), SCHEMA)
+    sink = KafkaSink(Options({**GOOD, "kafka.security.protocol": "PLAINTEXT", "kafka.sasl.password": "hush"}), SCHEMA)
     assert KafkaSink.name() == "2pc-kafka"
     assert "hush" not in repr(sink._settings)
     sink.close()

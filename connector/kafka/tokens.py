@@ -1,0 +1,205 @@
+"""OAUTHBEARER: one source of tokens for both client libraries, with the tokens kept until most of their life is over."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from transactional.errors import OptionError, StoreError
+
+__all__ = ["Token", "TokenSource"]
+
+PROVIDER: Final = "sasl.oauthbearer.token.provider"
+ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_ID: Final = "sasl.oauthbearer.client.id"
+CLIENT_SECRET: Final = "sasl.oauthbearer.client.secret"
+
+REQUEST_SECONDS: Final = 8.0
+"""Of one request to the token endpoint: librdkafka waits for its first token for 10 s."""
+
+REUSED_PART: Final = 0.7
+"""Of a token's life. librdkafka asks for the next one after 0.8 of it, and must not be given the old one again."""
+
+UNKNOWN_LIFE_SECONDS: Final = 300.0
+"""Where neither the endpoint nor the token says when it ends."""
+
+_lock = threading.Lock()
+_kept: dict[TokenSource, tuple[Token, float]] = {}
+"""The tokens of this process and when each may be given out last. Every task makes new clients."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A bearer token; its repr does not show it. `expires` is in seconds since the epoch."""
+
+    text: str = field(repr=False)
+    expires: float
+    principal: str = ""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """Gets tokens from the user's function, or from a token endpoint by the client credentials grant.
+
+    Parameters
+    ----------
+    settings : tuple[tuple[str, str], ...]
+        The settings ``sasl.oauthbearer.*`` and ``https.*``, sorted.
+    """
+
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> TokenSource:
+        """The source that these client settings describe."""
+        return cls(tuple(sorted((k, v) for k, v in settings.items() if k.startswith(("sasl.oauthbearer.", "https.")))))
+
+    def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
+        """confluent-kafka's ``oauth_cb``. *In the process of each client, in a thread of its own.*"""
+        token = self.token()
+        return token.text, token.expires, token.principal, dict(token.extensions)
+
+    def token(self) -> Token:
+        """A token that is valid for a while yet.
+
+        Raises
+        ------
+        StoreError
+            ``NO_TOKEN``, with what the provider or the endpoint said.
+        OptionError
+            ``INVALID_OPTION``: the provider can't be imported, or gives something else.
+        """
+        with _lock:
+            kept = _kept.get(self)
+            if kept is not None and time.time() < kept[1]:
+                return kept[0]
+            begin = time.time()
+            settings = dict(self.settings)
+            token = _provided(settings) if PROVIDER in settings else _requested(settings)
+            _kept[self] = token, begin + REUSED_PART * (token.expires - begin)
+            return token
+
+
+def _provided(settings: Mapping[str, str]) -> Token:
+    path = settings[PROVIDER]
+    try:
+        answer = provider_of(path)(settings.get("sasl.oauthbearer.config", ""))
+    except OptionError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - the user's code
+        # What it says is not shown: it may quote what it was given.
+        raise StoreError(
+            "NO_TOKEN",
+            f"kafka.{PROVIDER}={path} raised {type(problem).__name__} instead of returning a token.",
+            option=f"kafka.{PROVIDER}",
+            error=type(problem).__name__,
+        ) from None
+    match answer:
+        case (str(text), int() | float() as expires):
+            return Token(text, float(expires))
+        case (str(text), int() | float() as expires, str(principal)):
+            return Token(text, float(expires), principal)
+        case (str(text), int() | float() as expires, str(principal), dict(extensions)):
+            return Token(text, float(expires), principal, extensions)
+    raise OptionError(
+        "INVALID_OPTION",
+        f"kafka.{PROVIDER}={path} must return (token, seconds since the epoch when it ends), and optionally a principal and "
+        "a dict of extensions.",
+        option=f"kafka.{PROVIDER}",
+    )
+
+
+def provider_of(path: str) -> Callable[[str], Any]:
+    """Import the user's function.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        if callable(found):
+            return found  # type: ignore[no-any-return]  # what it returns is checked when it is called
+        problem: object = "it can't be called"
+    except (ImportError, AttributeError, ValueError) as missing:
+        problem = missing
+    raise OptionError(
+        "INVALID_OPTION",
+        f"the option kafka.{PROVIDER} is {path!r}; expected package.module:function, found in every process of Spark's: "
+        f"{problem}.",
+        option=f"kafka.{PROVIDER}",
+        value=path,
+    )
+
+
+def _requested(settings: Mapping[str, str]) -> Token:
+    """Ask the endpoint (RFC 6749, 4.4: the client credentials grant)."""
+    import ssl
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
+    url = settings[ENDPOINT]
+    quoted = (urllib.parse.quote(settings.get(key, ""), safe="") for key in (CLIENT_ID, CLIENT_SECRET))
+    basic = base64.b64encode(":".join(quoted).encode()).decode()
+    form = {"grant_type": "client_credentials"}
+    if "sasl.oauthbearer.scope" in settings:
+        form["scope"] = settings["sasl.oauthbearer.scope"]
+    request = urllib.request.Request(
+        url,
+        urllib.parse.urlencode(form).encode(),
+        {"Authorization": f"Basic {basic}", "Content-Type": "application/x-www-form-urlencoded"},
+    )
+    try:
+        context = ssl.create_default_context(
+            cafile=settings.get("https.ca.location"), cadata=settings.get("https.ca.pem")
+        )
+        begin = time.time()
+        with urllib.request.urlopen(request, timeout=REQUEST_SECONDS, context=context) as answer:
+            told = json.loads(answer.read())
+        text = str(told["access_token"])
+    except urllib.error.HTTPError as refused:
+        raise _no_token(url, f"HTTP {refused.code}{_reason(refused)}") from None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise _no_token(url, f"{type(problem).__name__}: {problem}") from None
+    life = told.get("expires_in")
+    expires = begin + float(life) if life is not None else _expiry(text) or begin + UNKNOWN_LIFE_SECONDS
+    pairs = (pair.partition("=") for pair in settings.get("sasl.oauthbearer.extensions", "").split(",") if pair)
+    return Token(text, expires, settings.get(CLIENT_ID, ""), {key.strip(): value.strip() for key, _, value in pairs})
+
+
+def _reason(refused: Any) -> str:
+    """The error's name and description, as RFC 6749, 5.2, has them; nothing else of the answer."""
+    try:
+        told = json.loads(refused.read())
+        return "".join(f", {told[key]}" for key in ("error", "error_description") if key in told)
+    except (OSError, ValueError, TypeError):
+        return ""
+
+
+def _expiry(token: str) -> float | None:
+    try:
+        part = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return None
+
+
+def _no_token(url: str, reason: str) -> StoreError:
+    return StoreError(
+        "NO_TOKEN",
+        f"The token endpoint {url} (option kafka.{ENDPOINT}) gave no token: {reason}. Check kafka.{CLIENT_ID}, "
+        f"kafka.{CLIENT_SECRET}, kafka.sasl.oauthbearer.scope, and kafka.https.ca.location for its certificate.",
+        option=f"kafka.{ENDPOINT}",
+        reason=reason,
+    )
