@@ -314,7 +314,7 @@ HOST_OPTIONS = OptionTable(
             "maxBatchesPerCheckpoint",
             50,
             as_positive_int,
-            "A checkpoint closes after so many micro-batches even without a barrier. Below Spark's minBatchesToRetain.",
+            "A checkpoint closes after so many micro-batches even without a barrier. 2pc-kafka: 50 at most.",
         ),
         Option(
             "retainedCheckpoints",

@@ -140,6 +140,7 @@ class ClosingReason(str, enum.Enum):
     NO_DATA = "a micro-batch without data, which Spark made for a watermark"
     WRITE = "a batch write"
     ENOUGH = "maxBatchesPerCheckpoint"
+    RETAINED = "Spark's minBatchesToRetain: it soon forgets what a rewind behind the prepared micro-batches needs"
     AGE = "its oldest prepared transaction has lived half its time"
     REQUEST = "it was asked for"
 

@@ -494,6 +494,8 @@ class CheckpointCoordinator:
             return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE
         if batches >= self._settings.max_batches:
             return ClosingReason.ENOUGH
+        if view.oldest and view.batch - batches <= view.oldest + 1:
+            return ClosingReason.RETAINED
         return ClosingReason.REQUEST if self._journal.ledger.request is not None else None
 
     def _check_targets(self, handles: Sequence[Mapping[str, Any]]) -> None:

@@ -66,6 +66,8 @@ class SparkView:
         Those of ``offsets/<batch - 1>``.
     gaps : bool
         Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
+    oldest : int
+        The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
     """
 
     queryId: str
@@ -75,6 +77,7 @@ class SparkView:
     lines: Sequence[str]
     previous: Sequence[str] | None
     gaps: bool = False
+    oldest: int = 0
 
     @property
     def sources(self) -> str:
@@ -187,6 +190,15 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             batch=view.batch,
         )
     first = last if ledger.replay is None else ledger.replay
+    if view.batch > last + 1 and view.committed <= last:
+        raise LocationError(
+            "SPARK_LOGS_AHEAD",
+            f"Spark is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}, and no later one was "
+            "committed: this query, or a driver that still ran, was at work while the location was rewound. Stop it and run "
+            "`barrier rewind LOCATION`, which takes Spark's logs back to the journal; nothing is written twice",
+            batch=view.batch,
+            accounted=last,
+        )
     if not first <= view.batch <= last + 1:
         raise LocationError(
             "BATCHES_NOT_ACCOUNTED",

@@ -30,6 +30,9 @@ __all__ = ["Preview", "Rewinder", "SparkLogs"]
 class SparkLogs(Protocol):
     """What a rewind does to Spark's files. Every call can be repeated."""
 
+    def highest(self) -> tuple[int, int]:
+        """The highest micro-batch of ``offsets/`` and of ``commits/``; -1 where there is none."""
+
     def check_can_go_back(self, batch: int) -> None:
         """LocationError where Spark can't go on after that micro-batch any more."""
 
@@ -104,7 +107,7 @@ class Rewinder:
         unsettled = ledger.unsettled()
         target = ledger.checkpoints.get(checkpoint) if checkpoint is not None else None
         if checkpoint is None:
-            if not (unsettled or ledger.undecided() or ledger.voided):
+            if not (unsettled or ledger.undecided() or ledger.voided or self._strays()):
                 raise LocationError(
                     "NOTHING_TO_REWIND",
                     f"everything up to micro-batch {ledger.accounted} is committed: start the query, or name the checkpoint "
@@ -130,6 +133,12 @@ class Rewinder:
         later = [c for c in ledger.checkpoints.values() if target is not None and c.id > target.id]
         emitted = [c for c in later if c.rows or not c.settled]
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
+
+    def _strays(self) -> bool:
+        """Whether a driver that stood still during a rewind has written ``offsets/N`` of a place that is gone."""
+        offsets, commits = self._logs.highest()
+        accounted = self._journal.ledger.accounted
+        return commits <= accounted and offsets > accounted + 1
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
         """R2: from here on only the rewind owns the location.

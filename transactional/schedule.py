@@ -7,14 +7,17 @@ from typing import Final
 
 from transactional.barrier import BarrierKind, CheckpointBarrier
 
-__all__ = ["EMPTY_BARRIER_MS", "Schedule"]
+__all__ = ["EMPTY_BARRIERS", "EMPTY_BARRIER_MS", "Schedule"]
 
 EMPTY_BARRIER_MS: Final = 10_000
-"""How long a quiet source waits at least for its one empty barrier, in milliseconds.
+"""How long a quiet source waits at least for its first empty barrier, in milliseconds; for each next one twice as long.
 
-The checkpoint that this barrier rescues was declined, which is rare, and every stream that pauses pays an empty
+The checkpoint that such a barrier rescues was declined, which is rare, and every stream that pauses pays an empty
 micro-batch (half a second) for it: so rows that come every few seconds never meet one.
 """
+
+EMPTY_BARRIERS: Final = 10
+"""So many, and no more: the last comes after three hours at the earliest, when what was prepared has expired."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Schedule:
         *,
         rows_now: bool,
         rows_since: bool = False,
-        last_empty: bool = False,
+        empty: int = 0,
         completed: int | None = None,
         at_target: bool = False,
     ) -> BarrierKind | None:
@@ -58,9 +61,9 @@ class Schedule:
             Whether this micro-batch has rows.
         rows_since : bool
             Whether rows followed `last` already, in micro-batches without a barrier.
-        last_empty : bool
-            Whether no row stood between `last` and the barrier before it. Behind one that had rows before it, a quiet
-            source makes one empty barrier (a declined checkpoint waits for the next one), and no more.
+        empty : int
+            How many barriers in a row, up to `last`, had no row before them. A declined checkpoint waits for the next
+            barrier, which may be declined, too: so a quiet source makes some, each after twice the time.
         completed : int, optional
             When the checkpoint of `last` was first seen completed, in milliseconds since the epoch; where nobody
             knows, the pause counts from the barrier's own time.
@@ -74,9 +77,9 @@ class Schedule:
             return BarrierKind.FINAL if rows or not ended else None
         if last is None:
             return BarrierKind.CHECKPOINT if rows else None
-        if not rows and last_empty:
+        if not rows and empty >= EMPTY_BARRIERS:
             return None
-        wait = self.interval_ms if rows else max(self.interval_ms, EMPTY_BARRIER_MS)
+        wait = self.interval_ms if rows else max(self.interval_ms, EMPTY_BARRIER_MS) << empty
         rested = _over(last.timestamp if completed is None else completed, self.min_pause_ms, now)
         return BarrierKind.CHECKPOINT if rested and _over(last.timestamp, wait, now) else None
 

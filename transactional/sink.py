@@ -169,6 +169,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """
 
     supportsOverwrite: ClassVar[bool] = False
+    """Whether a batch write may take the place of what is there (mode overwrite)."""
+
+    maxPrepared: ClassVar[int | None] = None
+    """How many micro-batches may be prepared and undecided at once; None for as many as there are."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self.options = options

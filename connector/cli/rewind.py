@@ -33,6 +33,10 @@ class LocationLogs:
     def __init__(self, location: CheckpointLocation) -> None:
         self._location = location
 
+    def highest(self) -> tuple[int, int]:
+        """See `SparkLogs`."""
+        return offset_log.newest(self._location, "offsets"), offset_log.newest(self._location, "commits")
+
     def check_can_go_back(self, batch: int) -> None:
         """See `SparkLogs`."""
         offset_log.check_can_go_back(self._location, batch)

@@ -13,10 +13,12 @@ from typing import Final
 from connector.kafka.admin import Description
 from transactional.errors import RetriableError
 
-__all__ = ["LANES", "TransactionalId", "choose_lane", "run_id"]
+__all__ = ["LANES", "MAX_PREPARED", "TransactionalId", "choose_lane", "run_id"]
 
 LANES: Final = 64
-"""More than the 50 micro-batches that a checkpoint may hold by default, with room for retries and speculation."""
+
+MAX_PREPARED: Final = 50
+"""So many micro-batches may be prepared at once: the other lanes are for retries, speculation and declined checkpoints."""
 
 BUSY: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which InitProducerId would abort somebody's transaction, or wait for its markers."""
@@ -77,8 +79,9 @@ def choose_lane(prefix: str, partition: int, task_attempt: int, describe: Descri
                 return candidate
     raise RetriableError(
         "NO_FREE_LANE",
-        f"All {LANES} transactional ids of {prefix}.{partition} hold open transactions. Close checkpoints more often "
-        "(maxBatchesPerCheckpoint), or look for tasks that fail again and again.",
+        f"All {LANES} transactional ids of {prefix}.{partition} hold open transactions. Look for "
+        "tasks that fail again and again, or for checkpoints that are declined; `barrier rewind LOCATION` aborts all that no "
+        "checkpoint has decided, and the query that is started then writes it again.",
         prefix=prefix,
         partition=partition,
     )

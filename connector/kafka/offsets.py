@@ -73,8 +73,8 @@ class SourceOffset:
         Milliseconds between barriers; 0 is a barrier after every micro-batch with rows.
     ids : Mapping[str, str]
         The topics' ids: a topic that was deleted and created again has another one, and other rows at these offsets.
-    barrier_empty : bool
-        Whether no row stood between `barrier` and the one before it.
+    barrier_empty : int
+        How many barriers in a row, up to `barrier`, had no row before them.
     min_pause : int
         Milliseconds from the end of a checkpoint to the next barrier.
     planned : tuple[SourceOffset, ...]
@@ -88,7 +88,7 @@ class SourceOffset:
     barrier_rows: bool = False
     interval: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
-    barrier_empty: bool = False
+    barrier_empty: int = 0
     min_pause: int = 0
     planned: tuple[SourceOffset, ...] = ()
 
@@ -159,7 +159,7 @@ class SourceOffset:
             barrier_rows=bool(value["barrierRows"]),
             interval=int(value["interval"]),
             ids=dict(value["ids"]),
-            barrier_empty=bool(value.get("barrierEmpty", False)),
+            barrier_empty=int(value.get("barrierEmpty", 0)),
             min_pause=int(value.get("minPause", 0)),
             planned=planned,
         )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 __all__ = ["BarrierKafkaStreamReader", "KafkaInputPartition", "next_offset", "read_range"]
+
+EVERYTHING: Final = 1 << 62
+"""A limit that is none."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,12 +113,13 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that Spark hands to `latestOffset`. *Driver, once per micro-batch*.
 
-        It can't say both limits at once, nor a delay: any but ReadAllAvailable stands for all that the options say.
+        It can't say both limits at once, nor a delay: any but ReadAllAvailable stands for all that the options say. That one
+        is left to ``trigger(once=True)``, for which Spark overrules the source's own limit.
         """
         limits = self._options.limits
         if limits.most is not None:
             return ReadMaxRows(limits.most)
-        return ReadMinRows(limits.least) if limits.least is not None else ReadAllAvailable()
+        return ReadMinRows(limits.least) if limits.least is not None else ReadMaxRows(EVERYTHING)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where this run ends. *Driver, once, before its first micro-batch*."""
@@ -132,7 +136,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         start : dict
             The end of the micro-batch before, or `initialOffset`.
         limit : ReadLimit
-            `getDefaultReadLimit`, or ReadAllAvailable, which overrules the options.
+            `getDefaultReadLimit`; or ReadAllAvailable, which overrules the options and says that the query ends with
+            this micro-batch.
 
         Returns
         -------
@@ -165,7 +170,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 self._schedule,
                 now,
                 completed=self._completed[1] if self._completed else None,
-                ends=self._target is not None,
+                ends=self._target is not None or isinstance(limit, ReadAllAvailable),
                 first=first,
             )
             if end is not None and end.topics != end.start:
@@ -373,7 +378,7 @@ def next_offset(
         now,
         rows_now=rows_now,
         rows_since=before.barrier_rows,
-        last_empty=before.barrier_empty,
+        empty=before.barrier_empty,
         completed=completed,
         at_target=ends and end == available,
     )
@@ -395,7 +400,7 @@ def next_offset(
         picked,
         barrier=CheckpointBarrier(last.number + 1 if last else 1, kind, now),
         barrier_rows=False,
-        barrier_empty=not (rows_now or before.barrier_rows),
+        barrier_empty=0 if rows_now or before.barrier_rows else before.barrier_empty + 1,
     )
 
 

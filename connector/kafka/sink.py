@@ -16,7 +16,7 @@ from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin
 from connector.kafka.config import check_brokers
 from connector.kafka.connection import missing_right
 from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check_handle
-from connector.kafka.lanes import TransactionalId, choose_lane, run_id
+from connector.kafka.lanes import MAX_PREPARED, TransactionalId, choose_lane, run_id
 from connector.kafka.partition_log import Witness
 from connector.kafka.write_options import LONGEST_DEFAULT_TIMEOUT_MS, parse_write_options
 from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, deliver, write_error
@@ -98,6 +98,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     OptionError
         Offline: unknown, forbidden or missing options, wrong columns.
     """
+
+    maxPrepared = MAX_PREPARED
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)

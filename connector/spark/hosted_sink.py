@@ -95,6 +95,10 @@ class HostedSink:
         prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
         sink = self.build(prefix)
         own = self.own_options()
+        most = sink.maxPrepared
+        if most is not None and own["maxBatchesPerCheckpoint"] > most:
+            told = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
+            raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), told)
         settings = RunSettings(
             driver=internals.driver_identity(),
             sink=sink.name(),

@@ -108,7 +108,8 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
     batch : int, optional
         The micro-batch at work; the newest of ``offsets`` by default.
     """
-    at_work = newest(location, "offsets") if batch is None else batch
+    known = _entries(os.path.join(location.path, "offsets"))
+    at_work = max(known, default=-1) if batch is None else batch
     previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
     return SparkView(
         queryId=location.query_id(),
@@ -117,6 +118,7 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
         committed=newest(location, "commits"),
         lines=source_lines(location, at_work),
         previous=previous,
+        oldest=min(known, default=0),
     )
 
 

@@ -93,13 +93,18 @@ class SparkFiles:
     def view(self, batch: int, place: str = "here") -> SparkView:
         """As the processes of the driver read it."""
         previous = [self.offsets[batch - 1].line] if batch - 1 in self.offsets else None
-        return SparkView(QUERY, place, batch, max(self.commits, default=-1), [self.offsets[batch].line], previous)
+        lines = [self.offsets[batch].line]
+        return SparkView(QUERY, place, batch, max(self.commits, default=-1), lines, previous, oldest=min(self.offsets))
 
     def purge(self, batch: int) -> None:
         """``minBatchesToRetain``."""
         for old in [n for n in self.offsets if n <= batch - SPARK_KEEPS]:
             del self.offsets[old]
             self.commits.discard(old)
+
+    def highest(self) -> tuple[int, int]:
+        """See `transactional.rewind.SparkLogs`."""
+        return self.newest, max(self.commits, default=-1)
 
     def check_can_go_back(self, batch: int) -> None:
         """See `transactional.rewind.SparkLogs`."""

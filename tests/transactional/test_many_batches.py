@@ -124,6 +124,8 @@ def closes_by(reason: ClosingReason, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(faults, "reach", world.reach)
     if reason is ClosingReason.WRITE:
         other_lines(world, monkeypatch, gaps=True)
+    if reason is ClosingReason.RETAINED:
+        other_lines(world, monkeypatch, oldest=1)
     if reason is ClosingReason.OTHER_SOURCE:
         view = world.files.view
         lines = [[f"line {batch}"] for batch in range(3)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transactional.barrier import BarrierKind, CheckpointBarrier
-from transactional.schedule import EMPTY_BARRIER_MS, Schedule
+from transactional.schedule import EMPTY_BARRIER_MS, EMPTY_BARRIERS, Schedule
 
 CHECKPOINT, FINAL = BarrierKind.CHECKPOINT, BarrierKind.FINAL
 AT = 1_700_000_000_000
@@ -34,11 +34,11 @@ def test_without_an_interval_every_micro_batch_with_rows_carries_one_at_once() -
 
 
 @pytest.mark.parametrize("rows", [{"rows_now": True}, {"rows_since": True}, {"rows_now": True, "rows_since": True}])
-@pytest.mark.parametrize("last_empty", [False, True])
-def test_rows_now_or_since_the_last_barrier_wait_for_the_interval(rows: dict[str, Any], last_empty: bool) -> None:
+@pytest.mark.parametrize("empty", [0, 1, EMPTY_BARRIERS])
+def test_rows_now_or_since_the_last_barrier_wait_for_the_interval(rows: dict[str, Any], empty: int) -> None:
     schedule = Schedule(3000)
-    assert due(schedule, 2999, last_empty=last_empty, **rows) is None
-    assert due(schedule, 3000, last_empty=last_empty, **rows) is CHECKPOINT
+    assert due(schedule, 2999, empty=empty, **rows) is None
+    assert due(schedule, 3000, empty=empty, **rows) is CHECKPOINT
 
 
 def test_the_pause_counts_from_the_end_of_the_checkpoint() -> None:
@@ -57,10 +57,13 @@ def test_the_pause_counts_from_the_barrier_where_nobody_saw_its_checkpoint_compl
     ("schedule", "wait"),
     [(Schedule(), EMPTY_BARRIER_MS), (Schedule(3000), EMPTY_BARRIER_MS), (Schedule(60_000), 60_000)],
 )
-def test_a_quiet_source_makes_one_empty_barrier_and_no_more(schedule: Schedule, wait: int) -> None:
+def test_a_quiet_source_makes_some_empty_barriers_each_after_twice_the_time(schedule: Schedule, wait: int) -> None:
     assert due(schedule, wait - 1) is None
     assert due(schedule, wait) is CHECKPOINT
-    assert due(schedule, 10 * wait, last_empty=True) is None
+    assert due(schedule, 2 * wait - 1, empty=1) is None
+    assert due(schedule, 2 * wait, empty=1) is CHECKPOINT
+    assert due(schedule, 8 * wait, empty=3) is CHECKPOINT
+    assert due(schedule, 10**12, empty=EMPTY_BARRIERS) is None
 
 
 def test_the_empty_barrier_keeps_the_pause_too() -> None:
@@ -73,7 +76,7 @@ def test_a_clock_that_went_back_lets_nothing_wait() -> None:
     schedule = Schedule(3000, 3000)
     assert due(schedule, -1, rows_now=True, completed=AT + 10) is CHECKPOINT
     assert due(schedule, -1, completed=AT + 10) is CHECKPOINT
-    assert due(schedule, -1, last_empty=True) is None
+    assert due(schedule, -1, empty=EMPTY_BARRIERS) is None
 
 
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule(60_000, 60_000)])
@@ -84,7 +87,7 @@ def test_at_its_target_a_query_ends_with_a_final_barrier(schedule: Schedule) -> 
     assert due(schedule, 0, final, rows_now=True, at_target=True) is FINAL
     # Nothing new; the run before read everything, and its end is not a final barrier.
     assert due(schedule, 0, at_target=True) is FINAL
-    assert due(schedule, 0, last_empty=True, at_target=True) is FINAL
+    assert due(schedule, 0, empty=1, at_target=True) is FINAL
     assert due(schedule, 0, final, rows_since=True, at_target=True) is FINAL
     # Its end is one, or it never had a row.
     assert due(schedule, 10**9, final, at_target=True) is None
@@ -96,7 +99,7 @@ class Source:
     """What a source remembers between two asks."""
 
     last: CheckpointBarrier | None = None
-    last_empty: bool = False
+    empty: int = 0
     rows_since: bool = False
     completed: int | None = None
 
@@ -108,13 +111,13 @@ class Source:
             now,
             rows_now=rows,
             rows_since=known.rows_since,
-            last_empty=known.last_empty,
+            empty=known.empty,
             completed=known.completed,
         )
         if kind is None:
             return replace(known, rows_since=known.rows_since or rows), None
         number = known.last.number + 1 if known.last else 1
-        return Source(CheckpointBarrier(number, kind, now), last_empty=not (rows or known.rows_since)), kind
+        return Source(CheckpointBarrier(number, kind, now), 0 if rows or known.rows_since else known.empty + 1), kind
 
 
 schedules = st.builds(Schedule, st.integers(0, 20_000), st.integers(0, 20_000))
@@ -151,7 +154,7 @@ def test_two_barriers_keep_interval_and_pause(schedule: Schedule, asks: list[tup
 
 @unhurried
 @given(schedules, asks, st.lists(st.integers(0, 100_000), min_size=20, max_size=40))
-def test_a_quiet_source_makes_at_most_one_barrier_for_its_rows_and_one_empty_one(
+def test_a_quiet_source_makes_at_most_one_barrier_for_its_rows_and_some_empty_ones(
     schedule: Schedule, asks: list[tuple[int, bool]], quiet: list[int]
 ) -> None:
     source, now = Source(), AT
@@ -162,8 +165,9 @@ def test_a_quiet_source_makes_at_most_one_barrier_for_its_rows_and_one_empty_one
     for passed in quiet:
         now += passed
         source, kind = source.ask(schedule, now, rows=False)
-        made += [source.last_empty] if kind else []
-    assert made in ([], [False], [True], [False, True])
+        made += [source.empty] if kind else []
+    assert not made or made == list(range(made[0], made[0] + len(made)))
+    assert not made or made[-1] <= EMPTY_BARRIERS
 
 
 @unhurried

