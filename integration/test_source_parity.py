@@ -7,7 +7,6 @@ two topics whose rows say their own place (``a-0-3`` stands at offset 3 of a's p
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -598,10 +597,8 @@ def test_a_task_fails_when_nothing_comes_for_as_long_as_it_may_wait(kafka: Clust
     end = asked(reader, start)
     assert end is not None
     end["topics"][topic_name]["0"] = 3
-    began = time.monotonic()
     with pytest.raises(StoreError, match=r"READ_STALLED.*0\.3 s \(option kafkaConsumer\.pollTimeoutMs\) at offset 2"):
         rows_between(reader, start, end)
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
