@@ -114,4 +114,4 @@ def test_progress_that_can_not_be_read_hurts_nothing(caplog: pytest.LogCaptureFi
 def test_the_package_ships_it() -> None:
     assert connector.LagListener is LagListener
     with pytest.raises(AttributeError, match="no attribute 'Lag'"):
-        _ = connector.Lag  # type: ignore[attr-defined]
+        _ = connector.Lag
