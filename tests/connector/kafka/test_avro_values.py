@@ -76,6 +76,15 @@ def test_every_record_is_resolved_to_the_columns_schema_and_each_id_is_asked_for
     assert [path.partition("?")[0] for path in server.asked] == [f"/schemas/ids/{old}", f"/schemas/ids/{new}"]
 
 
+def test_a_renamed_field_is_found_by_its_alias_and_a_number_is_widened(server: RegistryServer) -> None:
+    old = server.register("renamed", FLIGHT)
+    fields = [{"name": "id", "aliases": ["number"], "type": "long"}, {"name": "by", "type": "string", "default": "?"}]
+    server.register("renamed", {**FLIGHT, "fields": fields})
+    made = decoder(server, "renamed", "FAILFAST")
+    assert decoded(made, encoded(old, FLIGHT, {"number": 7, "origin": "JFK"})) == [{"id": 7, "by": "?"}]
+    assert made._type.spark.simpleString() == "struct<id:bigint,by:string>"
+
+
 def test_all_types_become_columns_and_times_are_exact(server: RegistryServer) -> None:
     def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
         return {"type": kind, "logicalType": name, **more}
