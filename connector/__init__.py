@@ -10,9 +10,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
+    from connector.spark.lag import LagListener
     from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["CheckpointListener", "listen", "register"]
+__all__ = ["CheckpointListener", "LagListener", "listen", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """PySpark's base class of a `LagListener` is imported when it is asked for: a command needs no PySpark."""
+    if name == "LagListener":
+        from connector.spark.lag import LagListener
+
+        return LagListener
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:

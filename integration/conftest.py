@@ -13,7 +13,7 @@ import pytest
 
 from integration.broker import Cluster
 from integration.driver_process import Faults
-from integration.jars import resolve_delta
+from integration.jars import resolve_delta, resolve_spark_kafka
 from integration.jobs import JVM_OPTIONS
 from transactional.faults import VARIABLE
 
@@ -90,7 +90,7 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2,2]")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.jars", ",".join(map(str, resolve_delta())))
+            .config("spark.jars", ",".join(map(str, [*resolve_delta(), *resolve_spark_kafka()])))
             .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
             .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
             .config("spark.databricks.delta.snapshotPartitions", "2")

@@ -1,4 +1,4 @@
-"""The jars of a Kafka broker and of Delta, resolved once with the Ivy that pyspark brings.
+"""The jars of a Kafka broker, of Delta and of Spark's own Kafka connector, resolved once with the Ivy that pyspark brings.
 
 The jars lie in ``$BARRIER_KAFKA_CACHE`` (default ``~/.cache/barrier-kafka``), one folder a version. A folder is filled
 under a temporary name and renamed when it is whole, so a folder that exists is complete.
@@ -32,6 +32,14 @@ RESOLVE_ATTEMPTS = 3
 
 DELTA_VERSION = "4.4.0"
 """That of 4.4.1 for Spark 4.2 is not on Maven Central."""
+
+SPARK_KAFKA_VERSION = "4.2.0"
+"""Spark's own Kafka connector, which queries are moved away from."""
+
+TOKEN_PROVIDER_VERSION = "4.0.0"
+"""What the connector asks for delegation tokens, which no test has. That of 4.2.0 is not to be had everywhere."""
+
+COMMONS_POOL_VERSION = "2.12.1"
 
 _IVY_MODULE = """\
 <ivy-module version="2.0">
@@ -153,6 +161,25 @@ def resolve_delta(version: str = DELTA_VERSION) -> list[Path]:
     """
     artifacts = [("io.delta", "delta-spark_4.2_2.13", version), ("io.delta", "delta-storage", version)]
     jars = Jars(f"delta-{version}", artifacts, whole=False)
+    folder = resolve(jars)
+    return [folder / file for file in jars.files()]
+
+
+def resolve_spark_kafka(version: str = SPARK_KAFKA_VERSION) -> list[Path]:
+    """Return the jars of Spark's own ``format("kafka")``, resolving them when they are not there yet.
+
+    Raises
+    ------
+    JarResolutionError
+        As `resolve_kafka`.
+    """
+    artifacts = [
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version),
+        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", TOKEN_PROVIDER_VERSION),
+        ("org.apache.kafka", "kafka-clients", KAFKA_VERSION),
+        ("org.apache.commons", "commons-pool2", COMMONS_POOL_VERSION),
+    ]
+    jars = Jars(f"spark-kafka-{version}", artifacts, whole=False)
     folder = resolve(jars)
     return [folder / file for file in jars.files()]
 

@@ -6,6 +6,7 @@
     barrier rewind LOCATION     a stopped query goes back to an earlier checkpoint
     barrier adopt LOCATION      a moved, restored or copied location
     barrier resolve LOCATION    what can't be settled by evidence
+    barrier import-offsets OLD NEW    a query with Spark's own Kafka source goes on with barrier-kafka
 
 LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what only reads works beside a running query. What
 changes something says what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.

@@ -11,6 +11,7 @@ import typer
 
 from connector.cli import checkpoints
 from connector.cli.adopt import adopt
+from connector.cli.import_offsets import import_offsets
 from connector.cli.report import EXIT_STATUS, Status
 from connector.cli.resolve import resolve
 from connector.cli.rewind import rewind
@@ -36,6 +37,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (app, "rewind", rewind),
     (app, "adopt", adopt),
     (app, "resolve", resolve),
+    (app, "import-offsets", import_offsets),
 )
 for _app, _name, _command in _COMMANDS:
     _app.command(_name, epilog=EXIT_STATUS)(_command)

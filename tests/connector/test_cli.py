@@ -240,7 +240,7 @@ def test_an_error_that_is_none_of_ours_has_a_status_of_its_own(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["checkpoints"], ["checkpoints", "list"], ["rewind"], ["adopt"], ["resolve"]]
+    "arguments", [[], ["checkpoints"], ["checkpoints", "list"], ["rewind"], ["adopt"], ["resolve"], ["import-offsets"]]
 )
 def test_help_names_the_exit_status(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--help"]) == 0

@@ -1,0 +1,135 @@
+"""``barrier import-offsets``: a query with Spark's own Kafka source goes on with ``barrier-kafka``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from connector.cli.report import Output, OutputOption, Report, Yes, reporting
+from connector.cli.words import time_text
+from connector.kafka.offsets import Positions, positions_to_json
+from connector.spark.location import CheckpointLocation
+from connector.spark.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
+from transactional.errors import LocationError
+
+__all__ = ["import_offsets"]
+
+
+def import_offsets(
+    old: Annotated[str, typer.Argument(metavar="OLD_LOCATION", help="Of the stopped query.", show_default=False)],
+    new: Annotated[
+        str,
+        typer.Argument(
+            metavar="NEW_LOCATION", help="The checkpointLocation of the query that goes on: new.", show_default=False
+        ),
+    ],
+    source: Annotated[
+        int | None,
+        typer.Option(help="Take this one of several sources (from 0, in the order of the plan).", show_default=False),
+    ] = None,
+    drop_state: Annotated[
+        bool, typer.Option("--drop-state", help="Leave behind what aggregations, joins and the like have counted.")
+    ] = False,
+    take_uncommitted: Annotated[
+        bool,
+        typer.Option(
+            "--take-uncommitted", help="A last micro-batch without a commit counts as written: rows may be LOST."
+        ),
+    ] = False,
+    yes: Yes = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a checkpoint location from which barrier-kafka goes on where a query with format("kafka") ended.
+
+    Stop the old query first, and do not start it again. OLD_LOCATION is only read. Start the new query with the same topics
+    and with NEW_LOCATION as its checkpointLocation.
+    """
+    with reporting(output) as report:
+        _import(read_old_query(old, take_uncommitted=take_uncommitted), new, source, drop_state, yes, report)
+
+
+def _import(old: OldQuery, new: str, source: int | None, drop_state: bool, yes: bool, report: Report) -> None:
+    location = CheckpointLocation(new)
+    refuse_unless_empty(location)
+    chosen = _chosen(old, source)
+    if old.has_state and not drop_state:
+        raise LocationError(
+            "STATE_STAYS_BEHIND",
+            f"{old.path} has state (aggregations, joins, deduplication), which can't go to another query. --drop-state starts "
+            "without it: windows that are open are counted from here on only. Or let the old query end its windows first",
+            path=old.path,
+        )
+    consequences = list(_consequences(old, chosen))
+    report.say(*consequences)
+    report.facts.update(
+        old=old.path,
+        location=location.path,
+        batch=old.batch,
+        uncommitted=old.uncommitted,
+        dropped_state=old.has_state,
+        watermark=old.watermark,
+        sources=[each.number for each in chosen],
+        offsets=[positions_to_json(_positions(each)) for each in chosen],
+        consequences=consequences,
+    )
+    report.confirm(yes)
+    report.facts["query"] = make_location(location, old, [_positions(each) for each in chosen])
+    report.say(f'imported: start the new query with .option("checkpointLocation", {json.dumps(location.path)})')
+
+
+def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
+    if source is None:
+        chosen = old.sources
+    else:
+        chosen = [each for each in old.sources if each.number == source]
+        if not chosen:
+            raise LocationError(
+                "NO_SUCH_SOURCE",
+                f"the query has no source {source}: --source is 0 to {len(old.sources) - 1}",
+                source=source,
+            )
+    foreign = [each for each in chosen if each.positions is None]
+    if foreign:
+        kafka = [str(each.number) for each in old.sources if each.positions is not None]
+        way = f"Take one of Kafka's alone: --source {' or '.join(kafka)}" if kafka else "It has none of Kafka's"
+        raise LocationError(
+            "NOT_A_KAFKA_SOURCE",
+            f"{old.path} reads what is not Kafka's, or nothing says where it began: {', '.join(map(str, foreign))}. {way}",
+            sources=[each.number for each in foreign],
+        )
+    return chosen
+
+
+def _positions(source: OldSource) -> Positions:
+    assert source.positions is not None, "checked before"
+    return source.positions
+
+
+def _consequences(old: OldQuery, chosen: Sequence[OldSource]) -> Iterator[str]:
+    yield f"{old.path}: query {old.query}."
+    if old.batch < 0:
+        yield "No micro-batch was committed: the new query begins where this one began."
+    else:
+        counts = "which counts as written" if old.batch == old.uncommitted else "the last that was committed"
+        yield f"The new query begins where micro-batch {old.batch} ended, {counts}."
+    for each in chosen:
+        yield f"  source {each.number}: {json.dumps(positions_to_json(_positions(each)))}"
+    if old.uncommitted is not None:
+        if old.batch == old.uncommitted:
+            yield f"Rows of micro-batch {old.uncommitted} that the old query had not written yet are LOST."
+        else:
+            yield (
+                f"Micro-batch {old.uncommitted} was begun and not committed: its rows are read again. Those that an "
+                "at-least-once sink had written by then are DOUBLED, as after a restart of the old query."
+            )
+    if old.has_state:
+        yield "The state stays behind: rows that were counted in it do not count any more, and windows that are open are LOST."
+    if old.watermark:
+        yield f"The watermark goes on from {time_text(old.watermark)}."
+    left = [str(each) for each in old.sources if each not in chosen]
+    if left:
+        yield f"Not in the new query: {', '.join(left)}."
+    yield "Whether the old query has stopped can't be seen: stop it first, and never start it again."

@@ -1,0 +1,207 @@
+"""How far a query's ``barrier-kafka`` sources are behind their topics, with the names that Spark's Kafka source uses.
+
+Spark takes no metrics from a Python source (``metrics: {}`` in its progress), but reports where the source has read to
+(``endOffset``) and what the brokers had (``latestOffset``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from connector.kafka.offsets import SOURCE_NAME, Partition, positions_from_json
+
+__all__ = ["LagListener", "QueryLag", "SourceLag", "lag_of"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SourceLag:
+    """How far one source is behind.
+
+    Parameters
+    ----------
+    number : int
+        Of the source, from 0, in the order of the plan.
+    behind : Mapping[Partition, int]
+        Offsets from the end of the micro-batch to the latest, per partition; never negative.
+    """
+
+    number: int
+    behind: Mapping[Partition, int]
+
+    @property
+    def total(self) -> int:
+        """Of all partitions."""
+        return sum(self.behind.values())
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """As the progress of Spark's own Kafka source has them; empty where it reads no partition."""
+        if not self.behind:
+            return {}
+        behind = self.behind.values()
+        return {
+            "minOffsetsBehindLatest": str(min(behind)),
+            "maxOffsetsBehindLatest": str(max(behind)),
+            "avgOffsetsBehindLatest": str(self.total / len(behind)),
+        }
+
+
+@dataclass(frozen=True)
+class QueryLag:
+    """How far a query was behind when it had done a micro-batch.
+
+    Parameters
+    ----------
+    id, runId : str
+        Spark's, of the query and of this run.
+    name : str or None
+        The query's, where it has one.
+    batchId : int
+    timestamp : str
+        When the micro-batch began, as Spark writes it (UTC).
+    sources : Sequence[SourceLag]
+        Its ``barrier-kafka`` sources whose latest offsets are known.
+    """
+
+    id: str
+    runId: str
+    name: str | None
+    batchId: int
+    timestamp: str
+    sources: Sequence[SourceLag]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: metrics and partitions of each source."""
+        sources = [
+            {
+                "source": each.number,
+                **each.metrics,
+                "behind": {str(partition): behind for partition, behind in each.behind.items()},
+            }
+            for each in self.sources
+        ]
+        return {
+            "id": self.id,
+            "runId": self.runId,
+            "name": self.name,
+            "batchId": self.batchId,
+            "timestamp": self.timestamp,
+            "sources": sources,
+        }
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        told = []
+        for each in self.sources:
+            metrics = " ".join(f"{name}={value}" for name, value in each.metrics.items())
+            told.append(f"source {each.number}: {metrics or 'no partitions'}")
+        return f"query {self.name or self.id} micro-batch {self.batchId}: {'; '.join(told)}"
+
+
+def lag_of(progress: Any) -> QueryLag | None:
+    """How far a query is behind, from its progress. Pure.
+
+    Parameters
+    ----------
+    progress : StreamingQueryProgress or Mapping
+        As ``query.lastProgress``, an event's ``progress``, or its JSON as a dict.
+
+    Returns
+    -------
+    QueryLag or None
+        None where it tells of no ``barrier-kafka`` source.
+    """
+    sources = []
+    for number, source in enumerate(_field(progress, "sources")):
+        end, latest = _offset(_field(source, "endOffset")), _offset(_field(source, "latestOffset"))
+        if not end or latest is None or end.get("source") != SOURCE_NAME:
+            continue
+        at, newest = positions_from_json(end["topics"]), positions_from_json(latest)
+        # A partition that went is in `end` only; one that came after a trigger availableNow was set up, in `latest` only.
+        behind = {partition: max(0, newest[partition] - at[partition]) for partition in at if partition in newest}
+        sources.append(SourceLag(number, behind))
+    if not sources:
+        return None
+    return QueryLag(
+        id=str(_field(progress, "id")),
+        runId=str(_field(progress, "runId")),
+        name=_field(progress, "name"),
+        batchId=int(_field(progress, "batchId")),
+        timestamp=str(_field(progress, "timestamp")),
+        sources=tuple(sources),
+    )
+
+
+class LagListener(StreamingQueryListener):
+    """Logs how far each query with ``barrier-kafka`` sources is behind, and tells a function of yours.
+
+    *Called in the user's driver program, in a thread of Spark's events, once per progress.* What the function raises is
+    logged, and no query notices.
+
+    Parameters
+    ----------
+    callback : Callable[[QueryLag], None], optional
+    level : int
+        Of the log lines (logger ``connector.spark.lag``); `logging.DEBUG` for none as a rule.
+
+    Examples
+    --------
+    >>> spark.streams.addListener(connector.LagListener(lambda lag: gauge.set(lag.sources[0].total)))
+    """
+
+    def __init__(self, callback: Callable[[QueryLag], None] | None = None, level: int = logging.INFO) -> None:
+        self._callback = callback
+        self._level = level
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing was read yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Look at a micro-batch's offsets."""
+        try:
+            lag = lag_of(event.progress)
+        except Exception:
+            log.exception("the lag of query %s can't be told", event.progress.id)
+            return
+        if lag is None:
+            return
+        log.log(self._level, "%s", lag)
+        if self._callback is None:
+            return
+        try:
+            self._callback(lag)
+        except Exception:
+            log.exception("the callback of a LagListener raised")
+
+    def onQueryIdle(self, event: Any) -> None:
+        """No micro-batch, so no offsets."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Nothing is read any more."""
+
+
+def _field(of: Any, name: str) -> Any:
+    return of.get(name) if isinstance(of, Mapping) else getattr(of, name)
+
+
+def _offset(value: Any) -> Mapping[str, Any] | None:
+    """An offset of a progress: JSON text in its objects, parsed in its JSON; None where it is no mapping."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, Mapping) else None

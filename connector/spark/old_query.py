@@ -1,0 +1,308 @@
+"""Where a stopped query with Spark's own Kafka source ended, and a new checkpoint location that goes on from there.
+
+Spark's own files, as versions 3 and 4 write them: ``offsets/N`` (a version line, a line of metadata, one line per source, in
+the order of the plan; Kafka's is ``{"topic": {"0": 23}}``), ``commits/N`` when micro-batch N is done, and
+``sources/<i>/0``, where source number i began: a zero byte, a version line, and the same JSON.
+
+The new location is that of a query which died in its first micro-batch, before anything was written, and had found nothing
+new at its start: Spark's ``metadata``, and an ``offsets/0`` of our source that begins and ends where the old query ended. Spark
+runs micro-batch 0 again, without rows, and goes on. So new partitions begin at their first row, ``startingOffsets`` means
+nothing, no option has to stay in the job, and the sink writes its journal itself. (Were 0 committed too, Spark would refuse a
+query with state: "the state directory is empty or missing".) The metadata line is the old query's: it holds the watermark,
+and the settings that Spark keeps with a query.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.kafka.offsets import Positions, SourceOffset, positions_from_json
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import newest, source_lines
+from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
+from transactional.clock import Clock, SystemClock
+from transactional.errors import LocationError
+
+__all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_unless_empty"]
+
+_VOID: Final = "-"
+"""The line of a source that had nothing so far."""
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+SHOWN: Final = 80
+"""Characters of another source's line that an error shows."""
+
+
+@dataclass(frozen=True)
+class OldSource:
+    """One source of the old query.
+
+    Parameters
+    ----------
+    number : int
+        From 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
+    positions : Positions or None
+        Where the new query begins; None where it is not Kafka's.
+    line : str
+        As it stands in the offset log.
+    """
+
+    number: int
+    positions: Positions | None
+    line: str
+
+    def __str__(self) -> str:
+        return f"source {self.number} ({self.line[:SHOWN]}{'...' if len(self.line) > SHOWN else ''})"
+
+
+@dataclass(frozen=True)
+class OldQuery:
+    """Where a stopped query stands.
+
+    Parameters
+    ----------
+    path : str
+    query : str
+        Spark's id of it.
+    batch : int
+        The last micro-batch that counts as written; -1 where none is.
+    uncommitted : int or None
+        A micro-batch that was begun and not committed.
+    sources : Sequence[OldSource]
+    metadata : str
+        The offset log's metadata line, with this watermark.
+    watermark : int
+        Milliseconds since 1970; 0 where there is none.
+    has_state : bool
+        Whether it had aggregations, joins or the like.
+    """
+
+    path: str
+    query: str
+    batch: int
+    uncommitted: int | None
+    sources: Sequence[OldSource]
+    metadata: str
+    watermark: int
+    has_state: bool
+
+
+def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
+    """Read where a query ended.
+
+    Parameters
+    ----------
+    path : str
+        Its checkpoint location, on a local disk.
+    take_uncommitted : bool
+        A last micro-batch that was begun and not committed counts as written.
+
+    Raises
+    ------
+    LocationError
+        ``NO_SPARK_METADATA``, ``NO_SPARK_OFFSETS``, ``SPARK_OFFSETS_UNKNOWN``, ``SPARK_LOGS_INCONSISTENT``;
+        ``NOTHING_TO_IMPORT``: no micro-batch was ever begun.
+    OptionError
+        ``LOCATION_NOT_LOCAL``.
+    """
+    location = CheckpointLocation(path)
+    query = location.query_id()
+    begun, committed = newest(location, "offsets"), newest(location, "commits")
+    if begun < 0:
+        raise LocationError(
+            "NOTHING_TO_IMPORT",
+            f"{location.path} has no file in offsets/: the query never began a micro-batch. Start the new one with the "
+            "startingOffsets of the old",
+            path=location.path,
+        )
+    if committed not in (begun, begun - 1):
+        raise LocationError(
+            "SPARK_LOGS_INCONSISTENT",
+            f"{location.path} has offsets/{begun}, and the newest of commits/ is "
+            f"{committed if committed >= 0 else 'none'}: files were deleted, or restored from a backup in part. Restore both "
+            "folders, or start the new query with startingOffsets",
+            offsets=begun,
+            commits=committed,
+        )
+    uncommitted = begun if committed < begun else None
+    batch = begun if take_uncommitted else committed
+    lines, watermark = source_lines(location, max(batch, 0)), _watermark(location, batch, uncommitted)
+    if batch < 0:
+        lines = [_initial_line(location, number) for number in range(len(lines))]
+    return OldQuery(
+        path=location.path,
+        query=query,
+        batch=batch,
+        uncommitted=uncommitted,
+        sources=[_source(location, number, line) for number, line in enumerate(lines)],
+        metadata=_with_watermark(_line(location, "offsets", max(batch, 0)), watermark),
+        watermark=watermark,
+        has_state=os.path.isdir(os.path.join(location.path, "state")),
+    )
+
+
+def refuse_unless_empty(location: CheckpointLocation) -> None:
+    """The new location is not there yet, or an empty folder.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_EMPTY``
+    """
+    try:
+        found = sorted(os.listdir(location.path))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        found = ["a file"]
+    if found:
+        raise _not_empty(location, found)
+
+
+def make_location(
+    location: CheckpointLocation, old: OldQuery, sources: Sequence[Positions], clock: Clock | None = None
+) -> str:
+    """Write the new location, whole or not at all; return Spark's id of the new query.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+        Not there yet, or an empty folder.
+    old : OldQuery
+    sources : Sequence[Positions]
+        Where each source of the new query begins, in the order of its plan.
+    clock : Clock, optional
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_EMPTY``
+    """
+    query = str(uuid.uuid4())
+    parent, name = os.path.split(location.path)
+    os.makedirs(parent, exist_ok=True)
+    draft = os.path.join(parent, f".{name}.importing-{query[:8]}")
+    barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
+    ends = [SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=True) for at in sources]
+    try:
+        os.makedirs(os.path.join(draft, "offsets"))
+        _write(draft, "metadata", json.dumps({"id": query}))
+        _write(draft, "offsets/0", "\n".join(["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]))
+        for folder in ("offsets", ""):
+            _sync(os.path.join(draft, folder))
+        try:
+            os.rename(draft, location.path)  # takes the place of an empty folder only
+        except OSError as error:
+            refuse_unless_empty(location)
+            raise error from None
+        _sync(parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return query
+
+
+def _source(location: CheckpointLocation, number: int, line: str) -> OldSource:
+    if line == _VOID:
+        line = _initial_line(location, number)
+    if offset_of_line(line) is not None:
+        raise LocationError(
+            "ALREADY_BARRIER_KAFKA",
+            f"{location.path} is a query of barrier-kafka already: it goes on where it is. For a location that was moved or "
+            "copied: `barrier adopt`",
+            path=location.path,
+        )
+    return OldSource(number, _kafka_positions(line), line)
+
+
+def _kafka_positions(line: str) -> Positions | None:
+    """The offsets in a line of Kafka's source; None where it is another's."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    for topic, offsets in value.items():
+        if not _TOPIC.fullmatch(topic) or not isinstance(offsets, dict) or not offsets:
+            return None
+        if not all(n.isdecimal() and type(at) is int and at >= 0 for n, at in offsets.items()):
+            return None
+    return positions_from_json(value)
+
+
+def _initial_line(location: CheckpointLocation, number: int) -> str:
+    """Where a source began, as Spark's Kafka source keeps it; the line of a source without offset where it does not."""
+    path = os.path.join(location.path, "sources", str(number), "0")
+    try:
+        with open(path, "rb") as file:
+            head, _, text = file.read().lstrip(b"\0").decode("utf-8").partition("\n")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return _VOID
+    return text.strip() if head == "v1" else _VOID
+
+
+def _watermark(location: CheckpointLocation, batch: int, uncommitted: int | None) -> int:
+    """What the next micro-batch begins with."""
+    if batch < 0:
+        return 0
+    if batch == uncommitted:
+        return _number(_line(location, "offsets", batch), "batchWatermarkMs")
+    return _number(_line(location, "commits", batch), "nextBatchWatermarkMs")
+
+
+def _with_watermark(metadata: str, watermark: int) -> str:
+    """The metadata line of a micro-batch that begins with this watermark."""
+    value: dict[str, Any] = json.loads(metadata)
+    # As Spark writes it: in this order, without blanks.
+    return json.dumps({**value, "batchWatermarkMs": watermark}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _number(text: str, key: str) -> int:
+    try:
+        value: Mapping[str, Any] = json.loads(text)
+        return int(value.get(key, 0))
+    except (ValueError, TypeError, AttributeError):
+        return 0
+
+
+def _line(location: CheckpointLocation, log: str, batch: int) -> str:
+    """The line after the version."""
+    path = os.path.join(location.path, log, str(batch))
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
+    return lines[1] if len(lines) > 1 else "{}"
+
+
+def _not_empty(location: CheckpointLocation, found: Sequence[str]) -> LocationError:
+    return LocationError(
+        "LOCATION_NOT_EMPTY",
+        f"{location.path} holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}: offsets are imported into a "
+        "checkpoint location that is new. Name one that is not there yet",
+        path=location.path,
+    )
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
