@@ -36,13 +36,13 @@ Offset = dict[str, Any]
 
 def ask(reader: BarrierKafkaStreamReader, start: Offset) -> Offset | None:
     """The next end through text, as Spark keeps it; None where it is `start`."""
-    end = reader.latestOffset(json.loads(json.dumps(start)), ReadAllAvailable())
+    end = reader.latestOffset(json.loads(json.dumps(start)), reader.getDefaultReadLimit())
     found: Offset = json.loads(json.dumps(end))
     return None if json.dumps(found) == json.dumps(start) else found
 
 
-def told(end: Offset) -> tuple[int, bool, bool]:
-    """Number of the last barrier, whether rows followed it, whether it was empty."""
+def told(end: Offset) -> tuple[int, bool, int]:
+    """Number of the last barrier, whether rows followed it, how many in a row up to it were empty."""
     return end["barrier"]["number"], end["barrierRows"], end["barrierEmpty"]
 
 
@@ -238,6 +238,21 @@ def test_available_now_ends_with_a_final_barrier_where_a_streaming_run_read_ever
     assert query.awaitTermination(60)
     assert [row.value for row in more[batches + 1]] == [b"3"]
     assert [barrier["kind"] for barrier in barriers_of(tmp_path)] == ["checkpoint", "final", "final"]
+
+
+@pytest.mark.slow
+def test_a_query_that_runs_once_ends_with_a_final_barrier_too(
+    kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    options = options_of(kafka, topic_name, startingOffsets="earliest", barrierInterval="1h", maxOffsetsPerTrigger="2")
+    for rows in (range(5), range(5, 9)):
+        produce(kafka, topic_name, rows)
+        writer = load(registered, options).writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        assert writer.trigger(once=True).start().awaitTermination(60)
+    ends = offset_log(tmp_path)
+    assert [sum(end["topics"][topic_name].values()) for end in ends] == [5, 9]
+    assert [(end["barrier"]["kind"], end["barrierRows"]) for end in ends] == [("final", False)] * 2
 
 
 def test_available_now_on_an_empty_topic_ends_without_a_barrier(
