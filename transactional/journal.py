@@ -16,7 +16,7 @@ from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import FencedError, JournalError
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode, encode
+from transactional.metadata import Entry, EntryKind, decode, encode, torn
 
 __all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore"]
 
@@ -82,8 +82,11 @@ class LocalJournalStore:
 
     def read(self, name: str) -> bytes:
         """See `JournalStore`."""
-        with open(os.path.join(self.folder, name), "rb") as file:
-            return file.read()
+        try:
+            with open(os.path.join(self.folder, name), "rb") as file:
+                return file.read()
+        except IsADirectoryError as error:
+            raise torn(name, error) from error
 
     def delete(self, name: str) -> None:
         """See `JournalStore`."""

@@ -317,7 +317,9 @@ class Ledger:
         if entry.number != self.position + 1:
             raise JournalError(
                 "JOURNAL_GAP",
-                f"entry {entry.number} follows entry {self.position}: entries in between are missing",
+                f"entry {entry.number} follows entry {self.position}: entries in between are missing. They were deleted, or "
+                "the disk lost them: restore them from a backup. What they say, a decision perhaps, can't be known without "
+                "them; then start the query on a new checkpoint location, from offsets that you have compared with its output",
                 expected=self.position + 1,
                 found=entry.number,
             )

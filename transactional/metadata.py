@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from transactional.errors import JournalError
 
-__all__ = ["FORMAT", "Entry", "EntryKind", "canonical", "decode", "encode"]
+__all__ = ["FORMAT", "Entry", "EntryKind", "canonical", "decode", "encode", "torn"]
 
 DAMAGED = (
     "It was changed, or the disk damaged it (a crash leaves whole files or none): restore it from a backup. What it says, a "
@@ -106,10 +106,12 @@ def decode(data: bytes, source: str) -> Entry:
     try:
         value = json.loads(data)
         version = value["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise JournalError(
-            "JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {error}. {DAMAGED}", file=source
-        ) from error
+        if not isinstance(version, int):
+            raise TypeError("its format is no number")
+        checksum = value.pop("checksum", None)
+        computed = _checksum(value)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise torn(source, error) from error
     if version != FORMAT and version not in _UPGRADES:
         raise JournalError(
             "JOURNAL_FORMAT_UNKNOWN",
@@ -118,8 +120,7 @@ def decode(data: bytes, source: str) -> Entry:
             file=source,
             format=version,
         )
-    checksum = value.pop("checksum", None)
-    if checksum != _checksum(value):
+    if checksum != computed:
         raise JournalError("JOURNAL_ENTRY_CHANGED", f"the checksum of {source} does not match. {DAMAGED}", file=source)
     if value["kind"] not in EntryKind.ALL:
         raise JournalError(
@@ -130,6 +131,11 @@ def decode(data: bytes, source: str) -> Entry:
         )
     entry = Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
     return entry if version == FORMAT else _UPGRADES[version](entry)
+
+
+def torn(source: str, why: Exception) -> JournalError:
+    """What is at an entry's name is none."""
+    return JournalError("JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {why}. {DAMAGED}", file=source)
 
 
 def _checksum(value: Mapping[str, Any]) -> str:

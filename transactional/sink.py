@@ -266,6 +266,17 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
         return {}
 
+    def checkRestore(self, output: Mapping[str, Any]) -> None:
+        """Whether `restoreOutput` would do it, as far as can be told; changes nothing. *Driver, before a rewind is begun.*
+
+        Default: nothing stands against it.
+
+        Raises
+        ------
+        StoreError
+            What stands against it, and the way out before anything was begun.
+        """
+
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
         """Take the store back to what `output` said after an earlier checkpoint. *Driver; repeated after a crash.*
 

@@ -12,8 +12,8 @@ LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what on
 changes something says what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
 
 With ``--output json`` standard output holds one JSON document, whose ``status`` is ``done``, ``nothing to do``, ``dry run``,
-``refused`` (then with ``condition`` and ``message``), ``not answered``, ``failed`` or ``interrupted``; sentences go to
-standard error.
+``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed`` or
+``interrupted``; sentences go to standard error.
 
 Exit status:
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from connector.cli.place import unchanged
+from connector.cli.place import load_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, source_lines
@@ -22,15 +22,10 @@ __all__ = ["adopt"]
 
 def adopt(
     location: Location,
-    claim: Annotated[
-        bool | None,
-        typer.Option(
-            "--claim/--no-claim",
-            help="--claim: this place goes on as the query, the other is gone. --no-claim: this is a copy, and gets an "
-            "identity of its own.",
-            show_default=False,
-        ),
-    ] = None,
+    claim: Annotated[bool, typer.Option("--claim", help="This place goes on as the query, the other is gone.")] = False,
+    no_claim: Annotated[
+        bool, typer.Option("--no-claim", help="This is a copy, and gets an identity of its own.")
+    ] = False,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -38,15 +33,15 @@ def adopt(
 
     Stop every query on it first. Without --yes it asks, after it has said what may be lost or doubled.
     """
-    if claim is None:
-        raise typer.BadParameter("say which: --claim or --no-claim")
+    if claim is no_claim:
+        raise typer.BadParameter(f"say which{' one' if claim else ''}: --claim or --no-claim")
     with reporting(output) as report:
         _adopt(CheckpointLocation(location), claim, yes, report)
 
 
 def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report) -> None:
-    journal = location.journal()
-    ledger = journal.load()
+    journal = load_journal(location)
+    ledger = journal.ledger
     location.query_id()  # refused where Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
         raise LocationError(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from connector.cli import checkpoints
 from connector.cli.adopt import adopt
 from connector.cli.import_offsets import import_offsets
-from connector.cli.report import EXIT_STATUS, Status
+from connector.cli.report import EXIT_STATUS, Output, Report, Status
 from connector.cli.resolve import resolve
 from connector.cli.rewind import rewind
 
@@ -21,8 +23,53 @@ __all__ = ["main"]
 # A traceback with the values of variables could show a password.
 _SETTINGS: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
 
+
+class Program(TyperGroup):
+    """Answers wrong usage, too, in one document where that was asked for; typer tells it on standard error."""
+
+    _json = False
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Of the program itself."""
+        self._json = asks_json(args)
+        with self._answering():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Of a command."""
+        with self._answering():
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as wrong:
+            # UsageError is click's, or that of the click inside typer: by version.
+            if self._json and getattr(wrong, "exit_code", None) == Status.USAGE and hasattr(wrong, "format_message"):
+                report = Report(Output.JSON)
+                report.status = "wrong usage"
+                report.facts.update(message=wrong.format_message())
+                report.finish()
+            raise
+
+
+def asks_json(words: Sequence[str]) -> bool:
+    """Whether ``--output json`` is among the arguments, which need not make sense otherwise."""
+    found = ""
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        if word == "--":
+            break
+        if word == "--output":
+            found = following
+        elif word.startswith("--output="):
+            found = word.partition("=")[2]
+    return found == Output.JSON.value
+
+
 app = typer.Typer(
     name="barrier",
+    cls=Program,
     help="Look at the checkpoints of a PySpark query with two-phase-commit sinks, and the ways out that its errors name.",
     epilog=EXIT_STATUS,
     **_SETTINGS,

@@ -10,7 +10,30 @@ from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.recovery import SparkView, check_place
 
-__all__ = ["open_journal", "refuse_batch_writes", "refuse_elsewhere", "unchanged"]
+__all__ = ["load_journal", "open_journal", "refuse_batch_writes", "refuse_elsewhere", "unchanged"]
+
+
+def load_journal(location: CheckpointLocation) -> Journal:
+    """Its journal, loaded; empty where there is none.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_A_FOLDER``: it, or a folder above or inside it, is a file.
+    """
+    journal = location.journal()
+    try:
+        journal.load()
+    except NotADirectoryError as error:
+        path = os.path.join(location.path, "barrier", "log")
+        while not os.path.lexists(path):
+            path = os.path.dirname(path)
+        raise LocationError(
+            "LOCATION_NOT_A_FOLDER",
+            f"{path} is a file, where a folder should be: LOCATION is the query's checkpointLocation",
+            path=path,
+        ) from error
+    return journal
 
 
 def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
@@ -25,11 +48,11 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     Raises
     ------
     LocationError
-        ``NO_JOURNAL``
+        ``NO_JOURNAL``, ``LOCATION_NOT_A_FOLDER``
     """
     location = CheckpointLocation(path)
-    journal = location.journal()
-    if not journal.load().position:
+    journal = load_journal(location)
+    if not journal.ledger.position:
         raise LocationError("NO_JOURNAL", f"{location.path} holds no journal: {nothing}", path=location.path)
     return location, journal
 

@@ -141,6 +141,8 @@ def _from_file(path: str | None) -> dict[str, str]:
             lines = [line.strip() for line in file]
     except OSError as problem:
         raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
+    except UnicodeDecodeError:  # not shown, nor kept as the cause: it holds what is in the file
+        raise typer.BadParameter(f"--options-file {path}: it is not text in UTF-8") from None
     return _pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")
 
 

@@ -70,6 +70,10 @@ def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
             f"the journal does not say where the output stood after checkpoint {preview.checkpoint} (no rows, or cleaned up): "
             "name another one, or take the tables back by hand and rewind with --allow-reemit",
         )
+    try:
+        sink.checkRestore(preview.restored.output if preview.restored is not None else {})
+    except StoreError as problem:
+        return problem
     return None
 
 

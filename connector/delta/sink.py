@@ -31,7 +31,7 @@ from connector.delta.delta_log import MARK, Past, read_past
 from connector.delta.format import NAME
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
-from connector.delta.versions import restore_version, version_of
+from connector.delta.versions import check_restorable, restore_version, version_of
 from connector.delta.write_options import parse_write_options
 from transactional import faults
 from transactional.clock import Deadline, SystemClock
@@ -177,15 +177,23 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         version = version_of(self._folder, self._folder.open(), since, app, checkpoint.id)
         return {} if version is None else {"table": self._folder.uri, "version": version, "app": app}
 
+    def checkRestore(self, output: Mapping[str, Any]) -> None:
+        """Whether the table can go back to the version that a checkpoint made."""
+        self._must_name_version(output, "rewind with --allow-reemit, without --restore-tables")
+        check_restorable(self._folder, output["version"], output["app"])
+
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
         """Take the table back to the version that a checkpoint made."""
+        self._must_name_version(output, "then `barrier rewind LOCATION --resume --allow-reemit`")
+        restore_version(self._folder, output["version"], output["app"], rewind)
+
+    def _must_name_version(self, output: Mapping[str, Any], way_out: str) -> None:
         if "version" not in output:
             raise StoreError(
                 "NOT_RESTORABLE",
                 f"2pc-delta: the journal does not say which version of {self._folder.uri} that checkpoint made (no rows, "
-                "or the log was cleaned up): take the table back by hand, and rewind without --restore-tables",
+                f"or the log was cleaned up): take the table back by hand if you want to, {way_out}",
             )
-        restore_version(self._folder, output["version"], output["app"], rewind)
 
     def commit(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> None:
         """Add the files of all to the table, in one commit."""

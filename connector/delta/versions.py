@@ -12,7 +12,7 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["restore_version", "version_of"]
+__all__ = ["check_restorable", "restore_version", "version_of"]
 
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
@@ -33,6 +33,19 @@ def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, che
     return None
 
 
+def check_restorable(folder: TableFolder, version: int, app: str) -> None:
+    """Whether the table can go back to a version, before a rewind is begun.
+
+    Raises
+    ------
+    StoreError
+        ``TABLE_HAS_OTHER_COMMITS``
+    """
+    others, _ = _others(folder, folder.open(), version, app)
+    if others:
+        raise _refusal(folder, version, others, "Rewind with --allow-reemit, without --restore-tables")
+
+
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
     """Take the table back to a version, in a commit of its own; nothing where this rewind has done so.
 
@@ -44,23 +57,41 @@ def restore_version(folder: TableFolder, version: int, app: str, rewind: int) ->
     from deltalake import CommitProperties
 
     table = folder.open()
-    others = []
-    for later in range(table.version(), version, -1):
-        actions = folder.log(later)
-        apps, mark = _whose(actions or ())
-        if mark.get("rewind") == rewind:
-            return
-        if app not in apps and "rewind" not in mark:
-            others.append(later)
+    others, done = _others(folder, table, version, app, rewind)
+    if done:
+        return
     if others:
-        raise StoreError(
-            "TABLE_HAS_OTHER_COMMITS",
-            f"2pc-delta: {folder.uri} can't go back to version {version}: versions {sorted(others)[:10]} are not this query's "
-            "commits, and would be undone with it. Look at DESCRIBE HISTORY; take the table back by hand, or rewind without "
-            "--restore-tables",
-            versions=sorted(others),
+        raise _refusal(
+            folder,
+            version,
+            others,
+            "Take the table back by hand if you want to (RESTORE), then `barrier rewind LOCATION --resume --allow-reemit`, "
+            "which leaves the table as it is",
         )
     table.restore(version, commit_properties=CommitProperties(custom_metadata={MARK: {"rewind": rewind}}))
+
+
+def _others(
+    folder: TableFolder, table: DeltaTable, version: int, app: str, rewind: int | None = None
+) -> tuple[list[int], bool]:
+    """Later versions that neither `app` nor a rewind made; and whether this rewind has taken the table back already."""
+    others: list[int] = []
+    for later in range(table.version(), version, -1):
+        apps, mark = _whose(folder.log(later) or ())
+        if rewind is not None and mark.get("rewind") == rewind:
+            return others, True
+        if app not in apps and "rewind" not in mark:
+            others.insert(0, later)
+    return others, False
+
+
+def _refusal(folder: TableFolder, version: int, others: list[int], way_out: str) -> StoreError:
+    return StoreError(
+        "TABLE_HAS_OTHER_COMMITS",
+        f"2pc-delta: {folder.uri} can't go back to version {version}: versions {others[:10]} are not this query's commits, and "
+        f"would be undone with it. Look at DESCRIBE HISTORY. {way_out}",
+        versions=others,
+    )
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:

@@ -88,7 +88,7 @@ class CheckpointLocation:
         try:
             with open(path, encoding="utf-8") as file:
                 return str(json.load(file)["id"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise LocationError(
                 "NO_SPARK_METADATA",
                 f"{path} can't be read ({error}): Spark writes it when the query starts; was the location deleted "

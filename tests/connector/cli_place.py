@@ -95,9 +95,13 @@ class CliPlace:
         self.checkpoints.append(checkpoint)
         return checkpoint
 
+    def made(self) -> Any:
+        """A sink, as the query's."""
+        return self.sink(Options({"path": str(self.output), "transactionalIdPrefix": "p"}), pa.schema([]))
+
     def _body(self, batch: int, rows: int, covers: Sequence[int] | None = None, **replaced: Any) -> dict[str, Any]:
         (self.path / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")
-        sink = self.sink(Options({"path": str(self.output), "transactionalIdPrefix": "p"}), pa.schema([]))
+        sink = self.made()
         transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"n{batch}"))
         sink.write(transaction, pa.record_batch({"value": list(range(rows))}))
         part = {"partition": 0, "handle": sink.preCommit(transaction), "rows": rows, "bytes": 8 * rows, "digest": "1:0"}

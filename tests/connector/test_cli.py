@@ -172,6 +172,7 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
     "arguments",
     [
         ["adopt", "HERE"],
+        ["adopt", "HERE", "--claim", "--no-claim", "--yes"],
         ["resolve", "HERE", "--as", "accept-all"],
         ["checkpoints", "list", "HERE", "--limit", "0"],
         ["go"],
@@ -182,6 +183,64 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
 )
 def test_wrong_usage_has_a_status_of_its_own(location: Path, arguments: list[str]) -> None:
     assert main([str(location) if word == "HERE" else word for word in arguments]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["adopt", "HERE", "--output", "json"], "--no-claim"),
+        (["adopt", "HERE", "--claim", "--no-claim", "--output=json"], "--no-claim"),
+        (["checkpoints", "list", "--output", "json", "HERE", "--limit", "0"], "--limit"),
+        (["checkpoints", "go", "--output", "json"], "go"),
+        (["go", "--output", "json"], "go"),
+        (["resolve", "--output", "json"], "LOCATION"),
+        (["--such", "--output", "json"], "--such"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_told_in_the_document_too(
+    location: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(location) if word == "HERE" else word for word in arguments]) == 2
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["status"] == "wrong usage"
+    assert said in document["message"]
+    assert shown.err
+
+
+@pytest.mark.parametrize("more", [[], ["--output", "json", "--output", "table"], ["--", "--output", "json"]])
+def test_wrong_usage_leaves_standard_output_empty_for_people(
+    location: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["adopt", str(location), *more]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["checkpoints", "list"],
+        ["checkpoints", "show"],
+        ["checkpoints", "trigger"],
+        ["rewind"],
+        ["rewind", "--resume"],
+        ["adopt", "--claim"],
+        ["adopt", "--no-claim"],
+        ["resolve"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_is_no_location(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    (tmp_path / "place" / "barrier").mkdir(parents=True)
+    (tmp_path / "place" / "barrier" / "log").write_text("")
+    for path, named in ((file, file), (file / "below", file), (tmp_path / "place", tmp_path / "place/barrier/log")):
+        status, document, said = answer(capsys, *arguments, str(path))
+        assert (status, document["status"], document["condition"]) == (1, "refused", "LOCATION_NOT_A_FOLDER")
+        assert f"{named} is a file" in document["message"]
+        assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(("answered", "status"), [("y\n", 0), ("Yes\n", 0), ("n\n", 3), ("\n", 3), ("", 3)], ids=repr)

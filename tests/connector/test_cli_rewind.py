@@ -8,13 +8,19 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from connector.cli import main
+from connector.cli.report import Report
+from connector.delta.sink import DeltaSink
 from connector.spark.process import this_process
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
+from transactional.checkpoint import CompletedCheckpoint
 from transactional.metadata import EntryKind
+from transactional.sink import Options
 
 
 def three_checkpoints(folder: Path, sink: type[FileSink] = FileSink, **run: Any) -> CliPlace:
@@ -253,6 +259,86 @@ def test_a_restoration_that_fails_can_be_given_up(
     assert not (place.output / "restored").exists()
 
 
+class DeltaPlace(CliPlace):
+    """Writes to a Delta table, of which each checkpoint makes a version."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, DeltaSink)  # type: ignore[arg-type]
+        self.made().identify()
+
+    def made(self) -> DeltaSink:
+        return DeltaSink(Options({"path": str(self.output), "transactionalIdPrefix": "p"}), VALUES)
+
+    def checkpoint(self, batch: int) -> int:
+        """One of a single micro-batch."""
+        return self.decided(batch, output={"table": str(self.output), "version": batch + 1, "app": "q/2pc-delta"})
+
+    def _move(self, handle: Any, folder: str) -> None:
+        number = max(self.ledger().checkpoints)
+        self.made().commit([handle], CompletedCheckpoint(number, (0,), 5, "q", "p"))
+
+    def version(self) -> int:
+        return int(DeltaTable(str(self.output)).version())
+
+    def written_by_another(self) -> None:
+        write_deltalake(str(self.output), pa.table({"value": [99]}), mode="append")
+
+
+VALUES = pa.schema([("value", pa.int64())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaPlace:
+    """Three checkpoints, versions 1 to 3 of a table."""
+    place = DeltaPlace(tmp_path)
+    place.run(process=dead_process())
+    for batch in range(3):
+        place.checkpoint(batch)
+    assert place.version() == 3
+    return place
+
+
+def test_a_table_is_taken_back(table: DeltaPlace, capsys: Capture) -> None:
+    asked = ("rewind", str(table), "--to", str(table.checkpoints[0]), "--restore-tables")
+    assert answer(capsys, *asked, "--dry-run")[1]["needs"] == []
+    assert answer(capsys, *asked, "--yes")[0] == 0
+    assert (table.version(), DeltaTable(str(table.output)).to_pyarrow_table().num_rows) == (4, 5)
+
+
+def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun(
+    table: DeltaPlace, capsys: Capture
+) -> None:
+    table.written_by_another()
+    before = table.ledger().position
+    asked = ("rewind", str(table), "--to", str(table.checkpoints[0]), "--restore-tables")
+    status, document, said = answer(capsys, *asked, "--dry-run")
+    assert (status, document["needs"]) == (0, ["TABLE_HAS_OTHER_COMMITS"])
+    assert "it would be refused: [TABLE_HAS_OTHER_COMMITS]" in said
+    status, document, _ = answer(capsys, *asked, "--yes")
+    assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
+    assert "versions [4] are not" in document["message"]
+    assert document["message"].endswith("Rewind with --allow-reemit, without --restore-tables")
+    assert (table.ledger().position, table.version()) == (before, 4)
+    assert answer(capsys, *asked[:-1], "--allow-reemit", "--yes")[0] == 0
+    assert table.version() == 4
+
+
+def test_a_table_that_another_writes_to_meanwhile_has_a_way_out(
+    table: DeltaPlace, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    asked = ("rewind", str(table), "--to", str(table.checkpoints[0]), "--restore-tables")
+    monkeypatch.setattr(Report, "confirm", lambda report, yes: table.written_by_another())
+    status, document, _ = answer(capsys, *asked)
+    monkeypatch.undo()
+    assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
+    assert (
+        "then `barrier rewind LOCATION --resume --allow-reemit`, which leaves the table as it is" in document["message"]
+    )
+    assert table.ledger().rewinding is not None
+    status, document, _ = answer(capsys, "rewind", str(table), "--resume", "--allow-reemit", "--yes")
+    assert (status, document["batch"], table.version()) == (0, 0, 4)
+
+
 # -- where it is refused --------------------------------------------------------------------------------------------
 
 
@@ -328,6 +414,15 @@ def test_an_option_that_is_none_is_wrong_usage_and_not_repeated(
     assert main(["rewind", str(place), "--options-file", str(tmp_path / "none")]) == 2
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err
+
+
+def test_a_file_of_options_that_is_no_text_is_wrong_usage(place: CliPlace, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "options"
+    file.write_bytes(b"\x7fELF\xff\xfe")
+    status, document, said = answer(capsys, "rewind", str(place), "--options-file", str(file))
+    assert (status, document["status"]) == (2, "wrong usage")
+    assert document["message"].endswith(f"--options-file {file}: it is not text in UTF-8")
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("wrong", [["--resume", "--to", "2"], ["--resume", "--restore-tables"], ["--restore-tables"]])

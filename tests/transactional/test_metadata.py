@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transactional.errors import JournalError
-from transactional.journal import Journal, MemoryJournalStore
+from transactional.journal import Journal, LocalJournalStore, MemoryJournalStore
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, canonical, decode, encode
 
@@ -55,10 +55,27 @@ def test_a_kind_that_this_version_does_not_know_is_refused_by_name() -> None:
         decode(data, "1.json")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"17", b"\xff\xfe", b"null", b"{}"])
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"[]", b"17", b"\xff\xfe", b"null", b"{}", b'{"format":[]}', b'{"format":{}}', b'{"format":null}', DEEP),
+        *(b'{"format":2,"body":' + DEEP + b"}", b'{"format":2,"body":"\\ud800"}'),
+    ],
+    ids=lambda data: data[:30].decode("latin-1"),
+)
 def test_what_is_no_entry_is_refused(data: bytes) -> None:
     with pytest.raises(JournalError, match=r"JOURNAL_ENTRY_TORN.*1\.json"):
         decode(data, "1.json")
+
+
+@pytest.mark.parametrize("name", ["1.json", "1.snapshot.json"])
+def test_a_folder_at_an_entrys_name_is_no_entry(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(JournalError, match=rf"JOURNAL_ENTRY_TORN.*{name}"):
+        Journal(LocalJournalStore(str(tmp_path))).load()
 
 
 def test_equal_values_have_equal_texts() -> None:
