@@ -18,6 +18,8 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
+    from connector.kafka.data_loss import LossTolerance
+
 __all__ = ["borrow_consumer", "fetch"]
 
 STALL_SECONDS: Final = 120.0
@@ -72,6 +74,11 @@ _FATAL: Final = frozenset(
     }
 )
 
+_OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+
+_LOST: Final = _OUT_OF_RANGE | {"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
+"""Errors that may say that rows are gone; `LossTolerance` looks whether they are."""
+
 # One idle consumer per worker process. It knows addresses and rights, never a query's positions. The process id is part
 # of the key: a client does not survive a fork.
 _idle: dict[tuple[int, frozenset[tuple[str, Any]]], Consumer] = {}
@@ -100,13 +107,27 @@ def borrow_consumer(config: ClientConfig) -> Iterator[Consumer]:
 
 
 def fetch(
-    consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None, stall_seconds: float = STALL_SECONDS
+    consumer: Consumer,
+    wanted: OffsetRange,
+    clock: Clock | None = None,
+    stall_seconds: float = STALL_SECONDS,
+    tolerance: LossTolerance | None = None,
 ) -> Iterator[list[Message]]:
     """Yield all rows of a range, in order, in batches of up to 10,000.
 
     The range ends where the consumer's position reaches its end: under read_committed its last offsets may be markers
     or aborted rows, which are never delivered, so the last row says nothing. What says it is a row at or after the end,
     or the client's notice that it stands at the end of what is readable (PARTITION_EOF).
+
+    Parameters
+    ----------
+    consumer : Consumer
+    wanted : OffsetRange
+    clock : Clock, optional
+    stall_seconds : float
+        So long without a row is an error.
+    tolerance : LossTolerance, optional
+        Says where to go on where rows are gone. Without it that is an error.
 
     Raises
     ------
@@ -116,7 +137,20 @@ def fetch(
     from confluent_kafka import Message, TopicPartition
 
     partition, end = wanted.partition, wanted.end
-    consumer.assign([TopicPartition(partition.topic, partition.number, wanted.start)])
+
+    def begin_at(offset: int) -> None:
+        consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
+
+    def left(position: int) -> int:
+        """Where to go on after a loss, or the position itself."""
+        if tolerance is None:
+            return position
+        on = tolerance.go_on(wanted, position, *_watermarks(consumer, partition))
+        if on < end:
+            begin_at(on)
+        return on
+
+    begin_at(wanted.start)
     position, ask = wanted.start, FIRST_ROWS
     batch: list[Message] = []
     deadline = Deadline(stall_seconds, clock)
@@ -126,7 +160,8 @@ def fetch(
         messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
         if not messages:
             if deadline.passed():
-                raise _stalled(wanted, position, stall_seconds)
+                position = _later(left(position), wanted, position, stall_seconds)
+                deadline = Deadline(stall_seconds, clock)
             continue
         if any(map(Message.error, messages)):
             rows = []
@@ -134,11 +169,15 @@ def fetch(
                 error = message.error()
                 if error is None:
                     rows.append(message)
+                    position = max(position, _offset(message) + 1)
                 elif error.name() == "_PARTITION_EOF":
                     position = max(position, _offset(message))
                 else:
                     _note(error)
-                    _judge(consumer, error, wanted, position)
+                    if tolerance is None or error.name() not in _LOST:
+                        _judge(consumer, error, wanted, position)
+                    elif position < end:
+                        position = left(position)
             messages = rows
         if messages:
             position = max(position, _offset(messages[-1]) + 1)
@@ -146,8 +185,9 @@ def fetch(
             if position > end:
                 messages = [message for message in messages if _offset(message) < end]
             batch += messages
-        elif deadline.passed():
-            raise _stalled(wanted, position, stall_seconds)
+        elif position < end and deadline.passed():
+            position = _later(left(position), wanted, position, stall_seconds)
+            deadline = Deadline(stall_seconds, clock)
         if len(batch) >= ask:
             yield batch
             ask = _rows_to_ask(batch)
@@ -173,14 +213,15 @@ def _rows_to_ask(batch: list[Message]) -> int:
 def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -> None:
     """Raise what no waiting heals; the client goes on by itself after everything else."""
     name, reason = error.name(), error.str()
-    if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+    if name in _OUT_OF_RANGE:
         first, last = _watermarks(consumer, wanted.partition)
         raise StoreError(
             "DATA_LOST",
             f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
             f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-            "again. Start the query on a new checkpoint location once it is clear what was lost, and give the topic a "
-            "longer retention than the query's longest stop.",
+            "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it reads on at the first row that "
+            "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
+            "query's longest stop.",
             partition=str(wanted.partition),
             offset=position,
             earliest=first,
@@ -210,6 +251,13 @@ def _watermarks(consumer: Consumer, partition: Partition) -> tuple[int, int]:
 
 def _note(error: Any) -> None:
     _complaints.append(error.str())
+
+
+def _later(on: int, wanted: OffsetRange, position: int, seconds: float) -> int:
+    """The offset where a range that gave nothing goes on; an error where nothing says that its rows are gone."""
+    if on == position:
+        raise _stalled(wanted, position, seconds)
+    return on
 
 
 def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:

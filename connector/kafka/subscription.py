@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -136,8 +136,14 @@ class TopicReader:
         self.ids: dict[str, str] = {}
         """The topics' ids, as `partitions` has met them last."""
 
-    def partitions(self, subscription: Subscription) -> list[Partition]:
+    def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
         """All partitions that exist now, in order.
+
+        Parameters
+        ----------
+        subscription : Subscription
+        may_miss : Collection[str], optional
+            Topics that are left out where the brokers do not know them. A pattern's always are.
 
         Raises
         ------
@@ -163,8 +169,9 @@ class TopicReader:
                 try:
                     description = answers[topic].result()
                 except KafkaException as problem:
-                    # Deleted since it was listed.
-                    if subscription.pattern is not None and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                    # One of a pattern was deleted since it was listed.
+                    may = subscription.pattern is not None or topic in may_miss
+                    if may and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                         continue
                     raise
                 self.ids[topic] = str(description.topic_id)
