@@ -399,6 +399,8 @@ def test_a_task_whose_topic_is_made_anew_reads_nothing_of_the_new_one(kafka: Clu
     produce(kafka, topic_name, range(100, 105), partitions=1)
     # Offset 10 is out of its range, and its first row is not what was meant.
     assert list(reader.read(partition)) == []
+    kafka.delete_topic(topic_name)
+    assert list(reader.read(partition)) == []
 
 
 def test_a_topic_that_is_gone_is_an_error_or_left_out_and_read_on_if_it_comes_back(
@@ -495,9 +497,7 @@ def test_a_running_query_meets_new_partitions_and_a_topic_made_anew(
 ) -> None:
     kafka.create_topic(topic_name, partitions=2)
     produce(kafka, topic_name, range(20), partitions=2)
-    options = options_of(
-        kafka, topic_name, startingOffsets="earliest", failOnDataLoss="false", maxOffsetsPerTrigger="40"
-    )
+    options = options_of(kafka, topic_name, startingOffsets="earliest", failOnDataLoss="false")
     query, seen = collect(load(registered, options), tmp_path, now=False)
     stop = threading.Event()
     written = 20
@@ -508,6 +508,7 @@ def test_a_running_query_meets_new_partitions_and_a_topic_made_anew(
             # Into the partitions that are there; the producer learns of new ones by itself.
             produce(kafka, topic_name, range(written, written + 10), partitions=2)
             written += 10
+            stop.wait(0.1)
 
     def read() -> list[int]:
         return sorted(int(row.value) for rows in dict(seen).values() for row in rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.config import ClientConfig
@@ -24,6 +24,9 @@ __all__ = ["borrow_consumer", "fetch"]
 
 STALL_SECONDS: Final = 120.0
 """Rows of a range were there when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
+
+LOOK_SECONDS: Final = 3.0
+"""A range that gives nothing for so long is looked after where loss is allowed: a deleted topic just falls silent."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
@@ -141,27 +144,37 @@ def fetch(
     def begin_at(offset: int) -> None:
         consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
 
-    def left(position: int) -> int:
+    def left(position: int, *, stopped: bool) -> int:
         """Where to go on after a loss, or the position itself."""
         if tolerance is None:
             return position
         on = tolerance.go_on(wanted, position, *_watermarks(consumer, partition))
-        if on < end:
+        if on < end and (stopped or on != position):
             begin_at(on)
         return on
+
+    def wait(position: int) -> int:
+        """Nothing has come: where to go on."""
+        nonlocal deadline, look
+        if deadline.passed():
+            position = _later(left(position, stopped=True), wanted, position, stall_seconds)
+            deadline = Deadline(stall_seconds, clock)
+        elif look.passed():
+            look = Deadline(LOOK_SECONDS, clock)
+            with suppress(StoreError):  # brokers that are away may come back
+                position = left(position, stopped=False)
+        return position
 
     begin_at(wanted.start)
     position, ask = wanted.start, FIRST_ROWS
     batch: list[Message] = []
-    deadline = Deadline(stall_seconds, clock)
+    deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
     _complaints.clear()
     while position < end:
         # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
         messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
         if not messages:
-            if deadline.passed():
-                position = _later(left(position), wanted, position, stall_seconds)
-                deadline = Deadline(stall_seconds, clock)
+            position = wait(position)
             continue
         if any(map(Message.error, messages)):
             rows = []
@@ -177,17 +190,16 @@ def fetch(
                     if tolerance is None or error.name() not in _LOST:
                         _judge(consumer, error, wanted, position)
                     elif position < end:
-                        position = left(position)
+                        position = left(position, stopped=True)
             messages = rows
         if messages:
             position = max(position, _offset(messages[-1]) + 1)
-            deadline = Deadline(stall_seconds, clock)
+            deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
             if position > end:
                 messages = [message for message in messages if _offset(message) < end]
             batch += messages
-        elif position < end and deadline.passed():
-            position = _later(left(position), wanted, position, stall_seconds)
-            deadline = Deadline(stall_seconds, clock)
+        elif position < end:
+            position = wait(position)
         if len(batch) >= ask:
             yield batch
             ask = _rows_to_ask(batch)

@@ -265,12 +265,12 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _patiently_available(self, before: SourceOffset) -> _Available:
-        """`_available`, again where a topic was deleted while it was asked for, and may be."""
+        """`_available`, again where a topic was deleted or made anew while it was asked for."""
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
         def may_pass(problem: BaseException) -> bool:
-            unknown = isinstance(problem, StoreError) and problem.condition == "UNKNOWN_TOPIC"
-            return unknown and not self.fail_on_data_loss
+            condition = problem.condition if isinstance(problem, StoreError) else None
+            return condition == "TOPIC_CHANGED" or (condition == "UNKNOWN_TOPIC" and not self.fail_on_data_loss)
 
         retries = self._options.retries
         again = Retrying(
