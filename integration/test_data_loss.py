@@ -19,9 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from connector.kafka.lanes import TransactionalId
 from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
 from connector.kafka.source import BarrierKafkaDataSource
 from integration.broker import Cluster
+from integration.driver_process import Faults
+from integration.live_query import LiveQuery
 from integration.test_kafka_source import (
     Row,
     add_partitions,
@@ -35,6 +38,7 @@ from integration.test_kafka_source import (
     values,
     wait_until,
 )
+from integration.test_kafka_spark_crashes import topic_to_topic
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
@@ -540,6 +544,32 @@ def test_a_running_query_meets_new_partitions_and_a_topic_made_anew(
         assert query.exception() is None
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("whose", ["the other's", "its own"])
+def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_made(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults, whose: str
+) -> None:
+    job, output = topic_to_topic(kafka, topic_name, failOnDataLoss="false")
+    produce(kafka, f"{topic_name}-in", range(job.batches * job.rows), partitions=2)
+    faults.arm("commit.one", "raise")
+    with LiveQuery(spark, tmp_path, job, output) as query:
+        assert "InjectedFault" in query.start().wait_failed()
+        # Of the two tasks, one for each partition, one is committed; the other's transaction is lost.
+        [name] = output.open_transactions()
+        output.lose([name])
+        parsed = TransactionalId.parse(name)
+        assert parsed is not None
+        part = parsed.partition
+        delete_before(kafka, f"{topic_name}-in", 5, part if whose == "its own" else 1 - part)
+        if whose == "its own":
+            error = query.start().wait_failed()
+            assert "REPLAY_DIFFERS" in error
+            assert f"partition {part} of 2 was (5, " in error
+            query.place.check_partial(query.expected)
+        else:
+            # The rows that expired are committed; the lost task's number and rows are those of the first time.
+            assert query.finish() == []
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def fetch(
     from confluent_kafka import Message, TopicPartition
 
     partition, end = wanted.partition, wanted.end
+    deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
 
     def begin_at(offset: int) -> None:
         consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
@@ -168,7 +169,6 @@ def fetch(
     begin_at(wanted.start)
     position, ask = wanted.start, FIRST_ROWS
     batch: list[Message] = []
-    deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
     _complaints.clear()
     while position < end:
         # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
