@@ -61,7 +61,9 @@ class BarrierKafkaBatchReader(DataSourceReader):
         end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
         ranges = [each for each in map(self._narrowing.narrow, self._ranges(start, end)) if len(each)]
         ranges = self._without_older_rows(topics, ranges)
-        return [KafkaInputPartition(each) for each in options.splitting.split(ranges)]
+        return [
+            KafkaInputPartition(each, topics.ids.get(each.partition.topic)) for each in options.splitting.split(ranges)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's rows. *Executor, once per task; with Spark's own empty partition where nothing is to be read*.
@@ -73,7 +75,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
-        return read_range(self._options, partition.range)
+        return read_range(self._options, partition.range, partition.topic_id)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
         """Offsets that the user wrote may lie behind what is readable: an open transaction, or no row at all."""

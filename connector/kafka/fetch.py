@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.config import ClientConfig
@@ -18,10 +18,15 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
+    from connector.kafka.data_loss import LossTolerance
+
 __all__ = ["borrow_consumer", "fetch"]
 
 STALL_SECONDS: Final = 120.0
 """Rows of a range were there when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
+
+LOOK_SECONDS: Final = 3.0
+"""A range that gives nothing for so long is looked after where loss is allowed: a deleted topic just falls silent."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
@@ -72,6 +77,11 @@ _FATAL: Final = frozenset(
     }
 )
 
+_OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
+
+_LOST: Final = _OUT_OF_RANGE | {"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
+"""Errors that may say that rows are gone; `LossTolerance` looks whether they are."""
+
 # One idle consumer per worker process. It knows addresses and rights, never a query's positions. The process id is part
 # of the key: a client does not survive a fork.
 _idle: dict[tuple[int, frozenset[tuple[str, Any]]], Consumer] = {}
@@ -100,13 +110,27 @@ def borrow_consumer(config: ClientConfig) -> Iterator[Consumer]:
 
 
 def fetch(
-    consumer: Consumer, wanted: OffsetRange, clock: Clock | None = None, stall_seconds: float = STALL_SECONDS
+    consumer: Consumer,
+    wanted: OffsetRange,
+    clock: Clock | None = None,
+    stall_seconds: float = STALL_SECONDS,
+    tolerance: LossTolerance | None = None,
 ) -> Iterator[list[Message]]:
     """Yield all rows of a range, in order, in batches of up to 10,000.
 
     The range ends where the consumer's position reaches its end: under read_committed its last offsets may be markers
     or aborted rows, which are never delivered, so the last row says nothing. What says it is a row at or after the end,
     or the client's notice that it stands at the end of what is readable (PARTITION_EOF).
+
+    Parameters
+    ----------
+    consumer : Consumer
+    wanted : OffsetRange
+    clock : Clock, optional
+    stall_seconds : float
+        So long without a row is an error.
+    tolerance : LossTolerance, optional
+        Says where to go on where rows are gone. Without it that is an error.
 
     Raises
     ------
@@ -116,17 +140,41 @@ def fetch(
     from confluent_kafka import Message, TopicPartition
 
     partition, end = wanted.partition, wanted.end
-    consumer.assign([TopicPartition(partition.topic, partition.number, wanted.start)])
+    deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
+
+    def begin_at(offset: int) -> None:
+        consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
+
+    def left(position: int, *, stopped: bool) -> int:
+        """Where to go on after a loss, or the position itself."""
+        if tolerance is None:
+            return position
+        on = tolerance.go_on(wanted, position, *_watermarks(consumer, partition))
+        if on < end and (stopped or on != position):
+            begin_at(on)
+        return on
+
+    def wait(position: int) -> int:
+        """Nothing has come: where to go on."""
+        nonlocal deadline, look
+        if deadline.passed():
+            position = _later(left(position, stopped=True), wanted, position, stall_seconds)
+            deadline = Deadline(stall_seconds, clock)
+        elif look.passed():
+            look = Deadline(LOOK_SECONDS, clock)
+            with suppress(StoreError):  # brokers that are away may come back
+                position = left(position, stopped=False)
+        return position
+
+    begin_at(wanted.start)
     position, ask = wanted.start, FIRST_ROWS
     batch: list[Message] = []
-    deadline = Deadline(stall_seconds, clock)
     _complaints.clear()
     while position < end:
         # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
         messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
         if not messages:
-            if deadline.passed():
-                raise _stalled(wanted, position, stall_seconds)
+            position = wait(position)
             continue
         if any(map(Message.error, messages)):
             rows = []
@@ -134,20 +182,24 @@ def fetch(
                 error = message.error()
                 if error is None:
                     rows.append(message)
+                    position = max(position, _offset(message) + 1)
                 elif error.name() == "_PARTITION_EOF":
                     position = max(position, _offset(message))
                 else:
                     _note(error)
-                    _judge(consumer, error, wanted, position)
+                    if tolerance is None or error.name() not in _LOST:
+                        _judge(consumer, error, wanted, position)
+                    elif position < end:
+                        position = left(position, stopped=True)
             messages = rows
         if messages:
             position = max(position, _offset(messages[-1]) + 1)
-            deadline = Deadline(stall_seconds, clock)
+            deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
             if position > end:
                 messages = [message for message in messages if _offset(message) < end]
             batch += messages
-        elif deadline.passed():
-            raise _stalled(wanted, position, stall_seconds)
+        elif position < end:
+            position = wait(position)
         if len(batch) >= ask:
             yield batch
             ask = _rows_to_ask(batch)
@@ -173,14 +225,15 @@ def _rows_to_ask(batch: list[Message]) -> int:
 def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -> None:
     """Raise what no waiting heals; the client goes on by itself after everything else."""
     name, reason = error.name(), error.str()
-    if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+    if name in _OUT_OF_RANGE:
         first, last = _watermarks(consumer, wanted.partition)
         raise StoreError(
             "DATA_LOST",
             f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
             f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-            "again. Start the query on a new checkpoint location once it is clear what was lost, and give the topic a "
-            "longer retention than the query's longest stop.",
+            "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it reads on at the first row that "
+            "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
+            "query's longest stop.",
             partition=str(wanted.partition),
             offset=position,
             earliest=first,
@@ -210,6 +263,13 @@ def _watermarks(consumer: Consumer, partition: Partition) -> tuple[int, int]:
 
 def _note(error: Any) -> None:
     _complaints.append(error.str())
+
+
+def _later(on: int, wanted: OffsetRange, position: int, seconds: float) -> int:
+    """The offset where a range that gave nothing goes on; an error where nothing says that its rows are gone."""
+    if on == position:
+        raise _stalled(wanted, position, seconds)
+    return on
 
 
 def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:

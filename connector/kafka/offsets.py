@@ -5,6 +5,7 @@ Spark compares offsets as JSON *text*, so keys are always in the same order: alp
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -15,8 +16,11 @@ from transactional.errors import LocationError
 __all__ = [
     "SOURCE_NAME",
     "VERSION",
+    "Loss",
     "Partition",
     "Positions",
+    "Reason",
+    "SetAside",
     "SourceOffset",
     "positions_from_json",
     "positions_to_json",
@@ -54,6 +58,77 @@ def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partitio
     return {partition: found[partition] for partition in sorted(found)}
 
 
+class Reason(enum.Enum):
+    """Why rows that a query had not read yet are gone."""
+
+    EXPIRED = "expired"
+    """The partition begins behind the query's position: retention, or an administrator's deletion of records."""
+    TRUNCATED = "truncated"
+    """The partition ends before the query's position: an unclean leader election."""
+    RECREATED = "recreated"
+    """The topic was deleted and created again."""
+    GONE = "gone"
+    """The partition can't be found."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A partition whose micro-batch does not begin where the one before it ended.
+
+    Parameters
+    ----------
+    position : int
+        The offset that was to be read next.
+    resumes : int or None
+        The offset that is read instead; None where nothing is.
+    reason : Reason
+    """
+
+    position: int
+    resumes: int | None
+    reason: Reason
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows are lost at most (offsets count markers and aborted rows, too); None where nobody can tell."""
+        return self.resumes - self.position if self.reason is Reason.EXPIRED and self.resumes is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For people, too: it stands in Spark's progress."""
+        return {"from": self.position, "to": self.resumes, "why": self.reason.value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Loss:
+        """Inverse of `to_json`."""
+        to = value["to"]
+        return cls(int(value["from"]), None if to is None else int(to), Reason(value["why"]))
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A topic's partitions that can't be found now, and would be read on if the same topic came back.
+
+    Parameters
+    ----------
+    identity : str
+        The topic's id; empty where it is not known.
+    positions : Mapping[int, int]
+        Partition to the offset of the next row.
+    """
+
+    identity: str
+    positions: Mapping[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Partitions by number."""
+        return {"id": self.identity, "partitions": {str(n): self.positions[n] for n in sorted(self.positions)}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SetAside:
+        """Inverse of `to_json`."""
+        return cls(str(value["id"]), {int(number): int(offset) for number, offset in value["partitions"].items()})
+
+
 @dataclass(frozen=True)
 class SourceOffset:
     """What stands in one of our lines of the offset log.
@@ -80,6 +155,12 @@ class SourceOffset:
     planned : tuple[SourceOffset, ...]
         The ends of the micro-batches that follow, put here by a rewind: they had been picked once, and parts of them
         are committed. None of them has planned ends itself. A micro-batch's digest leaves them out.
+    lost : Mapping[Partition, Loss]
+        Where the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``). Recorded, so that
+        a replay has the same ranges, and for people who ask what was lost.
+    gone : Mapping[str, SetAside]
+        Topics with partitions that were lost because they could not be found. Should it be for a moment only, they
+        must not be read from their first row again.
     """
 
     topics: Positions
@@ -91,6 +172,8 @@ class SourceOffset:
     barrier_empty: int = 0
     min_pause: int = 0
     planned: tuple[SourceOffset, ...] = ()
+    lost: Mapping[Partition, Loss] = field(default_factory=dict)
+    gone: Mapping[str, SetAside] = field(default_factory=dict)
 
     def next_planned(self) -> SourceOffset:
         """The first of the planned ends, which carries the others."""
@@ -104,12 +187,15 @@ class SourceOffset:
     def to_json(self) -> dict[str, Any]:
         """The dict that Spark makes the text of; equal offsets give equal texts."""
         planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
+        gone = {"gone": {topic: self.gone[topic].to_json() for topic in sorted(self.gone)}} if self.gone else {}
         return {
             "barrier": self.barrier.to_json() if self.barrier else None,
             "barrierEmpty": self.barrier_empty,
             "barrierRows": self.barrier_rows,
+            **gone,
             "ids": dict(sorted(self.ids.items())),
             "interval": self.interval,
+            **({"lost": _losses_to_json(self.lost)} if self.lost else {}),
             "minPause": self.min_pause,
             **planned,
             "source": SOURCE_NAME,
@@ -162,4 +248,18 @@ class SourceOffset:
             barrier_empty=int(value.get("barrierEmpty", 0)),
             min_pause=int(value.get("minPause", 0)),
             planned=planned,
+            lost=_losses_from_json(value.get("lost", {})),
+            gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
         )
+
+
+def _losses_to_json(lost: Mapping[Partition, Loss]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for partition in sorted(lost):
+        found.setdefault(partition.topic, {})[str(partition.number)] = lost[partition].to_json()
+    return found
+
+
+def _losses_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Loss]:
+    found = {Partition(topic, int(n)): Loss.from_json(loss) for topic, of in value.items() for n, loss in of.items()}
+    return {partition: found[partition] for partition in sorted(found)}

@@ -102,7 +102,8 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
         raise StoreError(
             "OFFSETS_WENT_BACK",
             f"The topic ends before what was read already: {told}. It was deleted and created again, or lost rows in "
-            "an unclean leader election. Start the query on a new checkpoint location once it is clear what was lost.",
+            "an unclean leader election. Once it is clear what was lost, set failOnDataLoss to false for one run (it goes on "
+            "at the end that is there), or start the query on a new checkpoint location.",
             partitions=[str(partition) for partition in back],
         )
     return [OffsetRange(p, start[p], end[p]) for p in sorted(end) if end[p] > start[p]]

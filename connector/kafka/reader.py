@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,17 +19,28 @@ from pyspark.sql.streaming.datasource import (
 
 from connector.kafka.bounds import SHOWN, check_partitions
 from connector.kafka.config import check_brokers
+from connector.kafka.data_loss import (
+    LossTolerance,
+    Standing,
+    check_joint,
+    lost_error,
+    made_anew,
+    narrow,
+    resume,
+    stand,
+    warn,
+)
 from connector.kafka.fetch import borrow_consumer, fetch
-from connector.kafka.offsets import Partition, Positions, SourceOffset, positions_to_json
+from connector.kafka.offsets import Loss, Partition, Positions, Reason, SourceOffset, positions_to_json
 from connector.kafka.ranges import OffsetRange, ranges_between
 from connector.kafka.rate_limit import share_out
 from connector.kafka.read_options import ReadOptions
 from connector.kafka.rows import to_record_batch
-from connector.kafka.subscription import TopicReader
+from connector.kafka.subscription import Subscription, TopicReader
 from transactional import faults
 from transactional.barrier import CheckpointBarrier
 from transactional.clock import Clock, SystemClock
-from transactional.errors import LocationError, StoreError
+from transactional.errors import StoreError
 from transactional.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -45,11 +56,12 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaInputPartition(InputPartition):
-    """One reader task's range. *Made on the driver, read on an executor*."""
+    """One reader task's range, and its topic's id. *Made on the driver, read on an executor*."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
+    def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
         super().__init__(wanted)
         self.range = wanted
+        self.topic_id = topic_id
 
 
 class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,7 +94,6 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._completed: tuple[CheckpointBarrier, int] | None = None
         self._target: Positions | None = None
         self._seen: Positions | None = None
-        self._ids: Mapping[str, str] = {}
         self._end: dict[str, Any] | None = None
         self._admin: AdminClient | None = None
 
@@ -124,7 +135,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where this run ends. *Driver, once, before its first micro-batch*."""
         topics = self._topics()
-        self._target = topics.latest(topics.partitions(self._subscription))
+        # A topic that is gone is judged by what the checkpoint says of it, in `latestOffset`.
+        self._target = topics.latest(topics.partitions(self._subscription, self._subscription.names()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
@@ -147,10 +159,11 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         Raises
         ------
         StoreError
-            ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: the topic is not the one that was read before.
+            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: rows that were to be read next are
+            gone. With ``failOnDataLoss=false`` the micro-batch begins behind them, and says so (`SourceOffset.lost`).
         """
         faults.reach("source.latest")
-        before = SourceOffset.from_json(start)
+        before, seen = SourceOffset.from_json(start), self._seen
         now = int(self._clock.now() * 1000)
         # Spark asks when the micro-batch before is committed, so the checkpoint of its barrier is completed.
         if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
@@ -158,13 +171,15 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         end: SourceOffset | None
         if before.planned:
             end = before.next_planned()
-            self._known_partitions(before)
-            _check_ids(end.ids, self._ids)
+            if self.fail_on_data_loss:
+                _, standing, ids = self._look(before)
+                _check_standing(standing, made_anew(end.ids, ids), end)
         else:
-            available, first = self._available(before)
+            found = self._patiently_available(before)
+            before, available, first = found.before, found.available, found.first
             held = not isinstance(limit, ReadAllAvailable) and self._hold_back(before, available, first, now)
             end = next_offset(
-                replace(before, ids=self._ids),
+                before,
                 before.topics if held else available,
                 limit.max_rows if isinstance(limit, ReadMaxRows) else None,
                 self._schedule,
@@ -172,13 +187,17 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 completed=self._completed[1] if self._completed else None,
                 ends=self._target is not None or isinstance(limit, ReadAllAvailable),
                 first=first,
+                lost=found.lost,
             )
             if end is not None and end.topics != end.start:
                 self._triggered = now
         if end is None:
             return start
-        self._end = end.to_json()
-        return self._end
+        if not before.planned:
+            warn(end.lost, seen)
+        # What was planned once is a replay: `partitions` looks whether all of it is left.
+        self._end = None if before.planned else end.to_json()
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the brokers had when `latestOffset` asked last, for Spark's progress. *Driver, once per trigger*."""
@@ -195,19 +214,19 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         LocationError
             ``OFFSETS_DISAGREE``: the micro-batch before does not end where this one begins.
         StoreError
-            ``TOPIC_RECREATED``.
+            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: a replay's rows are gone. With
+            ``failOnDataLoss=false`` it has those that are left, in the same number of tasks.
         """
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
         if before.same_end(after):  # a planned no-data micro-batch repeats the end before it, and its start
             return []
-        if end != self._end:  # a replay: the topics may have changed since these offsets were picked
-            topics = self._topics()
-            topics.partitions(self._subscription)
-            _check_ids(after.ids, topics.ids)
         if before.barrier is not None:
-            _check_joint(before.topics, after.start)
+            check_joint(before.topics, after)
+        # Of the ranges that were recorded, whatever is left of them: a replay has the same tasks.
         ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
-        return [KafkaInputPartition(wanted) for wanted in ranges]
+        if end != self._end:
+            ranges = self._what_is_left(after, ranges)
+        return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the group's offsets, for monitoring only. *Driver, when Spark has done with a micro-batch; may lag*.
@@ -245,33 +264,67 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         StoreError
             ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
         """
-        return read_range(self._options, cast("KafkaInputPartition", partition).range)
+        wanted = cast("KafkaInputPartition", partition)
+        return read_range(self._options, wanted.range, wanted.topic_id)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _available(self, before: SourceOffset) -> tuple[Positions, Positions]:
-        """Where reading could end now (under availableNow not behind its target), and where new partitions begin."""
-        topics, partitions = self._known_partitions(before)
-        latest = topics.latest(partitions, before.topics)
+    def _patiently_available(self, before: SourceOffset) -> _Available:
+        """`_available`, again where a topic was deleted or made anew while it was asked for."""
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
+
+        def may_pass(problem: BaseException) -> bool:
+            condition = problem.condition if isinstance(problem, StoreError) else None
+            return condition == "TOPIC_CHANGED" or (condition == "UNKNOWN_TOPIC" and not self.fail_on_data_loss)
+
+        retries = self._options.retries
+        again = Retrying(
+            retry=retry_if_exception(may_pass),
+            stop=stop_after_attempt(1 + retries.number),
+            wait=wait_fixed(retries.pause_seconds),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        return again(self._available, before)
+
+    def _available(self, before: SourceOffset) -> _Available:
+        """Where reading begins and could end now; under availableNow not behind its target."""
+        topics, standing, ids = self._look(before)
+        if self.fail_on_data_loss:
+            _check_standing(standing, made_anew(before.ids, ids), before)
+        latest = topics.latest([*standing.known, *standing.anew, *standing.new], standing.known)
+        behind = [p for p, offset in standing.known.items() if latest[p] > offset]
+        new = [partition for partition in standing.new if latest[partition] > 0]
+        earliest = topics.earliest([*behind, *standing.anew, *new])
+        # Rows may have expired since the ends were asked for.
+        latest.update({p: max(latest[p], offset) for p, offset in earliest.items()})
         self._seen = latest
-        first = self._first_rows(topics, [p for p in partitions if p not in before.topics and latest[p] > 0])
+        begin, lost = resume(standing, earliest, latest)
+        expired = {partition: loss for partition, loss in lost.items() if loss.reason is Reason.EXPIRED}
+        if self.fail_on_data_loss and expired:
+            raise lost_error(expired)
+        if self.fail_on_data_loss:  # what is truncated, `next_offset` refuses
+            begin, lost = dict(standing.known), {}
+        first = {partition: earliest[partition] for partition in new}
+        lost |= self._first_rows(first)
+        after = replace(before, topics=begin, ids=ids, gone=standing.gone)
         if self._target is None:
-            return latest, first
+            return _Available(after, latest, first, lost)
         target = self._target
         # A partition that came after the target is the next run's; one that is past its target already stays there.
         available = {
-            partition: min(offset, max(target.get(partition, 0), before.topics.get(partition, 0)))
+            partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))
             for partition, offset in latest.items()
-            if partition in target or partition in before.topics
+            if partition in target or partition in begin
         }
-        return available, {partition: min(offset, available.get(partition, 0)) for partition, offset in first.items()}
+        first = {partition: min(offset, available.get(partition, 0)) for partition, offset in first.items()}
+        return _Available(after, available, first, lost)
 
-    def _first_rows(self, topics: TopicReader, new: Sequence[Partition]) -> Positions:
-        """Where partitions begin that the checkpoint does not know; rows before that went before they were seen."""
-        first = topics.earliest(new)
+    def _first_rows(self, first: Positions) -> dict[Partition, Loss]:
+        """Partitions that the checkpoint does not know begin here; rows before that went before they were seen."""
         lost = {partition: offset for partition, offset in first.items() if offset > 0}
         if not lost:
-            return first
+            return {}
         told = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
         if self.fail_on_data_loss:
             raise StoreError(
@@ -280,8 +333,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 "never meant to be read (an older topic was added), set failOnDataLoss to false for one run.",
                 partitions=[str(partition) for partition in lost],
             )
-        _log.warning("barrier-kafka: partitions that are new to this query have lost their first rows: %s", told)
-        return first
+        return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
 
     def _hold_back(self, before: SourceOffset, available: Positions, first: Positions, now: int) -> bool:
         """Whether rows wait for more (minOffsetsPerTrigger). A barrier that is due does not wait for them."""
@@ -290,22 +342,38 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         waiting = sum(offset - before.topics.get(p, first.get(p, 0)) for p, offset in available.items())
         return self._options.limits.hold_back(waiting, self._triggered, now)
 
-    def _known_partitions(self, before: SourceOffset) -> tuple[TopicReader, list[Partition]]:
-        """The partitions that exist now; an error where the topics are not those that were read before."""
+    def _look(self, before: SourceOffset) -> tuple[TopicReader, Standing, Mapping[str, str]]:
+        """Where the query stands in the partitions that exist now, and their topics' ids."""
         topics = self._topics()
-        partitions = topics.partitions(self._subscription)
-        _check_ids(before.ids, topics.ids)
-        self._ids = topics.ids
-        gone = sorted(set(before.topics) - set(partitions))
-        if gone:
-            raise StoreError(
-                "PARTITIONS_GONE",
-                f"barrier-kafka: {', '.join(map(str, gone[:10]))} can't be found any more; the checkpoint has been "
-                "reading it. Was the topic deleted and created again, or does subscribe name other topics than before? "
-                "Start the query on a new checkpoint location once it is clear what was lost.",
-                partitions=[str(partition) for partition in gone],
-            )
-        return topics, partitions
+        read_before = {partition.topic for partition in before.topics}
+        partitions = topics.partitions(self._subscription, read_before | set(before.gone))
+        return topics, stand(before, partitions, topics.ids), topics.ids
+
+    def _what_is_left(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """A replay's ranges: the topics may have changed since its offsets were picked."""
+        wanted = sorted({each.partition for each in ranges})
+        # What was recorded, whatever the options name now.
+        names = tuple(sorted({partition.topic for partition in after.topics}))
+        topics = self._topics()
+        standing = stand(after, topics.partitions(Subscription(topics=names), names), topics.ids)
+        if self.fail_on_data_loss and standing.lost:
+            raise lost_error(standing.lost)
+        there = [partition for partition in wanted if partition in standing.known]
+        earliest, latest = topics.earliest(there), topics.latest(there, after.topics)
+        begin = {partition: after.start[partition] for partition in there}
+        lost = {partition: standing.lost[partition] for partition in wanted if partition in standing.lost}
+        for partition in there:
+            if earliest[partition] > begin[partition]:
+                resumes = min(earliest[partition], after.topics[partition])
+                lost[partition] = Loss(begin[partition], resumes, Reason.EXPIRED)
+            elif latest[partition] < after.topics[partition]:
+                lost[partition] = Loss(after.topics[partition], latest[partition], Reason.TRUNCATED)
+        if not lost:
+            return list(ranges)
+        if self.fail_on_data_loss:
+            raise lost_error(lost)
+        warn(lost)
+        return narrow(ranges, standing.lost, earliest, latest)
 
     def _topics(self) -> TopicReader:
         if self._admin is None:
@@ -313,17 +381,38 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return TopicReader(self._admin, self._config, self._options.retries, clock=self._clock)
 
 
-def read_range(options: ReadOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class _Available:
+    """What could be read: from `before`, whose positions are those where reading goes on, to `available`."""
+
+    before: SourceOffset
+    available: Positions
+    first: Positions
+    lost: Mapping[Partition, Loss]
+
+
+def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
     """Yield a range's rows, in order. *Executor, once per task*.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    wanted : OffsetRange
+        An empty one asks nobody.
+    topic_id : str, optional
+        Of the topic that was planned.
 
     Raises
     ------
     StoreError
         ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
     """
+    if not len(wanted):
+        return
     at = wanted.partition
+    tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
     with borrow_consumer(options.config) as consumer:
-        for messages in fetch(consumer, wanted, stall_seconds=options.poll_seconds):
+        for messages in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
             yield to_record_batch(messages, at.topic, at.number, options.include_headers)
 
 
@@ -337,6 +426,7 @@ def next_offset(
     completed: int | None = None,
     ends: bool = False,
     first: Positions | None = None,
+    lost: Mapping[Partition, Loss] | None = None,
 ) -> SourceOffset | None:
     """The end of the next micro-batch, or None where there is none. Pure.
 
@@ -357,6 +447,8 @@ def next_offset(
         Whether the query ends where all of `available` is read.
     first : Positions, optional
         Where partitions begin that `before` does not have; 0 by default.
+    lost : Mapping[Partition, Loss], optional
+        What `before` stands behind already. A micro-batch is made to record it, also without rows.
 
     Raises
     ------
@@ -371,7 +463,9 @@ def next_offset(
         # Where not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.
         shares = share_out(shares, limit, turn=sum(begin.values()) // limit)
     end = {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}
-    rows_now = end != begin
+    # New partitions that are not read yet have lost nothing yet.
+    lost = {p: loss for p, loss in (lost or {}).items() if p in end or p not in (first or {})}
+    rows_now = end != begin or bool(lost)
     last = before.barrier
     kind = schedule.due(
         last,
@@ -393,6 +487,8 @@ def next_offset(
         ids=before.ids,
         barrier_empty=before.barrier_empty,
         min_pause=schedule.min_pause_ms,
+        lost=lost,
+        gone=before.gone,
     )
     if kind is None:
         return picked
@@ -404,28 +500,11 @@ def next_offset(
     )
 
 
-def _check_ids(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    again = sorted(topic for topic, identity in before.items() if now.get(topic, identity) != identity)
-    if again:
-        raise StoreError(
-            "TOPIC_RECREATED",
-            f"barrier-kafka: {', '.join(again)} was deleted and created again: the offsets in the checkpoint mean other rows "
-            "now. Start the query on a new checkpoint location once it is clear what was lost.",
-            topics=again,
-        )
-
-
-def _check_joint(before: Positions, start: Positions) -> None:
-    apart: list[Partition] = [partition for partition in before if start.get(partition) != before[partition]]
-    if apart:
-        told = ", ".join(f"{p} (ended at {before[p]}, begins at {start.get(p)})" for p in sorted(apart)[:10])
-        raise LocationError(
-            "OFFSETS_DISAGREE",
-            f"barrier-kafka: in the checkpoint's offset log, a micro-batch does not begin where the one before it "
-            f"ended: {told}. Its files were edited, or mixed from two checkpoints: restore them, or "
-            "start on a new location.",
-            partitions=[str(partition) for partition in apart],
-        )
+def _check_standing(standing: Standing, recreated: frozenset[str], at: SourceOffset) -> None:
+    """Raise where topics are not those that were read before."""
+    again = {p: Loss(offset, None, Reason.RECREATED) for p, offset in at.topics.items() if p.topic in recreated}
+    if again or standing.lost:
+        raise lost_error({**standing.lost, **again})
 
 
 def _log_problem(group: str, answer: Any) -> None:

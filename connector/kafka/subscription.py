@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -136,8 +137,14 @@ class TopicReader:
         self.ids: dict[str, str] = {}
         """The topics' ids, as `partitions` has met them last."""
 
-    def partitions(self, subscription: Subscription) -> list[Partition]:
+    def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
         """All partitions that exist now, in order.
+
+        Parameters
+        ----------
+        subscription : Subscription
+        may_miss : Collection[str], optional
+            Topics that are left out where the brokers do not know them. A pattern's always are.
 
         Raises
         ------
@@ -163,8 +170,9 @@ class TopicReader:
                 try:
                     description = answers[topic].result()
                 except KafkaException as problem:
-                    # Deleted since it was listed.
-                    if subscription.pattern is not None and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                    # One of a pattern was deleted since it was listed.
+                    may = subscription.pattern is not None or topic in may_miss
+                    if may and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                         continue
                     raise
                 self.ids[topic] = str(description.topic_id)
@@ -262,7 +270,7 @@ class TopicReader:
         return self._offsets({partition: OffsetSpec.latest() for partition in partitions}, committed=False)
 
     def _offsets(self, specs: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, int]:
-        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
         if not specs:
             return {}
@@ -275,10 +283,47 @@ class TopicReader:
             answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
                 question, isolation_level=isolation, request_timeout=REQUEST_SECONDS
             )
-            return {Partition(at.topic, at.partition): int(answer.result().offset) for at, answer in answers.items()}
+            try:
+                return {
+                    Partition(at.topic, at.partition): int(answer.result().offset) for at, answer in answers.items()
+                }
+            except KafkaException as problem:
+                if problem.args[0].name() in _OF_A_TOPIC:
+                    self._check_same([*specs])
+                raise
 
         found = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
         return {partition: found[partition] for partition in specs}
+
+    def _check_same(self, partitions: Sequence[Partition]) -> None:
+        """Raise where these are not the partitions any more that `partitions` has met: no waiting brings them back.
+
+        Raises
+        ------
+        StoreError
+            ``TOPIC_CHANGED``.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+
+        wanted = sorted({partition.topic for partition in partitions} & set(self.ids))
+        if not wanted:
+            return
+        there: set[Partition] = set()
+        for topic, answer in self._admin.describe_topics(
+            TopicCollection(wanted), request_timeout=REQUEST_SECONDS
+        ).items():
+            with suppress(KafkaException):
+                description = answer.result()
+                if str(description.topic_id) == self.ids[topic]:
+                    there |= {Partition(topic, each.id) for each in description.partitions}
+        changed = sorted({p.topic for p in partitions if p.topic in wanted and p not in there})
+        if changed:
+            raise StoreError(
+                "TOPIC_CHANGED",
+                f"{self._config.name}: {', '.join(changed)} was deleted, or made anew, while its offsets were asked for: try "
+                "again.",
+                topics=changed,
+            )
 
     def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
         from confluent_kafka import KafkaException
@@ -322,6 +367,9 @@ class TopicReader:
             reason=reason,
         )
 
+
+_OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+"""Errors that may mean that a topic is deleted, or made anew with fewer partitions."""
 
 _PASSING: Final = frozenset({"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE"})
 """Errors of the client itself that the brokers' return heals."""
