@@ -2,7 +2,7 @@
 
 How to read it: rows are 'the query's', which are invisible until their checkpoint is committed, and 'another writer's' in
 the same partitions, which Kafka hides behind our open transactions. Both are aged from their `produce` to the reader. The
-bound is what the documentation promises: the interval, one micro-batch, and the longest commit phase of the run.
+bound is what the documentation promises: the interval, two micro-batches, and the commit phase, the longest of the run.
 """
 
 from __future__ import annotations
