@@ -24,6 +24,7 @@ SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
 RELIST = 20  # times a listing that a snapshot changed meanwhile is taken again
 
 _NAME = re.compile(r"(\d+)\.(snapshot\.)?json")
+_LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # of a create that was killed
 
 
 class JournalStore(Protocol):
@@ -270,3 +271,6 @@ class Journal:
             self._store.delete(f"{stale}.snapshot.json")
         for stale in [n for n in entries if n <= snapshots[-2]]:
             self._store.delete(f"{stale}.json")
+        for leftover in filter(None, map(_LEFTOVER.fullmatch, self._store.names())):
+            if int(leftover[1]) <= snapshots[-2]:  # a create that still is at work with it comes too late anyway
+                self._store.delete(leftover[0])

@@ -329,6 +329,15 @@ def test_a_create_that_wakes_up_after_its_number_was_folded_and_deleted_counts_f
     assert journal.load().position == 12
 
 
+def test_what_a_killed_create_left_is_deleted_with_the_entries_that_a_snapshot_folds(tmp_path: Path) -> None:
+    store = LocalJournalStore(str(tmp_path / "log"))
+    append_runs(store, 1)
+    for name in ("1.json", "4.snapshot.json", "12.json"):
+        (tmp_path / "log" / f".{name}.{'0' * 32}").write_bytes(b"half")
+    append_runs(store, 11)
+    assert [name for name in store.names() if name.startswith(".")] == [f".12.json.{'0' * 32}"]
+
+
 class LostAnswer(MemoryJournalStore):
     """Creates, or does not, and raises in either case."""
 
