@@ -551,6 +551,11 @@ class CheckpointCoordinator:
         except FencedError as fenced:
             log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
             return
+        except JournalError as problem:  # Spark would tell of it instead of what went wrong first
+            if problem.condition != "JOURNAL_STORE_FAILED":
+                raise
+            log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
+            return
         faults.reach("abort.journalled")
         self._sink.discard([m.part.handle for m in messages if m is not None and m.part.handle is not None])  # A3
         self._sweep(token, ended=True)  # A4

@@ -109,6 +109,18 @@ def test_a_late_commit_of_a_former_start_of_the_query_is_refused_by_name(world: 
     assert visible(world) == list(range(10))
 
 
+def test_an_abort_that_the_journal_s_store_refuses_does_not_hide_what_went_wrong_first(world: World) -> None:
+    execution = piled_up(world, 1)
+    to_commit(world, execution)
+    world.store.how, world.store.kind, world.store.times = "refuse", "aborted", 7
+    world.store.until = world.clock.now() + 60
+    world.abort(execution, 7)
+    assert [str(error) for error in execution.errors] == ["a task failed"]
+    world.store.well()
+    world.run_out()
+    assert visible(world) == list(range(max(visible(world)) + 1))
+
+
 # -- why a checkpoint closes --------------------------------------------------------------------------------------------
 
 
