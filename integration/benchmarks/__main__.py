@@ -14,14 +14,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
 from integration.benchmarks.bare_loop import run_bare_loops
+from integration.benchmarks.fill import fill
 from integration.benchmarks.plain_sink import PlainSinkDataSource
+from integration.benchmarks.progress import rows_per_second
 from integration.broker import Cluster
 
 PARTITIONS = 4
@@ -79,7 +80,7 @@ class Benchmark:
     def __init__(self, cluster: Cluster, folder: Path, rows: int) -> None:
         self._cluster, self._folder, self._rows = cluster, folder, rows
         cluster.create_topic("input", partitions=PARTITIONS)
-        self._produce("input", rows)
+        fill(cluster, "input", rows, ROW)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         self.spark = (
             SparkSession.builder.master(f"local[{PROCESSES}]")
@@ -91,26 +92,6 @@ class Benchmark:
         )
         self.spark.sparkContext.setLogLevel("ERROR")
         self.spark.dataSource.register(PlainSinkDataSource)
-
-    def _produce(self, topic: str, rows: int) -> None:
-        """Random-looking keys, so that the partitions get equal shares."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self._cluster.bootstrap_servers,
-                "queue.buffering.max.messages": 2_000_000,
-                "linger.ms": 20,
-            }
-        )
-        value = b"x" * (ROW - 10)
-        for begin in range(0, rows, 10_000):
-            end = min(begin + 10_000, rows)
-            batch = [{"key": b"%d" % n, "value": b"%010d" % n + value} for n in range(begin, end)]
-            producer.produce_batch(topic, batch)
-            producer.poll(0)
-            while len(producer) > 1_000_000:
-                producer.poll(0.1)
-        if producer.flush(120):
-            raise RuntimeError("the input was not delivered")
 
     def _read(self, topic: str, per_trigger: int) -> DataFrame:
         return (
@@ -137,7 +118,7 @@ class Benchmark:
         self._cluster.create_topic(name, partitions=PARTITIONS)
         progress = self._run(self._read("input", self._rows // 2), "2pc-kafka", name, name)
         self._cluster.delete_topic(name)
-        return _rows_per_second(progress)
+        return rows_per_second(progress)
 
     def bare(self, name: str) -> float:
         """Rows a second of the bare loops."""
@@ -152,7 +133,7 @@ class Benchmark:
     def source_only(self) -> float:
         """Rows a second of the source into Spark's noop sink."""
         name = f"noop-{time.monotonic_ns()}"
-        return _rows_per_second(self._run(self._read("input", self._rows // 2), "noop", "", name))
+        return rows_per_second(self._run(self._read("input", self._rows // 2), "noop", "", name))
 
     def small_batches(self, sink: str) -> float:
         """Median milliseconds of a micro-batch of 10 rows."""
@@ -160,7 +141,7 @@ class Benchmark:
         target = f"{topic}-out"
         self._cluster.create_topic(topic)
         self._cluster.create_topic(target)
-        self._produce(topic, 10 * SMALL_BATCHES)
+        fill(self._cluster, topic, 10 * SMALL_BATCHES, ROW)
         progress = self._run(self._read(topic, 10), sink, target, topic)
         return statistics.median(float(p["durationMs"]["triggerExecution"]) for p in progress[10:])
 
@@ -176,11 +157,6 @@ class Benchmark:
         for _ in range(50):
             RowDigest().update(batch)
         return (time.perf_counter() - begin) / 500_000 * 1e6
-
-
-def _rows_per_second(progress: list[dict[str, Any]]) -> float:
-    rows = sum(int(p["numInputRows"]) for p in progress)
-    return rows / (sum(float(p["durationMs"]["triggerExecution"]) for p in progress) / 1000)
 
 
 if __name__ == "__main__":
