@@ -141,7 +141,7 @@ def transactions(kafka: Cluster) -> Iterator[Transactions]:
         producer.abort_transaction(30)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     limits=st.lists(st.integers(1, 300), max_size=8),
     rest=st.integers(100, 1000),
