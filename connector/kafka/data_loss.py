@@ -236,9 +236,9 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
         else:
             rows = f"at least {max(0, waiting)} offsets that were seen are lost, and what came later"
         _log.warning(
-            "barrier-kafka: data loss, and failOnDataLoss is false: %s is %s: %s: %s. %s.",
-            partition,
+            "barrier-kafka: data loss (%s), and failOnDataLoss is false: %s: %s: %s. %s.",
             loss.reason.value,
+            partition,
             _offsets(loss),
             rows,
             "Nothing of it is read" if loss.resumes is None else f"Reading goes on at offset {loss.resumes}",
