@@ -55,6 +55,7 @@ soak: $(STAMP) java ## random kills for a long time
 bench: $(STAMP) java ## rows per second and what the two phases cost, as ratios
 	@$(BIN)/python -m integration.benchmarks $(ARGS)
 	@$(BIN)/python -m integration.benchmarks.delta
+	@$(BIN)/python -m integration.benchmarks.source
 
 .PHONY: broker
 broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
