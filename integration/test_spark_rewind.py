@@ -135,6 +135,7 @@ class Query:
 
     def copy(self, name: str) -> Query:
         """The same query as it stands, in another place: it can go another way."""
+        wait_stores_closed(self.session)  # files come and go until then
         shutil.copytree(self.folder, self.folder.parent / name)
         found = Query(self.session, self.folder.parent / name)
         found.output, found.frame, found.mode = dict(self.output), self.frame, self.mode
