@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,18 +32,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
 
+    here = Path(__file__).parent
+
     def seconds(item: pytest.Item) -> float:
         limit = item.get_closest_marker("timeout")
         if limit is not None and limit.args:
             return float(limit.args[0]) / 6
-        return SLOW_SECONDS if item.get_closest_marker("slow") else 1
+        if item.get_closest_marker("slow"):
+            return SLOW_SECONDS
+        return 1 if here in item.path.parents else 0.01
 
-    files: Counter[Path] = Counter()
+    files: dict[Path, float] = defaultdict(float)
     for item in items:
-        files[item.path] += int(seconds(item))
-    here = Path(__file__).parent
+        files[item.path] += seconds(item)
     # Within a file, too: a worker with two tests left is given its next file.
-    items.sort(key=lambda item: (here not in item.path.parents, -files[item.path], item.path, -seconds(item)))
+    items.sort(key=lambda item: (-files[item.path], item.path, -seconds(item)))
 
 
 @pytest.fixture(scope="session")

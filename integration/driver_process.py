@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from integration.file_sink import committed_rows, pending_files
-from integration.jobs import JVM_OPTIONS, Job, newest
+from integration.jobs import QUICK_JVM, Job, newest
 from transactional import faults
 from transactional.journal import Journal, LocalJournalStore
 from transactional.ledger import Ledger
@@ -244,7 +244,7 @@ class DriverProcess:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONPATH": root,
-            "SPARK_LAUNCHER_OPTS": JVM_OPTIONS,
+            "SPARK_LAUNCHER_OPTS": QUICK_JVM,
         }
         with log.open("w") as out, log.with_suffix(".err").open("w") as err:
             self._process = subprocess.Popen(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.spark import offset_log
 from connector.spark.location import CheckpointLocation
+from integration.class_archive import archive_options
 from integration.file_sink import FileSink
 from integration.probed_sink import ProbedFileSink
 
@@ -35,10 +36,12 @@ LOOK_EVERY = 0.05
 TWO_HOSTS = "two-hosts"
 """A master that is a cluster of two hosts with a core each."""
 
-JVM_OPTIONS = (
+QUICK_JVM = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss2m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """A driver lives for seconds here: it should start fast, not run fast. To verify Spark's classes takes half of a start."""
+
+JVM_OPTIONS = f"{QUICK_JVM} {archive_options()}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def build_session(job: Job) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": JVM_OPTIONS,
-        "spark.executor.extraJavaOptions": JVM_OPTIONS,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.codegen.wholeStage": "false",  # to compile plans takes longer than to run them here
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -498,8 +498,7 @@ def registered(spark: SparkSession) -> SparkSession:
     return spark
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_running_query_meets_new_partitions_and_a_topic_made_anew(
     kafka: Cluster, registered: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:

@@ -90,7 +90,7 @@ def test_files_that_vanish_after_the_decision_are_written_anew(
         assert next(mark["outcome"] for mark in DeltaOutput(tmp_path / "table").marks()) == "aborted"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_a_table_has_every_row_once_where_each_life_of_the_driver_is_killed(tmp_path: Path) -> None:
     job, output = table_job(tmp_path)

@@ -368,6 +368,14 @@ def test_bad_input_is_refused_at_load(
         load(registered, {**options_of(kafka, topic_name), **wrong})
 
 
+def test_partitions_whose_leaders_are_still_being_chosen_are_waited_for(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name, partitions=400)  # the broker answers before it leads them all
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    assert len(reader.initialOffset()["topics"][topic_name]) == 400
+    reader.stop()
+    kafka.delete_topic(topic_name)
+
+
 @pytest.mark.slow
 def test_unreachable_brokers_are_refused_at_load_within_30_seconds(registered: SparkSession) -> None:
     began = time.monotonic()

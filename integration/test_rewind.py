@@ -208,7 +208,7 @@ def test_a_rewind_that_was_killed_at_every_step_is_finished_by_another(
 # -- because a user wants to --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_a_stateful_query_that_was_killed_goes_back_three_checkpoints_with_its_table(
     kafka: Cluster, topic_name: str, tmp_path: Path

@@ -144,7 +144,7 @@ def test_each_documented_right_is_needed_and_named_where_it_is_missing(
 # -- the demo -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_demo_s_query_with_exactly_the_documented_rights_is_killed_and_goes_on(
     secured: SecuredCluster, tmp_path: Path
 ) -> None:

@@ -333,6 +333,7 @@ class TopicReader:
             retry=retry_if_exception(_may_pass),
             stop=stop_after_delay(self._patience),
             wait=wait_fixed(PAUSE_SECONDS),
+            before_sleep=lambda state: self._ask_for_leaders(state.outcome.exception() if state.outcome else None),
             reraise=True,
         )
         asking = Retrying(
@@ -346,6 +347,14 @@ class TopicReader:
             return asking(lambda: once(ask))
         except KafkaException as problem:
             raise self._error(problem, what, topics) from None
+
+    def _ask_for_leaders(self, problem: BaseException | None) -> None:
+        """The client keeps the leaders that it knows for minutes, also where one has answered that it is none."""
+        from confluent_kafka import KafkaException
+
+        if isinstance(problem, KafkaException) and problem.args[0].name() == "NOT_LEADER_FOR_PARTITION":
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=1.0)  # of all topics: to ask for one could create it
 
     def _error(self, problem: Any, what: str, topics: Sequence[str]) -> StoreError:
         error = problem.args[0]
@@ -371,15 +380,22 @@ class TopicReader:
 _OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
 """Errors that may mean that a topic is deleted, or made anew with fewer partitions."""
 
-_PASSING: Final = frozenset({"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE"})
-"""Errors of the client itself that the brokers' return heals."""
+_PASSING: Final = frozenset(
+    # of the client itself: the brokers' return heals them
+    {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE"}
+    # of a broker, while partitions are made or moved
+    | {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE"}
+    | {"FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
+    | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED"}
+)
+"""Errors that pass by themselves; the client calls none retriable but those of a transactional producer.
+
+UNKNOWN_TOPIC_OR_PART is none of them: a topic that was just created is unknown to some brokers for a moment, and to wait
+a minute for a wrong name is worse.
+"""
 
 
 def _may_pass(problem: BaseException) -> bool:
     from confluent_kafka import KafkaException
 
-    if not isinstance(problem, KafkaException):
-        return False
-    error: Any = problem.args[0]
-    # A topic that was just created is unknown to some brokers for a moment; to wait a minute for a wrong name is worse.
-    return error.name() in _PASSING or (error.retriable() and error.name() != "UNKNOWN_TOPIC_OR_PART")
+    return isinstance(problem, KafkaException) and problem.args[0].name() in _PASSING

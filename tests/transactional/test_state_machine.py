@@ -425,6 +425,8 @@ def explored(quarter: int) -> Counter[str]:
     return explore(Parts(), EXAMPLES // QUARTERS, quarter * EXAMPLES // QUARTERS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("quarter", range(QUARTERS))
 def test_in_whatever_happens_each_row_is_committed_by_one_checkpoint(quarter: int) -> None:
     """2,000 lives of 50 steps; `World` checks after every entry and every call, and after the last step runs it out."""

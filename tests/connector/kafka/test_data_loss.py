@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from connector.kafka.data_loss import check_joint, lost_error, narrow, resume, stand
+from connector.kafka.next_offset import next_offset
 from connector.kafka.offsets import Loss, Partition, Reason, SetAside, SourceOffset
 from connector.kafka.ranges import OffsetRange
-from connector.kafka.reader import next_offset
 from transactional.errors import LocationError
 from transactional.schedule import Schedule
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connector.kafka.next_offset import next_offset
 from connector.kafka.offsets import Partition, SourceOffset
-from connector.kafka.reader import next_offset
 from transactional.barrier import BarrierKind
 from transactional.errors import StoreError
 from transactional.schedule import Schedule
