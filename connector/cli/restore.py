@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -293,8 +292,8 @@ class _Restore:
         except BaseException:
             if journal.ledger.rewinding is not None:
                 report.complain(
-                    "the old location is closed for now, and nothing is restored: run the same command again, or give it up with "
-                    f"`barrier rewind {origin.path} --resume`"
+                    "the old location is closed for now, and nothing is restored: run the same command again, or give it up "
+                    f"with `barrier rewind {origin.path} --resume`"
                 )
             raise
         finally:
@@ -358,7 +357,8 @@ def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord]) -> StoreE
     return StoreError(
         "OUTPUT_COMMITTED",
         f"{rows} rows of {len(emitted)} checkpoints after {saved.checkpoint} are committed, or may be, and would be written "
-        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit, or take a new savepoint of {os.path.basename(saved.location)} and restore that",
+        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit, or take a new savepoint "
+        f"of {saved.location}, and restore that",
         rows=rows,
         checkpoints=[each.id for each in emitted],
     )

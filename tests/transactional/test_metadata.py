@@ -16,7 +16,7 @@ from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, canonical, decode, encode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal"
-LATER = {"declined", "restored", "request", "rewind begun", "rewind done"}
+LATER = {"declined", "restored", "request", "rewind begun", "rewind done", "moved"}
 KINDS = {"v1": EntryKind.ALL - LATER, "v2": EntryKind.ALL}
 
 JSON = st.recursive(
