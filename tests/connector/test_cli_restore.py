@@ -137,7 +137,7 @@ def test_a_claim_closes_the_old_place_and_goes_on_above_its_numbers(
         ["adopt", "HERE", "--no-claim", "--yes"],
         ["savepoint", "take", "HERE", "TARGET"],
     ],
-    ids=lambda command: " ".join(command),
+    ids=" ".join,
 )
 def test_every_command_says_where_a_query_has_gone(
     place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture, command: list[str]
@@ -348,9 +348,7 @@ def test_two_claims_of_one_savepoint_have_one_winner(
 # -- where to --------------------------------------------------------------------------------------------------------
 
 
-def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(
-    saved: Savepoint, new: Path, capsys: Capture
-) -> None:
+def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(saved: Savepoint, new: Path, capsys: Capture) -> None:
     restore(capsys, saved, new, "--no-claim")
     (new / "offsets" / "3").write_text("of a query whose first planning was refused")
     assert restore(capsys, saved, new, "--no-claim", "--allow-non-restored-state")[0] == 0
@@ -363,9 +361,7 @@ def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(
     assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
 
 
-def test_a_place_that_is_not_empty_is_left_alone(
-    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
-) -> None:
+def test_a_place_that_is_not_empty_is_left_alone(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
     new.mkdir()
     (new / "kept").write_text("something")
     for target in (new, new / "kept", place.path):

@@ -183,7 +183,7 @@ def test_what_changes_under_the_copy_makes_it_begin_anew(
     place: CliPlace, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state(place, "3.delta", "2.snapshot")
-    times = []
+    times: list[str] = []
 
     def reach(point: str) -> None:
         if point != "savepoint.copied" or times:
@@ -337,7 +337,11 @@ def test_the_commands_take_list_show_and_dispose(
 
 
 def offsets(place: CliPlace, batch: int, partitions: str, line: str = "a line", time: int = 1, **other: Any) -> None:
-    head = {"batchWatermarkMs": 0, "batchTimestampMs": time, "conf": {"spark.sql.shuffle.partitions": partitions, **other}}
+    head = {
+        "batchWatermarkMs": 0,
+        "batchTimestampMs": time,
+        "conf": {"spark.sql.shuffle.partitions": partitions, **other},
+    }
     (place.path / "offsets" / str(batch)).write_text(f"v1\n{json.dumps(head)}\n{line}")
     (place.path / "commits" / str(batch)).write_text("v1\n{}")
 

@@ -151,7 +151,9 @@ def line(**topics: int) -> str:
 def test_a_state_or_a_position_that_nobody_takes_any_more_is_named_unless_it_was_allowed() -> None:
     begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
     view = SparkView("new", "there", 2, 1, [line(a=5)], [line(a=3, b=4)])
-    with pytest.raises(LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*--allow-non-restored-state") as caught:
+    with pytest.raises(
+        LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*--allow-non-restored-state"
+    ) as caught:
         check_restored(begun, view, ["m:Other"])
     assert caught.value.parameters == {"hooks": ["m:H"], "topics": ["b"]}
     with pytest.raises(LocationError, match=r"holds the position in the topic b,"):
@@ -174,7 +176,13 @@ def repartitioned(ledger: Ledger, first: int, count: int = 1, committed: int | N
     batches = range(first, first + count)
     at_work = first + count
     return SparkView(
-        "q", ledger.location, at_work, at_work - 1 if committed is None else committed, [LINE], [LINE], repartitions=batches
+        "q",
+        ledger.location,
+        at_work,
+        at_work - 1 if committed is None else committed,
+        [LINE],
+        [LINE],
+        repartitions=batches,
     )
 
 
