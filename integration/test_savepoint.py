@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+import connector.cli.restore as restore
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest
+from connector.spark.repartition import repartition
 from connector.spark.savepoint import take
 from integration.broker import Cluster
 from integration.driver_process import FolderOutput, wait_until
@@ -25,6 +28,7 @@ from integration.test_kafka_spark_crashes import produce
 from integration.test_rewind import barrier
 from integration.test_spark_rewind import STORES, settings
 from integration.topic_output import TopicOutput
+from tests.connector.cli_place import answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,29 +76,37 @@ def run_to_the_end(query: LiveQuery) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_other_shuffle_partitions(
-    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
+    kafka: Cluster,
+    spark: SparkSession,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Output and state equal those of an undisturbed run: each number once, all of them known."""
+    monkeypatch.setattr(restore, "repartition", partial(repartition, session=spark))
     job = distinct_job(kafka, topic_name, tmp_path)
     produce_to(kafka, topic_name, [*range(100), *range(50)], 2)
     with settings(spark, STORES["rocksdb-changelog"]), LiveQuery(spark, tmp_path / "old", job) as query:
         query.start()
-        query.wait_committed(1)
-        saved = command("savepoint", "take", query.job.location, str(tmp_path / "saved"))
+        query.query.processAllAvailable()
+        early = take(query.job.location, str(tmp_path / "early"))
+        produce_to(kafka, topic_name, range(100, 120), 2)
         query.query.processAllAvailable()
         query.stop()
-        assert saved["batch"] >= 1
-        refused = barrier("restore", saved["path"], str(tmp_path / "new"), "--claim", "--query-stopped", "--yes")
-        assert (refused.returncode, "OUTPUT_COMMITTED" in refused.stderr) == (1, True)
-        saved = command("savepoint", "take", query.job.location, str(tmp_path / "later"))
+        new = str(tmp_path / "new" / "checkpoint")
+        status, refused, _ = answer(capsys, "restore", early.path, new, "--claim", "--query-stopped", "--yes")
+        assert (status, refused["condition"]) == (1, "OUTPUT_COMMITTED")
+        saved = take(query.job.location, str(tmp_path / "later"))
+        assert saved.batch > early.batch
 
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_partitions([NewPartitions(topic_name, 4)])[topic_name].result(30)
         wait_until(lambda: len(admin.list_topics(topic_name).topics[topic_name].partitions) == 4, "new partitions")
         produce_to(kafka, topic_name, [*range(60, 200), *range(200)], 4)
         how = ("--claim", "--query-stopped", "--shuffle-partitions", "3", "--yes")
-        done = command("restore", saved["path"], str(tmp_path / "new" / "checkpoint"), *how)
-        assert done["repartitioned"] == saved["batch"] + 1
+        status, done, _ = answer(capsys, "restore", saved.path, new, *how)
+        assert (status, done["repartitioned"]) == (0, saved.batch + 1)
 
         moved = LiveQuery(spark, tmp_path / "new", job)
         with moved:
@@ -112,7 +124,7 @@ def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_othe
         ]
         query.start()
         assert "LOCATION_MOVED_ON" in query.wait_failed()
-        assert output.rows() == Counter(range(200))
+    assert output.rows() == Counter(range(200))
 
 
 @pytest.mark.slow
@@ -170,14 +182,16 @@ def test_a_query_whose_place_is_claimed_under_it_stops_and_nothing_is_doubled(
         query.start()
         pile_up(query.place, 2)
         saved = take(query.job.location, str(tmp_path / "saved"))
-        pile_up(query.place, 2)
+        query.query.processAllAvailable()
+        assert output.open_transactions()
         command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--query-stopped", "--yes")
+        assert not output.open_transactions(), "what was prepared there is given up"
         produce(kafka, f"{topic_name}-in", range(150, 180))
-        with LiveQuery(spark, tmp_path / "new", job, output) as moved:
-            moved.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
-            wait_until(lambda: not moved.query.isActive, "end of the query")
-            assert moved.query.exception() is None
         assert "LOCATION_MOVED_ON" in query.wait_failed()
+    with LiveQuery(spark, tmp_path / "new", job, output) as moved:
+        moved.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
+        wait_until(lambda: not moved.query.isActive, "end of the query")
+        assert moved.query.exception() is None
     wait_until(output.is_quiet, "markers")
     assert output.rows() == Counter(range(180))
 

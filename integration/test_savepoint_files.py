@@ -60,15 +60,15 @@ def needed(query: Query, batch: int) -> dict[str, Stands]:  # noqa: F811
     return {name: each for name, each in found.items() if each is not None}
 
 
-def changed(query: Query, seen: dict[int, dict[str, Stands]]) -> dict[str, tuple[Stands, Stands]]:  # noqa: F811
+def changed(query: Query, seen: dict[int, dict[str, Stands]]) -> list[str]:  # noqa: F811
     """Files that stand otherwise than they were seen; those that are gone are not among them."""
     root = Path(query.location.path)
-    return {
-        f"{name} of {batch}": (before, now)
-        for batch, names in seen.items()
+    return [
+        name
+        for names in seen.values()
         for name, before in names.items()
         if (now := stands(root / name)) is not None and now != before
-    }
+    ]
 
 
 def run_to(query: Query, until: int, seen: dict[int, dict[str, Stands]]) -> None:  # noqa: F811
@@ -90,19 +90,19 @@ def test_the_files_of_a_committed_micro_batch_do_not_change(store: str, query: Q
     with settings(query.session, STORES[store]):
         run_to(query, 60, seen)
         wait_until(lambda: later_snapshots(query, 3), "a snapshot that maintenance made late")
-        assert changed(query, seen) == {}
+        assert changed(query, seen) == []
         wait_stores_closed(query.session)
         replayed = newest(query.location, "commits")
         for name in (f"commits/{replayed}", f"commits/.{replayed}.crc"):
             Path(query.location.path, name).unlink()
-        before = seen.pop(replayed)
         query.control(until=60, step=10)
         with query.running() as drain:
             drain()
             assert newest(query.location, "commits") == replayed
             seen[replayed] = needed(query, replayed)
-        print(store, "written again by the replay:", sorted(n for n, s in before.items() if seen[replayed].get(n) != s))
         run_to(query, 90, seen)
         wait_stores_closed(query.session)
-        assert changed(query, seen) == {}
-    query.check_counts()
+        # Of the version that was made twice maintenance may have written a snapshot each time; changes are written once.
+        snapshots = {f"state/0/{partition}/{replayed + 1}.{kind}" for partition in (0, 1) for kind in ("zip", "snapshot")}
+        assert set(changed(query, seen)) <= snapshots
+        query.check_counts()
