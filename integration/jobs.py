@@ -194,11 +194,24 @@ def counted(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, 
     return numbered, "2pc-delta", {"path": job.output}
 
 
+def distinct(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
+    """A topic of whole numbers -> the file sink, or a topic: each number once, however often it comes."""
+    from connector.spark.host import data_source_for
+
+    session.dataSource.register(data_source_for(FileSink))
+    rows = session.readStream.format("barrier-kafka").options(**job.source).load()
+    numbers = rows.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS value").dropDuplicates(["value"])
+    if job.sink.get("format") == "2pc-kafka":
+        return numbers.selectExpr("CAST(value AS STRING) AS value"), "2pc-kafka", {"topic": job.output}
+    return numbers, FileSink.name(), {"path": job.output}
+
+
 JOBS: dict[str, Callable[[SparkSession, Job], tuple[DataFrame, str, dict[str, str]]]] = {
     "files": files,
     "shuffled": shuffled,
     "kafka": kafka,
     "counted": counted,
+    "distinct": distinct,
 }
 
 

@@ -49,6 +49,7 @@ from transactional.ownership import (
     may_abort,
     may_record,
     may_void,
+    moved_on,
     must_own,
     newest_run,
     rewinding,
@@ -60,10 +61,12 @@ from transactional.recovery import (
     check_account,
     check_place,
     check_prefix,
+    check_restored,
     check_schedule,
     check_sources,
     judge_prepared,
     other_sources,
+    unrecorded_repartitions,
     whose_run,
 )
 from transactional.settlement import Settlement
@@ -167,9 +170,12 @@ class CheckpointCoordinator:
         """
         ledger = self._journal.load()  # P2
         check_place(ledger, self._view)
+        if ledger.moved is not None:
+            raise moved_on(ledger)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
+        check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
         run, claimed = self._take_run()  # P3
         topic = run.identity.get("topicId")
         check_schedule(self._view, [topic] if topic else [], run.lifetime)
@@ -178,6 +184,7 @@ class CheckpointCoordinator:
         for checkpoint in self._journal.ledger.unsettled():
             self._settlement.settle(checkpoint.id, run.token)  # P5
         self._keep_or_void(run.token, claimed)  # P6
+        self._record_repartitions(run.token)
         self._sweep(run.token)  # P7
         faults.reach("recovery.swept")
         if run.restored is None and self._settings.hooks:
@@ -213,6 +220,30 @@ class CheckpointCoordinator:
         if dict(mark) != run.mark:
             self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, must_own(run.token))
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
+
+    def _record_repartitions(self, token: int) -> None:
+        """Account for the micro-batches that Spark's repartition has added: no sink ran, so nothing is to be committed."""
+        for batch in unrecorded_repartitions(self._journal.ledger, self._view):
+            ledger = self._journal.ledger
+            covered = [record.batch for record in ledger.undecided()]
+            newest = ledger.checkpoints[max(ledger.checkpoints)] if ledger.checkpoints else None
+            body = {
+                "run": token,
+                "batch": batch,
+                "sources": sources_digest(self._view.previous or ()),
+                "writers": 0,
+                "origin": "",
+                "parts": [],
+                "barrier": None,
+                "began": self._milliseconds(),
+                "reason": ClosingReason.REPARTITION.name,
+                "hooks": dict(newest.hooks) if newest else {},
+            }
+            judge = may_record(token, batch, False, covered, False)
+            if covered:  # what is prepared before it is the next decision's, and so is it
+                self._journal.append(EntryKind.PREPARED, body, judge)
+            else:
+                self._journal.append(EntryKind.DECIDED, {**body, "covers": []}, judge)
 
     def _fence_own(self, run: RunRecord) -> None:
         newest = newest_run(self._journal.ledger)
@@ -274,8 +305,8 @@ class CheckpointCoordinator:
         ledger, settings = self._journal.ledger, self._settings
         former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
         for prefix, run in former.items():
-            if prefix == settings.prefix or run.mark is None or self._under is None:
-                continue
+            if prefix == settings.prefix or prefix in ledger.originals or run.mark is None or self._under is None:
+                continue  # what an original has prepared is its own to commit
             sink = self._under(prefix)
             try:
                 if run.mark:

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-__all__ = ["ALL_POINTS", "LONG_POINTS", "POINTS", "REWIND_POINTS", "InjectedFault", "reach"]
+__all__ = ["ALL_POINTS", "LONG_POINTS", "POINTS", "REWIND_POINTS", "SAVEPOINT_POINTS", "InjectedFault", "reach"]
 
 VARIABLE = "BARRIER_FAULTS"
 
@@ -51,7 +51,10 @@ REWIND_POINTS = (
     "rewind.deleted",
 )
 
-ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS
+SAVEPOINT_POINTS = ("savepoint.copied", "restore.copied", "restore.moved", "restore.whole", "restore.named")
+"""Of a savepoint that is taken, and of one that is restored: beside these a claim passes `REWIND_POINTS` up to its R4."""
+
+ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS + SAVEPOINT_POINTS
 
 
 class InjectedFault(RuntimeError):

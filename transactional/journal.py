@@ -17,6 +17,7 @@ from transactional.clock import Clock, SystemClock
 from transactional.errors import FencedError, JournalError
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, decode, encode, torn
+from transactional.ownership import moved_on
 
 __all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore"]
 
@@ -210,12 +211,14 @@ class Journal:
         Raises
         ------
         FencedError
-            By `judge`; or the number had been folded into a snapshot: a newer run has gone on.
+            By `judge`; or the number had been folded into a snapshot: a newer run has gone on; or the query was moved.
         JournalError
             The store failed and a read shows that the entry is not there.
         """
         nonce = self._nonce()
         while True:
+            if self.ledger.moved is not None:  # nothing follows it, whoever asks
+                raise moved_on(self.ledger)
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)

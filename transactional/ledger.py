@@ -17,6 +17,8 @@ __all__ = [
     "Declined",
     "FailureRecord",
     "Ledger",
+    "Moved",
+    "Origin",
     "PartRecord",
     "Rewind",
     "RunRecord",
@@ -190,6 +192,57 @@ class Rewind:
 
 
 @dataclass
+class Moved:
+    """The query goes on elsewhere, for ever: no entry follows this one.
+
+    Attributes
+    ----------
+    entry : int
+        Its number; the journal at the new place begins there.
+    location : str
+        The new place.
+    savepoint : str
+        Identifier of the savepoint that was restored there.
+    checkpoint : int
+        The checkpoint that the query went on from.
+    """
+
+    entry: int
+    location: str
+    savepoint: str
+    checkpoint: int
+
+
+@dataclass
+class Origin:
+    """The journal was begun by a restore.
+
+    Attributes
+    ----------
+    savepoint : str
+        Its identifier.
+    origin : str
+        The location that it was taken of.
+    checkpoint, batch : int
+        Which was restored, and its last micro-batch.
+    position : int
+        Of the journal when it was begun.
+    claim : bool
+        Whether the query goes on here, or this is a copy.
+    allowed : bool
+        Whether states and positions that nobody takes any more may be left behind.
+    """
+
+    savepoint: str
+    origin: str
+    checkpoint: int
+    batch: int
+    position: int
+    claim: bool
+    allowed: bool
+
+
+@dataclass
 class Ledger:
     """The state after `position` entries.
 
@@ -220,6 +273,9 @@ class Ledger:
         A rewind kept a part-committed checkpoint: Spark runs its micro-batches from this one again.
     request : int or None
         Entry of a wish to close a checkpoint that no decision has fulfilled yet.
+    moved : Moved or None
+    restored : Origin or None
+        Where a savepoint was restored.
     """
 
     position: int = 0
@@ -237,6 +293,8 @@ class Ledger:
     rewinding: Rewind | None = None
     replay: int | None = None
     request: int | None = None
+    moved: Moved | None = None
+    restored: Origin | None = None
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
@@ -504,6 +562,13 @@ class Ledger:
         self.base = min(self.base, last)
         self.replay = last + 1 if kept else None
 
+    def _moved(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        for run in self.runs.values():
+            run.ended = run.ended or entry.kind
+        self.rewinding = None
+        self.request = None
+        self.moved = Moved(entry.number, body["location"], body["savepoint"], body["checkpoint"])
+
     def _adopt(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
             run.ended = run.ended or EntryKind.ADOPT
@@ -557,6 +622,8 @@ class Ledger:
             rewinding=Rewind(**value["rewinding"]) if value["rewinding"] else None,
             replay=value["replay"],
             request=value["request"],
+            moved=Moved(**value["moved"]) if value.get("moved") else None,
+            restored=Origin(**value["restored"]) if value.get("restored") else None,
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={
                 int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})
@@ -584,4 +651,5 @@ _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
     EntryKind.REQUEST: Ledger._requested,
     EntryKind.REWIND_BEGUN: Ledger._rewind_begun,
     EntryKind.REWIND_DONE: Ledger._rewind_done,
+    EntryKind.MOVED: Ledger._moved,
 }

@@ -44,11 +44,12 @@ class EntryKind:
     REQUEST = "request"
     REWIND_BEGUN = "rewind begun"
     REWIND_DONE = "rewind done"
+    MOVED = "moved"
     SNAPSHOT = "snapshot"
 
     ALL = frozenset(
         {RUN, MARK, PREPARED, DECIDED, SETTLED, VERDICT, REPAIR, VOID, ABORTED, FENCED, RESOLVE, ADOPT, SNAPSHOT}
-        | {DECLINED, RESTORED, REQUEST, REWIND_BEGUN, REWIND_DONE}
+        | {DECLINED, RESTORED, REQUEST, REWIND_BEGUN, REWIND_DONE, MOVED}
     )
 
 

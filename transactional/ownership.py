@@ -14,6 +14,7 @@ __all__ = [
     "may_record",
     "may_settle",
     "may_void",
+    "moved_on",
     "must_own",
     "newest_run",
     "rewinding",
@@ -60,10 +61,26 @@ def rewinding(ledger: Ledger) -> FencedError:
     )
 
 
+def moved_on(ledger: Ledger) -> FencedError:
+    """The error of whoever still is at work where a query was moved away."""
+    moved = ledger.moved
+    assert moved is not None
+    return FencedError(
+        "LOCATION_MOVED_ON",
+        f"the query was moved to {moved.location} (`barrier restore --claim`, journal entry {moved.entry}): nothing goes on at "
+        "this place any more, and nothing was touched. Start it there; for a second query with this state, restore a "
+        "savepoint with --no-claim",
+        location=moved.location,
+        entry=moved.entry,
+    )
+
+
 def must_own(token: int) -> Judge:
     """The run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
 
     def judge(ledger: Ledger) -> None:
+        if ledger.moved is not None:
+            raise moved_on(ledger)
         if ledger.rewinding is not None:
             if ledger.rewinding.token != token:
                 raise rewinding(ledger)

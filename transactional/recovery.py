@@ -24,11 +24,14 @@ __all__ = [
     "check_account",
     "check_place",
     "check_prefix",
+    "check_restored",
     "check_schedule",
     "check_sources",
     "judge_checkpoint",
     "judge_prepared",
     "other_sources",
+    "topics_of",
+    "unrecorded_repartitions",
     "whose_run",
 ]
 
@@ -68,6 +71,9 @@ class SparkView:
         Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
     oldest : int
         The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
+    repartitions : Sequence[int]
+        The micro-batches directly before `batch`, in order, that Spark's repartition of a stopped query has added: they
+        have the sources of the one before them, were written by no sink, and are committed.
     """
 
     queryId: str
@@ -78,6 +84,7 @@ class SparkView:
     previous: Sequence[str] | None
     gaps: bool = False
     oldest: int = 0
+    repartitions: Sequence[int] = ()
 
     @property
     def sources(self) -> str:
@@ -171,6 +178,7 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             batch=view.batch,
         )
     last = ledger.accounted
+    last += len(unrecorded_repartitions(ledger, view))
     if view.gaps:
         check_version(ledger, view.batch)
         return
@@ -209,6 +217,50 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
             accounted=last,
         )
     check_sources(ledger, view)
+
+
+def unrecorded_repartitions(ledger: Ledger, view: SparkView) -> list[int]:
+    """Micro-batches that follow the journal's last, and that no sink has to account for; in order."""
+    found = [batch for batch in view.repartitions if batch > ledger.accounted]
+    voided = ledger.accounted + 1 in ledger.voided
+    return found if not voided and found and found[0] == ledger.accounted + 1 else []
+
+
+def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> None:
+    """The first micro-batch after a restore takes all that the checkpoint holds.
+
+    Parameters
+    ----------
+    hooks : Collection[str]
+        Identifiers of the query's hooks.
+
+    Raises
+    ------
+    LocationError
+        ``STATE_NOT_RESTORED``
+    """
+    restored = ledger.restored
+    if restored is None or restored.allowed or any(batch > restored.batch for batch in ledger.batches):
+        return
+    checkpoint = ledger.checkpoints.get(restored.checkpoint)
+    orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))
+    left = sorted(topics_of(view.previous or ()) - topics_of(view.lines))
+    told = [f"the state of the hook {orphan}, which checkpointHooks does not name" for orphan in orphans]
+    told += [f"the position in the topic {topic}, which no source of the query reads" for topic in left]
+    if told:
+        raise LocationError(
+            "STATE_NOT_RESTORED",
+            f"the savepoint that was restored here holds {'; '.join(told)}. Nothing was written. Name them again, or say "
+            "`--allow-non-restored-state`: in both cases run the same `barrier restore` once more, which makes this location "
+            "anew, before the query is started",
+            hooks=orphans,
+            topics=left,
+        )
+
+
+def topics_of(lines: Sequence[str]) -> set[str]:
+    """The topics whose positions our sources' lines hold."""
+    return {topic for line in lines for topic in (offset_of_line(line) or {}).get("topics", {})}
 
 
 def check_sources(ledger: Ledger, view: SparkView) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
-from transactional.ledger import BatchRecord, CheckpointRecord, FailureRecord, Ledger, RunRecord
+from transactional.ledger import BatchRecord, CheckpointRecord, FailureRecord, Ledger, Moved, Origin, RunRecord
 
 __all__ = [
     "CheckpointHistory",
@@ -282,6 +282,10 @@ class CheckpointStats:
         A checkpoint was asked for, and none was decided since.
     run : RunState or None
     rewinding : RewindInProgress or None
+    moved : Moved or None
+        Where the query goes on.
+    restored : Origin or None
+        The savepoint that this location was made of.
     """
 
     now: int
@@ -298,6 +302,8 @@ class CheckpointStats:
     requested: bool
     run: RunState | None
     rewinding: RewindInProgress | None
+    moved: Moved | None = None
+    restored: Origin | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
@@ -329,6 +335,8 @@ def stats(ledger: Ledger, now: float) -> CheckpointStats:
         requested=ledger.request is not None,
         run=None if run is None else _run_state(run),
         rewinding=None if rewind is None else RewindInProgress(rewind.token, rewind.checkpoint, dict(rewind.request)),
+        moved=ledger.moved,
+        restored=ledger.restored,
     )
 
 

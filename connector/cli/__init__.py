@@ -3,6 +3,8 @@
 ::
 
     barrier checkpoints list|show|trigger LOCATION
+    barrier savepoint take LOCATION TARGET | list FOLDER | show SAVEPOINT | dispose SAVEPOINT
+    barrier restore SAVEPOINT NEW_LOCATION --claim | --no-claim
     barrier rewind LOCATION     a stopped query goes back to an earlier checkpoint
     barrier adopt LOCATION      a moved, restored or copied location
     barrier resolve LOCATION    what can't be settled by evidence

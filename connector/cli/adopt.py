@@ -16,6 +16,7 @@ from transactional.barrier import sources_digest
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
+from transactional.ownership import moved_on
 
 __all__ = ["adopt"]
 
@@ -42,6 +43,8 @@ def adopt(
 def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report) -> None:
     journal = load_journal(location)
     ledger = journal.ledger
+    if ledger.moved is not None:
+        raise moved_on(ledger)
     location.query_id()  # refused where Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
         raise LocationError(

@@ -15,6 +15,7 @@ from transactional.clock import SystemClock
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
+from transactional.ownership import moved_on
 from transactional.stats import CheckpointHistory, CheckpointStats, CheckpointStatus, history, stats
 
 __all__ = ["list_checkpoints", "show", "trigger"]
@@ -158,6 +159,11 @@ def _query_pairs(
         rows.append(("declined in a row", str(found.declined)))
     if found.requested:
         rows.append(("asked for", "the next micro-batch closes a checkpoint"))
+    if found.moved is not None:
+        rows.append(("MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"))
+    if found.restored is not None:
+        how = "the query goes on here" if found.restored.claim else "a copy"
+        rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
     if found.rewinding is not None:
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to where nothing is written twice"
@@ -179,6 +185,8 @@ def _trigger(path: str, report: Report) -> None:
     place, journal = open_journal(path, "no query to ask")
     refuse_batch_writes(place, "each of its writes is a checkpoint")
     report.facts.update(location=place.path)
+    if journal.ledger.moved is not None:
+        raise moved_on(journal.ledger)
     asked = journal.ledger.request
     if asked is None:
         body: dict[str, Any] = {"what": "checkpoint"}

@@ -11,11 +11,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from connector.cli import checkpoints
+from connector.cli import checkpoints, savepoint
 from connector.cli.adopt import adopt
 from connector.cli.import_offsets import import_offsets
 from connector.cli.report import EXIT_STATUS, Output, Report, Status
 from connector.cli.resolve import resolve
+from connector.cli.restore import restore
 from connector.cli.rewind import rewind
 
 __all__ = ["main"]
@@ -76,11 +77,18 @@ app = typer.Typer(
 )
 group = typer.Typer(help="A query's checkpoints, while it runs or after.", epilog=EXIT_STATUS, **_SETTINGS)
 app.add_typer(group, name="checkpoints")
+saved = typer.Typer(help="Copies of a query's completed checkpoints.", epilog=EXIT_STATUS, **_SETTINGS)
+app.add_typer(saved, name="savepoint")
 
 _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (group, "list", checkpoints.list_checkpoints),
     (group, "show", checkpoints.show),
     (group, "trigger", checkpoints.trigger),
+    (saved, "take", savepoint.take),
+    (saved, "list", savepoint.list_savepoints),
+    (saved, "show", savepoint.show),
+    (saved, "dispose", savepoint.dispose),
+    (app, "restore", restore),
     (app, "rewind", rewind),
     (app, "adopt", adopt),
     (app, "resolve", resolve),

@@ -8,6 +8,7 @@ from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
+from transactional.ownership import moved_on
 from transactional.recovery import SparkView, check_place
 
 __all__ = ["load_journal", "open_journal", "refuse_batch_writes", "refuse_elsewhere", "unchanged"]
@@ -92,10 +93,14 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 
 
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """The journal was written at this place, for the query that is here.
+    """The journal was written at this place, for the query that is here, and goes on here.
 
     Raises
     ------
     LocationError
+    FencedError
+        ``LOCATION_MOVED_ON``
     """
+    if ledger.moved is not None:
+        raise moved_on(ledger)
     check_place(ledger, SparkView(location.query_id(), location.path, -1, -1, [], None))

@@ -21,7 +21,7 @@ from transactional.ledger import Ledger, Rewind, RunRecord
 from transactional.recovery import check_sources
 from transactional.rewind import Rewinder
 
-__all__ = ["rewind"]
+__all__ = ["LocationLogs", "build_sink", "newest_run", "option_pairs", "options_from_file", "rewind"]
 
 NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
 """Conditions that say that all is done."""
@@ -110,7 +110,7 @@ def rewind(
         raise typer.BadParameter("--resume goes on with what was begun: --to and --restore-tables were said then")
     if restore_tables and to is None:
         raise typer.BadParameter("--restore-tables takes output back that was committed: name the checkpoint with --to")
-    given = {**_from_file(options_file), **_pairs(option or [], "--option")}
+    given = {**options_from_file(options_file), **option_pairs(option or [], "--option")}
     request = Request(to, allow_reemit, restore_tables, resume, query_stopped, given, dry_run, yes)
     with reporting(output) as report:
         try:
@@ -123,7 +123,8 @@ def rewind(
             report.say(f"nothing to do: {nothing.message}")
 
 
-def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
+def option_pairs(lines: Sequence[str], where: str) -> dict[str, str]:
+    """Options of the sink, as ``KEY=VALUE``; `where` they stand is named in errors."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.partition("=")
@@ -133,7 +134,8 @@ def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
     return found
 
 
-def _from_file(path: str | None) -> dict[str, str]:
+def options_from_file(path: str | None) -> dict[str, str]:
+    """Options of the sink in a file, one a line."""
     if path is None:
         return {}
     try:
@@ -143,7 +145,7 @@ def _from_file(path: str | None) -> dict[str, str]:
         raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
     except UnicodeDecodeError:  # not shown, nor kept as the cause: it holds what is in the file
         raise typer.BadParameter(f"--options-file {path}: it is not text in UTF-8") from None
-    return _pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")
+    return option_pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")
 
 
 def _rewind(path: str, request: Request, report: Report) -> None:
@@ -151,8 +153,8 @@ def _rewind(path: str, request: Request, report: Report) -> None:
     refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
     refuse_elsewhere(location, journal.ledger)
     report.facts.update(location=location.path)
-    run = _run(journal.ledger)
-    sink = _build(run, location, request.given)
+    run = newest_run(journal.ledger)
+    sink = build_sink(run, location, request.given)
     try:
         work = _Work(location, journal, run, sink, request, report)
         work.resume() if request.resume else work.begin()
@@ -160,7 +162,14 @@ def _rewind(path: str, request: Request, report: Report) -> None:
         sink.close()
 
 
-def _run(ledger: Ledger) -> RunRecord:
+def newest_run(ledger: Ledger) -> RunRecord:
+    """The run whose sink takes the query back, or away.
+
+    Raises
+    ------
+    LocationError
+        ``NOTHING_TO_REWIND``: there is none; ``ADOPTED_NOT_STARTED``: it is another query's.
+    """
     run = ledger.newest_run
     if run is None:
         raise LocationError("NOTHING_TO_REWIND", "no run of the query is in the journal: start it")
@@ -173,7 +182,13 @@ def _run(ledger: Ledger) -> RunRecord:
     return run
 
 
-def _build(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> Sink:
+def build_sink(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> Sink:
+    """The sink of a run that the journal recorded, with options that it does not keep.
+
+    Raises
+    ------
+    OptionError
+    """
     from connector.spark.hosted_sink import HostedSink
 
     if not run.setup:

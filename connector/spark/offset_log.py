@@ -19,6 +19,8 @@ What Spark 4.2 needs to go on, as measured (integration/test_spark_rewind.py):
   must be closed; that the query has stopped is not enough.
 - The log of Spark's file source (``sources/<i>/``) is never taken back: the first micro-batch after going back reads all
   files that the log holds beyond its start at once, above ``maxFilesPerTrigger``; none is lost or read twice.
+- Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). Folders of partitions that there were
+  only before it, or only after it, are no part of the state on its other side.
 - A micro-batch without data (watermark) that was deleted is not made again at once: Spark makes one only after a
   micro-batch of the same run; the rows that it emitted come with the next one that has data.
 """
@@ -35,6 +37,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from connector.spark.location import CheckpointLocation
+from connector.spark.state_files import (
+    CHANGES,
+    SHUFFLE_PARTITIONS,
+    VERSIONED,
+    is_of_partition,
+    metadata_line,
+    partitions_of,
+    shuffle_partitions,
+    stores_of,
+)
 from transactional import faults
 from transactional.barrier import offset_of_line
 from transactional.errors import LocationError
@@ -45,6 +57,7 @@ __all__ = [
     "delete_after",
     "newest",
     "plan_ends",
+    "repartitions_before",
     "replay",
     "source_lines",
     "spark_view",
@@ -57,11 +70,6 @@ RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
 """A log's file, Hadoop's checksum of it, and what is left of a writer that died: 7, .7.crc, .7.UUID.tmp."""
-
-_VERSION = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..+)?")
-"""A state's file: its version, the file's id (where Spark gives one), its kind, and the rest of what is no such file."""
-
-_CHANGES = ("delta", "changelog")
 
 
 def newest(location: CheckpointLocation, log: str) -> int:
@@ -119,7 +127,28 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
         lines=source_lines(location, at_work),
         previous=previous,
         oldest=min(known, default=0),
+        repartitions=repartitions_before(location, at_work),
     )
+
+
+def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
+    """Micro-batches directly before this one that Spark's repartition of a stopped query has added, in order.
+
+    It copies the offsets of the micro-batch before, and changes one thing in them: ``spark.sql.shuffle.partitions`` in the
+    metadata's ``conf``. A query never writes such a file: it goes on with the number that it finds, and a micro-batch of
+    its own, also one without data, has another ``batchTimestampMs``. And its commit is there: else it is not done.
+    """
+    found: list[int] = []
+    for number in range(batch - 1, 0, -1):
+        now, before = metadata_line(location, number), metadata_line(location, number - 1)
+        if now is None or before is None or partitions_of(now) in (None, partitions_of(before)):
+            break
+        bare = [{**each, "conf": {**each["conf"], SHUFFLE_PARTITIONS: ""}} for each in (now, before)]
+        same = bare[0] == bare[1] and source_lines(location, number) == source_lines(location, number - 1)
+        if not same or not os.path.exists(os.path.join(location.path, "commits", str(number))):
+            break
+        found.insert(0, number)
+    return found
 
 
 # -- going back: the driver has ended --------------------------------------------------------------------------------
@@ -293,8 +322,8 @@ def _delete(location: CheckpointLocation, offsets: int, commits: int, version: i
             _unlink(os.path.join(folders["offsets"], name))
             faults.reach("rewind.offset-deleted")
         _sync(folders["offsets"])
-    for store, names in _stores(location).items():
-        for match in filter(None, map(_VERSION.fullmatch, sorted(names))):
+    for store, names in stores_of(location).items():
+        for match in filter(None, map(VERSIONED.fullmatch, sorted(names))):
             if int(match[1]) > version:
                 _unlink(os.path.join(store, match[0]))
                 faults.reach("rewind.deleted")
@@ -310,11 +339,13 @@ class _Kept:
 
     Parameters
     ----------
+    location : CheckpointLocation
     offsets, commits : frozenset[int]
     stores : Mapping[str, tuple[frozenset[int], frozenset[int]]]
         Per store, relative to the location: versions with a snapshot, versions with a file of changes.
     """
 
+    location: CheckpointLocation
     offsets: frozenset[int]
     commits: frozenset[int]
     stores: Mapping[str, tuple[frozenset[int], frozenset[int]]]
@@ -322,14 +353,16 @@ class _Kept:
     @classmethod
     def of(cls, location: CheckpointLocation) -> _Kept:
         stores = {}
-        for store, names in _stores(location).items():
-            files = [match for name in names if (match := _VERSION.fullmatch(name)) and name[0] != "." and not match[3]]
-            changes = frozenset(int(match[1]) for match in files if match[2] in _CHANGES)
-            snapshots = frozenset(int(match[1]) for match in files if match[2] not in _CHANGES)
+        for store, names in stores_of(location).items():
+            files = [
+                match for name in names if (match := VERSIONED.fullmatch(name)) and name[0] != "." and not match[3]
+            ]
+            changes = frozenset(int(match[1]) for match in files if match[2] in CHANGES)
+            snapshots = frozenset(int(match[1]) for match in files if match[2] not in CHANGES)
             stores[os.path.relpath(store, location.path)] = (snapshots, changes)
         logs = (_entries(os.path.join(location.path, log)).items() for log in ("offsets", "commits"))
         offsets, commits = (frozenset(batch for batch, names in log if str(batch) in names) for log in logs)
-        return cls(offsets, commits, stores)
+        return cls(location, offsets, commits, stores)
 
     def missing_after(self, batch: int) -> list[str]:
         """What Spark would need to go on after a micro-batch, and does not have."""
@@ -344,7 +377,10 @@ class _Kept:
     def _missing(self, offsets: Iterable[int], commit: int, version: int) -> list[str]:
         found = [f"offsets/{batch}" for batch in offsets if batch >= 0 and batch not in self.offsets]
         found += [f"commits/{commit}"] if commit >= 0 and commit not in self.commits else []
+        partitions = shuffle_partitions(self.location, version - 1) if self.stores else None
         for store, (snapshots, changes) in self.stores.items():
+            if not is_of_partition(store, partitions):
+                continue
             start = max((number for number in snapshots if number <= version), default=0)
             if not changes.issuperset(range(start + 1, version + 1)):
                 found.append(f"version {version} of {store}")
@@ -388,18 +424,6 @@ def _entries(folder: str) -> dict[int, list[str]]:
         for match in filter(None, map(_ENTRY.fullmatch, os.listdir(folder))):
             found.setdefault(int(match[1]), []).append(match[0])
     return {batch: sorted(names) for batch, names in found.items()}
-
-
-def _stores(location: CheckpointLocation) -> dict[str, list[str]]:
-    """The files in the folder of every store: ``state/<operator>/<partition>``, or named folders in it (joins)."""
-    found = {}
-    root = os.path.join(location.path, "state")
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name[0] not in "._" and name not in ("SSTs", "logs"))
-        inside = os.path.relpath(folder, root).count(os.sep) >= 1
-        if inside and (not folders or any(_VERSION.fullmatch(name) for name in names)):
-            found[folder] = names
-    return found
 
 
 def _unlink(path: str) -> None:

@@ -1,0 +1,365 @@
+"""``barrier restore``: a query goes on from a savepoint at a new checkpoint location, or a copy of it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from connector.cli.alone import alone, query_at_work, rewind_at_work
+from connector.cli.place import load_journal
+from connector.cli.report import Output, OutputOption, Report, Yes, reporting
+from connector.cli.rewind import LocationLogs, build_sink, newest_run, option_pairs, options_from_file
+from connector.cli.savepoint import Saved
+from connector.cli.words import batches_text, output_text
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import this_process
+from connector.spark.repartition import repartition
+from connector.spark.restore import NewLocation, refuse_unless_free
+from connector.spark.savepoint import Savepoint, read
+from transactional import faults
+from transactional.errors import JournalError, LocationError, StoreError
+from transactional.journal import Journal
+from transactional.ledger import CheckpointRecord, Ledger
+from transactional.ownership import moved_on
+from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy
+from transactional.rewind import Preview, Rewinder
+
+__all__ = ["restore"]
+
+MOVING = "moving"
+"""Of the request in `rewind begun`: it is a restore that has begun it, and to where."""
+
+MOST_NAMED = 20
+"""Checkpoints, the newest, that an error names."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user has asked for."""
+
+    claim: bool
+    force: bool
+    allow_reemit: bool
+    allow_non_restored: bool
+    partitions: int | None
+    query_stopped: bool
+    given: Mapping[str, str]
+    yes: bool
+
+
+def restore(
+    saved: Saved,
+    location: Annotated[
+        str,
+        typer.Argument(metavar="NEW_LOCATION", help="The checkpointLocation of the query: new.", show_default=False),
+    ],
+    claim: Annotated[
+        bool,
+        typer.Option("--claim", help="The query goes on there; the place that it was taken of is closed for ever."),
+    ] = False,
+    no_claim: Annotated[
+        bool, typer.Option("--no-claim", help="A copy, with an identity of its own: the query itself may run on.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="With --claim, where the old location is lost: what it committed since is DOUBLED."
+        ),
+    ] = False,
+    allow_reemit: Annotated[
+        bool,
+        typer.Option(
+            "--allow-reemit", help="With --claim: what was committed after the savepoint stays, and is written again."
+        ),
+    ] = False,
+    allow_non_restored_state: Annotated[
+        bool,
+        typer.Option(
+            "--allow-non-restored-state",
+            help="Hooks' states and source positions that the query does not take any more are left behind.",
+        ),
+    ] = False,
+    shuffle_partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Give the state so many partitions, with Spark's own repartition.", show_default=False
+        ),
+    ] = None,
+    query_stopped: Annotated[
+        bool,
+        typer.Option(
+            "--query-stopped",
+            help="With --claim: the query was stopped, though its driver's process runs or can't be seen.",
+        ),
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="With --claim: an option of the sink that the journal does not keep. Other users of the machine can see it: "
+            "secrets belong into the file.",
+            show_default=False,
+        ),
+    ] = None,
+    options_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Such options, a line each: KEY=VALUE; # begins a comment.", show_default=False
+        ),
+    ] = None,
+    yes: Yes = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a new checkpoint location from a savepoint.
+
+    With --claim stop the query first. It can be killed at any moment, and is finished by the same command.
+    """
+    if claim is no_claim:
+        raise typer.BadParameter(f"say which{' one' if claim else ''}: --claim or --no-claim")
+    if no_claim and (force or allow_reemit):
+        raise typer.BadParameter("--force and --allow-reemit are of --claim: a copy leaves the query alone")
+    given = {**options_from_file(options_file), **option_pairs(option or [], "--option")}
+    request = Request(
+        claim, force, allow_reemit, allow_non_restored_state, shuffle_partitions, query_stopped, given, yes
+    )
+    with reporting(output) as report:
+        savepoint = read(saved)
+        savepoint.verify()
+        _Restore(savepoint, CheckpointLocation(location), request, report).run()
+
+
+class _Restore:
+    """One restore."""
+
+    def __init__(self, savepoint: Savepoint, location: CheckpointLocation, request: Request, report: Report) -> None:
+        self._savepoint = savepoint
+        self._location = location
+        self._request = request
+        self._report = report
+        self._saved = savepoint.ledger()
+        self._new = NewLocation(location, savepoint)
+
+    def run(self) -> None:
+        saved, request, report = self._savepoint, self._request, self._report
+        anew = refuse_unless_free(self._location, saved)
+        if request.partitions is not None and not saved.stateful:
+            raise LocationError(
+                "NO_STATE",
+                f"the query of {saved.path} keeps no state: there is nothing that --shuffle-partitions could cut anew",
+                savepoint=saved.path,
+            )
+        report.say(f"Checkpoint {saved.checkpoint} of query {saved.query}, up to micro-batch {saved.batch}.")
+        if anew:
+            report.say(
+                f"{self._location.path} was restored of this savepoint, and no query has begun there: made anew."
+            )
+        if request.partitions is not None:
+            report.say(f"The state gets {request.partitions} partitions: it had {saved.partitions or 'unknown'}.")
+        report.facts.update(
+            savepoint=saved.path,
+            id=saved.id,
+            location=self._location.path,
+            origin=saved.location,
+            checkpoint=saved.checkpoint,
+            batch=saved.batch,
+            claim=request.claim,
+            partitions=request.partitions,
+            emitted=[],
+        )
+        try:
+            if request.claim:
+                self._claim()
+            else:
+                self._copy()
+        finally:
+            self._new.drop()
+        report.say(f"restored: start the query with {self._location.path} as its checkpointLocation")
+
+    # -- a copy -------------------------------------------------------------------------------------------------------
+
+    def _copy(self) -> None:
+        report, saved = self._report, self._savepoint
+        report.say(
+            "A copy, with transactional ids of its own (a transactionalIdPrefix that the query sets must be a new one). What "
+            f"comes after micro-batch {saved.batch} it writes, too: give it an output of its own, unless that is meant."
+        )
+        report.confirm(self._request.yes)
+        self._new.copy()
+        report.facts["query"] = self._new.give_new_identity()
+        self._repartition()
+        self._new.finish(
+            begin_copy(
+                self._saved,
+                self._location.path,
+                saved.id,
+                saved.checkpoint,
+                self._request.allow_non_restored,
+            )
+        )
+
+    # -- the query itself ---------------------------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        request, report, saved = self._request, self._report, self._savepoint
+        report.facts["query"] = saved.query
+        origin = CheckpointLocation(saved.location)
+        lost = self._unreachable(origin)
+        if lost is not None:
+            if not request.force:
+                raise lost
+            report.say(
+                str(lost),
+                f"--force: what the query has committed since checkpoint {saved.checkpoint} is written AGAIN: DOUBLED, and "
+                "nobody can say how much. If it still runs somewhere, two queries have one identity: stop it first.",
+            )
+            report.confirm(request.yes)
+            self._prepare()
+            self._begin_here(saved.position + FAR_ABOVE)
+            return
+        journal = load_journal(origin)
+        moved = journal.ledger.moved
+        if moved is not None:
+            if (moved.location, moved.savepoint) != (self._location.path, saved.id):
+                raise moved_on(journal.ledger)
+            report.say(f"{origin.path} was closed already (journal entry {moved.entry}): what is left to do is done.")
+            self._prepare()
+            self._begin_here(moved.entry)
+            return
+        self._close(origin, journal)
+
+    def _unreachable(self, origin: CheckpointLocation) -> LocationError | None:
+        """Why the old place can't be closed; None where it can."""
+        saved = self._savepoint
+        why = ""
+        try:
+            query = origin.query_id()
+            if not load_journal(origin).ledger.position:
+                why = "holds no journal"
+            elif query != saved.query:
+                why = f"is of another query ({query})"
+        except (LocationError, JournalError, OSError) as problem:
+            why = f"can't be read ({problem})"
+        if not why:
+            return None
+        return LocationError(
+            "ORIGIN_UNREACHABLE",
+            f"{origin.path}, of which the savepoint was taken, {why}: it can't be closed, and nobody can see what was "
+            "committed there since. --no-claim makes a copy with an identity of its own; --force goes on as the query",
+            origin=origin.path,
+        )
+
+    def _close(self, origin: CheckpointLocation, journal: Journal) -> None:
+        """R2 to R4, and `moved`, in the old journal; then the new one."""
+        request, report, ledger = self._request, self._report, journal.ledger
+        run = newest_run(ledger)
+        begun = ledger.rewinding
+        if begun is not None and MOVING not in begun.request:
+            raise LocationError(
+                "REWIND_BEGUN",
+                f"a rewind was begun at {origin.path} (journal entry {begun.token}) and is not done: finish it first (`barrier "
+                "rewind LOCATION --resume`), and take a new savepoint",
+                rewind=begun.token,
+            )
+        for stands in (
+            rewind_at_work(begun, request.query_stopped) if begun is not None else None,
+            # Its state stores may live on in its driver: what they write late is at the old place, and read by nobody.
+            None if request.query_stopped else query_at_work(origin, run, False),
+        ):
+            if stands is not None:
+                raise stands
+        emitted = self._emitted(ledger)
+        self._tell(origin, ledger, emitted)
+        if (emitted or self._forgotten(ledger)) and not request.allow_reemit:
+            raise _reemission(self._savepoint, emitted)
+        report.confirm(request.yes)
+        self._prepare()
+        sink = build_sink(run, origin, request.given)
+        try:
+            rewinder = Rewinder(journal, sink, LocationLogs(origin), origin.query_id(), run.prefix)
+            body: dict[str, Any] = {
+                MOVING: {"location": self._location.path, "savepoint": self._savepoint.id},
+                "process": this_process(),
+            }
+            with alone(origin):
+                if begun is None:
+                    rewinder.begin(Preview(None, -1, [], [], None), body)
+                else:
+                    journal.load()
+                    rewinder.again(body)
+                entry = rewinder.move(self._location.path, self._savepoint.id, self._savepoint.checkpoint)
+        except BaseException:
+            if journal.ledger.rewinding is not None:
+                report.complain(
+                    "the old location is closed for now, and nothing is restored: run the same command again, or give it up "
+                    f"with `barrier rewind {origin.path} --resume`"
+                )
+            raise
+        finally:
+            sink.close()
+        faults.reach("restore.moved")
+        self._begin_here(entry)
+
+    def _emitted(self, ledger: Ledger) -> Sequence[CheckpointRecord]:
+        """What is committed, or may be, and not in the savepoint."""
+        later = [c for _, c in sorted(ledger.checkpoints.items()) if c.id > self._savepoint.checkpoint]
+        return [c for c in later if c.rows or not c.settled]
+
+    def _forgotten(self, ledger: Ledger) -> bool:
+        """The old journal does not hold the savepoint's checkpoint any more: it is too old, or was rewound behind."""
+        return self._savepoint.checkpoint not in ledger.checkpoints
+
+    def _tell(self, origin: CheckpointLocation, ledger: Ledger, emitted: Sequence[CheckpointRecord]) -> None:
+        report = self._report
+        report.say(
+            f"{origin.path} is closed for ever: a query that runs or starts there stops, and says where it went."
+        )
+        undecided = ledger.undecided()
+        if undecided:
+            numbers = batches_text([record.batch for record in undecided])
+            report.say(f"Micro-batches {numbers} are prepared there, not decided: aborted, and written anew.")
+        for found in emitted:
+            state = "committed" if found.settled else "decided, perhaps committed"
+            report.say(
+                f"Checkpoint {found.id} (micro-batches {batches_text(found.batches)}, {found.rows} rows) is {state}, and "
+                f"written AGAIN. Output: {output_text(found.output)}"
+            )
+        if self._forgotten(ledger):
+            report.say(
+                f"The journal there does not hold checkpoint {self._savepoint.checkpoint} any more (retainedCheckpoints, or a "
+                "rewind behind it): what it has forgotten is written AGAIN, too, and can't be named."
+            )
+        report.facts["emitted"] = [
+            {"checkpoint": c.id, "batches": list(c.batches), "rows": c.rows, "settled": c.settled, "output": c.output}
+            for c in emitted
+        ]
+
+    # -- the new place ------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self._new.copy()
+        self._repartition()
+
+    def _repartition(self) -> None:
+        if self._request.partitions is not None:
+            self._report.facts["repartitioned"] = repartition(self._new.draft, self._request.partitions)
+
+    def _begin_here(self, position: int) -> None:
+        saved = self._savepoint
+        allowed = self._request.allow_non_restored
+        self._new.finish(begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position))
+
+
+def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord]) -> StoreError:
+    rows = sum(each.rows for each in emitted)
+    where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in emitted[-MOST_NAMED:])
+    return StoreError(
+        "OUTPUT_COMMITTED",
+        f"{rows} rows of {len(emitted)} checkpoints after {saved.checkpoint} are committed, or may be, and would be written "
+        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit, or take a new savepoint "
+        f"of {saved.location}, and restore that",
+        rows=rows,
+        checkpoints=[each.id for each in emitted],
+    )

@@ -1,0 +1,110 @@
+"""``barrier savepoint``: copies of a query's completed checkpoints, taken from outside."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from connector.cli.words import time_text
+from connector.spark import savepoint as savepoints
+from connector.spark.savepoint import TIMEOUT, Savepoint
+
+__all__ = ["dispose", "list_savepoints", "show", "take"]
+
+Saved = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="Its folder.", show_default=False)]
+
+
+def take(
+    location: Location,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="The folder that is made: not there yet.", show_default=False),
+    ],
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for the checkpoint that a running query is asked for.")
+    ] = TIMEOUT,
+    newest: Annotated[
+        bool,
+        typer.Option(
+            "--newest", help="The newest completed checkpoint will do, whatever is prepared since: do not ask."
+        ),
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Copy a query's newest completed checkpoint, Spark's state and logs with it, into a folder of its own.
+
+    Works while the query runs, and after it died. Where micro-batches are prepared (barrierInterval), the query is asked to
+    close a checkpoint over them first.
+    """
+    with reporting(output) as report:
+        found = savepoints.take(location, target, timeout=timeout, newest=newest)
+        _tell(found, report)
+        report.say(f"taken: {found.path}")
+
+
+def list_savepoints(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="That holds savepoints.", show_default=False)],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the savepoints in a folder, oldest first."""
+    with reporting(output) as report:
+        found = savepoints.find(folder)
+        whole = [each for each in found if isinstance(each, Savepoint)]
+        broken = [each for each in found if not isinstance(each, Savepoint)]
+        report.facts.update(
+            folder=folder,
+            savepoints=[{"path": each.path, "size": each.size, **each.to_json()} for each in whole],
+            unreadable=[{"condition": each.condition, "message": each.message} for each in broken],
+        )
+        heads = ("SAVEPOINT", "AT", "CHECKPOINT", "MICRO-BATCH", "QUERY", "BYTES")
+        report.table(heads, [_row(each) for each in whole])
+        for each in broken:
+            report.say(str(each))
+
+
+def _row(found: Savepoint) -> tuple[str, ...]:
+    time = time_text(found.time)
+    return found.path, time, str(found.checkpoint), str(found.batch), found.query, str(found.size)
+
+
+def show(
+    saved: Saved,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every file, and compare it with its hash.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what a savepoint holds."""
+    with reporting(output) as report:
+        found = savepoints.read(saved)
+        if verify:
+            found.verify()
+            report.say(f"all {len(found.files)} files are as they were written")
+        _tell(found, report)
+
+
+def dispose(saved: Saved, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
+    """Delete a savepoint. Queries that were restored from it do not need it."""
+    with reporting(output) as report:
+        found = savepoints.read(saved)
+        _tell(found, report)
+        report.say("It will be deleted.")
+        report.confirm(yes)
+        savepoints.dispose(found)
+        report.say("deleted")
+
+
+def _tell(found: Savepoint, report: Report) -> None:
+    report.facts.update(path=found.path, size=found.size, **found.to_json())
+    partitions = "" if found.partitions is None else f", {found.partitions} shuffle partitions"
+    report.pairs(
+        f"Savepoint {found.path}",
+        [
+            ("query", f"{found.query}, of {found.location}"),
+            ("checkpoint", f"{found.checkpoint}: micro-batches up to {found.batch}"),
+            ("taken", time_text(found.time)),
+            ("sink", f"{found.sink or '-'}, transactions under {found.prefix or '-'}"),
+            ("state", f"yes{partitions}" if found.stateful else "none"),
+            ("files", f"{len(found.files)}, {found.size} bytes"),
+        ],
+    )

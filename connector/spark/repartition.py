@@ -1,0 +1,91 @@
+"""Spark's own repartition of a checkpoint's state (Spark 4.2), in a small session of this process.
+
+It adds a micro-batch to a stopped query's location that no sink has seen: `connector.spark.offset_log.repartitions_before`
+recognises it, and recovery accepts it, whoever ran the repartition.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import newest
+from connector.spark.state_files import metadata_line
+from transactional.errors import LocationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["repartition"]
+
+STATE_STORE = "spark.sql.streaming.stateStore."
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+"""Of a session that nobody else sees."""
+
+
+def repartition(location: CheckpointLocation, partitions: int, session: SparkSession | None = None) -> int:
+    """Give a stopped query's state another number of partitions; returns the micro-batch that was added.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+        Its last micro-batch is committed.
+    partitions : int
+    session : SparkSession, optional
+        A local one is started, and stopped, by default.
+
+    Raises
+    ------
+    LocationError
+        ``REPARTITION_REFUSED``: with Spark's own reason.
+    """
+    batch = newest(location, "commits")
+    conf = (metadata_line(location, batch) or {}).get("conf", {})
+    settings = {key: str(value) for key, value in conf.items() if key.startswith(STATE_STORE)}
+    own = session is None
+    spark = session if session is not None else _session()
+    try:
+        before = {key: spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        try:
+            manager: Any = spark._streamingCheckpointManager
+            manager.repartition(location.path, partitions)
+        except Exception as problem:
+            text = str(problem).strip()
+            raise LocationError(
+                "REPARTITION_REFUSED",
+                f"Spark could not give the state {partitions} partitions: {text.splitlines()[0] if text else problem!r}. It "
+                "does so for the RocksDB state store only, and for another number than before; without --shuffle-partitions "
+                "the state keeps its own",
+                partitions=partitions,
+            ) from problem
+        finally:
+            for key, former in before.items():
+                spark.conf.unset(key)
+                if former is not None:
+                    spark.conf.set(key, former)
+    finally:
+        if own:
+            spark.stop()
+    return newest(location, "commits")
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("barrier restore")
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -1,0 +1,165 @@
+"""A new checkpoint location from a savepoint: whole or not at all.
+
+N1 the place is free        N2 copy Spark's files next to it, under a temporary name
+N3 Spark's repartition of the state, where it was asked for
+N4 write the journal's snapshot, make all durable, rename
+
+A location that was restored of the same savepoint, and on which no query has begun, is made anew: so a restore that was
+killed, or refused at the query's start, is repeated by the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import uuid
+
+from connector.spark.location import CheckpointLocation
+from connector.spark.saved_files import copy_file, sync_folders, write_file
+from connector.spark.savepoint import CHECKPOINT, Savepoint
+from transactional import faults
+from transactional.clock import Clock, SystemClock
+from transactional.errors import JournalError, LocationError
+from transactional.ledger import Ledger
+from transactional.metadata import Entry, EntryKind, encode
+
+__all__ = ["NewLocation", "refuse_unless_free"]
+
+
+def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint) -> bool:
+    """N1: the place is not there, empty, or was restored of this savepoint and never used; True for the last.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_EMPTY``
+    """
+    try:
+        found = sorted(os.listdir(location.path))
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        found = ["a file"]
+    if not found:
+        return False
+    try:
+        ledger = location.journal().load()
+    except (JournalError, OSError):
+        ledger = Ledger()
+    restored = ledger.restored
+    if restored is not None and restored.savepoint == savepoint.id and ledger.position == restored.position:
+        return True
+    raise LocationError(
+        "LOCATION_NOT_EMPTY",
+        f"{location.path} holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}: a savepoint is restored into a "
+        "checkpoint location that is new. Name one that is not there yet",
+        path=location.path,
+    )
+
+
+class NewLocation:
+    """A location that is being made.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+        Where it will be.
+    savepoint : Savepoint
+        Verified.
+    """
+
+    def __init__(self, location: CheckpointLocation, savepoint: Savepoint) -> None:
+        self._location = location
+        self._savepoint = savepoint
+        parent, name = os.path.split(location.path)
+        self._parent, self._name = parent, name
+        self.draft = CheckpointLocation(os.path.join(parent, f".{name}.restoring-{uuid.uuid4().hex[:8]}"))
+
+    def copy(self) -> None:
+        """N2.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``: a file changed since it was verified.
+        """
+        os.makedirs(self._parent, exist_ok=True)
+        for leftover in glob.glob(os.path.join(glob.escape(self._parent), f".{glob.escape(self._name)}.restoring-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        recorded = {file.path: file for file in self._savepoint.files}
+        for path in self._savepoint.checkpoint_files():
+            name = f"{CHECKPOINT}/{path}"
+            source = os.path.join(self._savepoint.path, *name.split("/"))
+            if copy_file(source, os.path.join(self.draft.path, *path.split("/")), name) != recorded[name]:
+                raise LocationError(
+                    "SAVEPOINT_DAMAGED",
+                    f"{name} of the savepoint {self._savepoint.path} changed while it was read: restore another savepoint",
+                    path=name,
+                    savepoint=self._savepoint.path,
+                )
+        faults.reach("restore.copied")
+
+    def give_new_identity(self) -> str:
+        """Another id of the query in Spark's ``metadata``; returns it."""
+        query = str(uuid.uuid4())
+        write_file(os.path.join(self.draft.path, "metadata"), json.dumps({"id": query}).encode())
+        return query
+
+    def finish(self, ledger: Ledger, clock: Clock | None = None) -> None:
+        """N4.
+
+        Parameters
+        ----------
+        ledger : Ledger
+            With which the journal begins.
+        clock : Clock, optional
+        """
+        self._name_the_place()
+        now = int((clock or SystemClock()).now() * 1000)
+        entry = Entry(ledger.position, EntryKind.SNAPSHOT, uuid.uuid4().hex, now, ledger.to_json())
+        name = os.path.join(self.draft.path, "barrier", "log", f"{ledger.position}.snapshot.json")
+        write_file(name, encode(entry))
+        sync_folders(self.draft.path)
+        faults.reach("restore.whole")
+        if refuse_unless_free(self._location, self._savepoint):
+            former = os.path.join(self._parent, f".{self._name}.restoring-former")
+            os.rename(self._location.path, former)  # a death here leaves no location: the same command makes it
+            os.rename(self.draft.path, self._location.path)
+            shutil.rmtree(former, ignore_errors=True)
+        else:
+            os.rename(self.draft.path, self._location.path)  # takes the place of an empty folder only
+        _sync(self._parent)
+        faults.reach("restore.named")
+
+    def drop(self) -> None:
+        """Delete what is not finished."""
+        shutil.rmtree(self.draft.path, ignore_errors=True)
+
+    def _name_the_place(self) -> None:
+        """Operators' metadata of ``transformWithState`` names its schema files by their whole path."""
+        former = [path.encode() for path in (self._savepoint.location, self.draft.path)]
+        for folder, _, names in os.walk(os.path.join(self.draft.path, "state")):
+            if "_metadata" not in folder.split(os.sep):
+                continue
+            for name in (name for name in names if name[0] != "."):
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    before = file.read()
+                after = before
+                for each in former:
+                    after = after.replace(each + b"/", self._location.path.encode() + b"/")
+                if after != before:
+                    write_file(path, after)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(folder, f".{name}.crc"))
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""Files that are copied whole: with size and hash, durable, and from a place where somebody is at work."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folders", "write_file"]
+
+CHUNK = 1 << 20
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """One file of a savepoint.
+
+    Parameters
+    ----------
+    path : str
+        Relative to the savepoint, with slashes.
+    size : int
+        Bytes.
+    sha256 : str
+        Hexadecimal.
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the manifest."""
+        return asdict(self)
+
+
+def copy_file(source: str, target: str, path: str) -> SavedFile:
+    """Copy a file, durably, with its folders; the folders themselves are synced by `sync_folders`.
+
+    Parameters
+    ----------
+    source, target : str
+    path : str
+        Of the answer.
+    """
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with open(source, "rb") as reading, open(target, "wb") as writing:
+        while chunk := reading.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            writing.write(chunk)
+        writing.flush()
+        os.fsync(writing.fileno())
+    shutil.copymode(source, target)
+    return SavedFile(path, size, digest.hexdigest())
+
+
+def write_file(target: str, data: bytes, path: str = "") -> SavedFile:
+    """Write a file, durably, with its folders."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return SavedFile(path, len(data), hashlib.sha256(data).hexdigest())
+
+
+def describe(folder: str, paths: Iterable[str]) -> list[SavedFile]:
+    """What stands at these paths now.
+
+    Raises
+    ------
+    OSError
+        One can't be read.
+    """
+    found = []
+    for path in paths:
+        digest, size = hashlib.sha256(), 0
+        with open(os.path.join(folder, *path.split("/")), "rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+        found.append(SavedFile(path, size, digest.hexdigest()))
+    return found
+
+
+def sync_folders(root: str) -> None:
+    """Make the names in a folder, and in all folders below it, durable."""
+    for folder, _, _ in os.walk(root):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class Still:
+    """Files that must stand as they were first seen.
+
+    Parameters
+    ----------
+    root : str
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._seen: dict[str, tuple[int, int, int] | None] = {}
+
+    def look(self, path: str) -> None:
+        """Remember how a file stands now.
+
+        Raises
+        ------
+        FileNotFoundError
+            It is gone.
+        """
+        self._seen[path] = found = self._stands(path)
+        if found is None:
+            raise FileNotFoundError(path)
+
+    def changed(self) -> Sequence[str]:
+        """Files that are gone, or others by now."""
+        return [path for path, seen in self._seen.items() if self._stands(path) != seen]
+
+    def _stands(self, path: str) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(os.path.join(self._root, path))
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.st_mtime_ns, found.st_ino

@@ -1,0 +1,489 @@
+"""Savepoints: a copy of a query's newest completed checkpoint, made from outside, beside a query that runs or is dead.
+
+::
+
+    savepoint.json     what it is, and every file with its size and hash; written last
+    journal.json       the journal as of the checkpoint: nothing prepared, nothing unsettled
+    checkpoint/        Spark's metadata, offsets/N and offsets/N-1, commits/N, sources/, and of state/ what version N+1 needs
+
+The folder is made under a temporary name, and renamed when it is whole. Nothing in it is ever changed again.
+
+S1 load the journal: a streaming query's, at this place, not moved on, with a completed checkpoint
+S2 where something is prepared and the query may run: journal `request`, and wait for the checkpoint that it closes
+S3 choose the newest completed checkpoint, and wait until Spark has the commit of its last micro-batch, N
+S4 copy the files of N        S5 look again: they stand as they stood, the journal still holds the checkpoint
+S6 write journal.json and savepoint.json, make it durable, rename
+
+What makes S4 sound beside a query that runs: once ``commits/N`` is there, the files that version N+1 needs are not written
+again (integration/test_savepoint_files.py measures it for every state store). They are deleted in time, and a file of the
+same name can replace one: a snapshot that maintenance makes late of a version whose changes are there already, or the change
+file of a task that was late. S5 sees both, and S3 begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import check_can_go_back, source_lines
+from connector.spark.process import is_alive
+from connector.spark.saved_files import SavedFile, Still, copy_file, describe, sync_folders, write_file
+from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
+from transactional import faults
+from transactional.barrier import sources_digest
+from transactional.clock import Clock, Deadline, SystemClock
+from transactional.errors import LocationError
+from transactional.journal import Journal
+from transactional.ledger import CheckpointRecord, Ledger
+from transactional.metadata import Entry, EntryKind, canonical, decode, encode
+from transactional.ownership import moved_on
+from transactional.recovery import SparkView, check_place, other_sources
+from transactional.restore import cut
+
+__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "read", "take"]
+
+FORMAT: Final = 1
+MANIFEST: Final = "savepoint.json"
+JOURNAL: Final = "journal.json"
+CHECKPOINT: Final = "checkpoint"
+
+TIMEOUT: Final = 60.0
+"""Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
+
+ATTEMPTS: Final = 5
+"""Copies that are begun: each further one needs a file that was replaced or deleted in the moment of the copy."""
+
+LOOK_EVERY: Final = 0.2
+"""Seconds between two looks at the journal: each reads its folder's names."""
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """What ``savepoint.json`` says.
+
+    Parameters
+    ----------
+    path : str
+        The folder that was read.
+    id : str
+    query : str
+        Spark's id of the query.
+    location : str
+        The checkpoint location that it was taken of.
+    checkpoint : int
+        The checkpoint; its last micro-batch is `batch`.
+    batch : int
+    time : int
+        Milliseconds since the epoch.
+    prefix, sink : str
+        Of the newest run.
+    position : int
+        Of the journal when it was taken.
+    partitions : int or None
+        ``spark.sql.shuffle.partitions`` of the state; None where the offsets do not say.
+    stateful : bool
+    files : Sequence[SavedFile]
+        All but ``savepoint.json`` itself.
+    """
+
+    path: str
+    id: str
+    query: str
+    location: str
+    checkpoint: int
+    batch: int
+    time: int
+    prefix: str
+    sink: str
+    position: int
+    partitions: int | None
+    stateful: bool
+    files: Sequence[SavedFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes, of all files."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types; without the path and the files."""
+        return {key: value for key, value in vars(self).items() if key not in ("path", "files")}
+
+    def ledger(self) -> Ledger:
+        """The journal as of the checkpoint.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``
+        JournalError
+            Of a newer format.
+        """
+        data = _bytes(os.path.join(self.path, JOURNAL))
+        return Ledger.from_json(decode(data, JOURNAL).body)
+
+    def verify(self) -> None:
+        """Read every file, and compare it with the manifest.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``: names the file.
+        """
+        for recorded in self.files:
+            try:
+                [found] = describe(self.path, [recorded.path])
+            except OSError as error:
+                raise _damaged(self.path, recorded.path, error.strerror or str(error)) from error
+            if found != recorded:
+                told = f"it has {found.size} bytes, {recorded.size} were written"
+                raise _damaged(self.path, recorded.path, told if found.size != recorded.size else "its bytes changed")
+
+    def checkpoint_files(self) -> list[str]:
+        """The paths of Spark's files, relative to a checkpoint location."""
+        return [file.path.removeprefix(f"{CHECKPOINT}/") for file in self.files if file.path != JOURNAL]
+
+
+def take(
+    location: str, target: str, *, timeout: float = TIMEOUT, newest: bool = False, clock: Clock | None = None
+) -> Savepoint:
+    """Take a savepoint of a query's newest completed checkpoint. Needs no JVM; the query may run.
+
+    Parameters
+    ----------
+    location : str
+        The query's ``checkpointLocation``.
+    target : str
+        The folder to make: not there yet.
+    timeout : float
+        Seconds to wait for a checkpoint that is asked for, or for Spark's commit of its last micro-batch.
+    newest : bool
+        Do not ask for a checkpoint: the newest completed one will do, whatever is prepared.
+    clock : Clock, optional
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
+        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``; or the journal is not this place's.
+    FencedError
+        ``LOCATION_MOVED_ON``
+    """
+    place, folder = CheckpointLocation(location), os.path.realpath(target)
+    clock = clock or SystemClock()
+    if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
+        raise LocationError(
+            "SAVEPOINT_EXISTS",
+            f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
+            path=folder,
+        )
+    deadline = Deadline(timeout, clock)
+    journal = place.journal()
+    _look(place, journal)  # S1
+    if not newest:
+        _close(place, journal, deadline, clock)  # S2
+    parent, name = os.path.split(folder)
+    os.makedirs(parent, exist_ok=True)
+    draft = os.path.join(parent, f".{name}.taking-{uuid.uuid4().hex[:8]}")
+    try:
+        for _ in range(ATTEMPTS):
+            chosen = _choose(place, journal, deadline, clock)  # S3
+            found = _copy(place, journal, chosen, draft, clock)
+            if found is not None:
+                break
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            raise LocationError(
+                "SAVEPOINT_UNSTABLE",
+                f"files of {place.path} changed or vanished during each of {ATTEMPTS} copies: is the location being deleted or "
+                "cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
+                path=place.path,
+            )
+        sync_folders(draft)
+        os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    sync_folders(folder)
+    _sync(parent)
+    return read(folder)
+
+
+def read(path: str) -> Savepoint:
+    """A savepoint's manifest; its files are not read.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``
+    """
+    folder = os.path.realpath(path)
+    name = os.path.join(folder, MANIFEST)
+    if not os.path.isfile(name):
+        raise LocationError(
+            "SAVEPOINT_NOT_FOUND",
+            f"{folder} is no savepoint: it has no {MANIFEST}, which is written last. Name the folder that `barrier savepoint "
+            "take` has made (`barrier savepoint list FOLDER`)",
+            path=folder,
+        )
+    try:
+        value = json.loads(_bytes(name))
+        version, checksum = value["format"], value.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, MANIFEST, f"it is no manifest ({error})") from error
+    if version != FORMAT:
+        raise LocationError(
+            "SAVEPOINT_FORMAT_UNKNOWN",
+            f"{name} has format {version}; this version reads format {FORMAT}: use the version that took it, or a newer one",
+            path=name,
+            format=version,
+        )
+    if checksum != _checksum(value):
+        raise _damaged(folder, MANIFEST, "its checksum does not match")
+    files = [SavedFile(**file) for file in value.pop("files")]
+    outside = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
+    if outside:
+        raise _damaged(folder, MANIFEST, f"it names a file outside of the savepoint ({outside[0]})")
+    return Savepoint(path=folder, files=files, **{key: each for key, each in value.items() if key != "format"})
+
+
+def find(folder: str) -> list[Savepoint | LocationError]:
+    """The savepoints in a folder, oldest first; of those that can't be read, why."""
+    found: list[Savepoint | LocationError] = []
+    root = os.path.realpath(folder)
+    try:
+        names = sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise LocationError("SAVEPOINT_NOT_FOUND", f"{root} is no folder", path=root) from error
+    for name in names:
+        if name[0] == "." or not os.path.isfile(os.path.join(root, name, MANIFEST)):
+            continue
+        try:
+            found.append(read(os.path.join(root, name)))
+        except LocationError as problem:
+            found.append(problem)
+    return sorted(found, key=lambda each: each.time if isinstance(each, Savepoint) else -1)
+
+
+def dispose(savepoint: Savepoint) -> None:
+    """Delete a savepoint; the manifest first, so that what a death leaves is none."""
+    os.unlink(os.path.join(savepoint.path, MANIFEST))
+    _sync(savepoint.path)
+    shutil.rmtree(savepoint.path)
+
+
+# -- the steps -------------------------------------------------------------------------------------------------------
+
+
+def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
+    """S1, and again at every look."""
+    from connector.spark.batch_writer import WHOSE
+
+    if os.path.exists(os.path.join(place.path, "barrier", WHOSE)):
+        raise LocationError(
+            "LOCATION_OF_BATCH_WRITES",
+            f"{place.path} belongs to df.write, not to a streaming query: each of its versions is written once",
+            path=place.path,
+        )
+    ledger = journal.load()
+    if ledger.moved is not None:
+        raise moved_on(ledger)
+    if ledger.position:
+        check_place(ledger, SparkView(place.query_id(), place.path, -1, -1, [], None))
+    if ledger.rewinding is not None:
+        raise LocationError(
+            "REWIND_BEGUN",
+            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: finish it first (`barrier rewind "
+            "LOCATION --resume`)",
+            rewind=ledger.rewinding.token,
+        )
+    if ledger.completed is None:
+        raise LocationError(
+            "NOTHING_TO_SAVE",
+            f"{place.path} has no completed checkpoint yet: start the query, and wait for the first one",
+            path=place.path,
+        )
+    return ledger
+
+
+def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> None:
+    """S2: what is prepared comes into a checkpoint, where a query may be there to close one."""
+    ledger = journal.ledger
+    prepared = [record.batch for record in ledger.undecided() if record.parts]
+    decided = [batch for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
+    waiting = [*decided, *prepared]
+    run = ledger.newest_run
+    stopped = run is None or run.ended is not None or is_alive(run.process) is False
+    if not waiting or (stopped and not decided):
+        return  # where nobody is there to close one, the newest it is: what is prepared is read again
+    if prepared and not stopped and ledger.request is None:
+        journal.append(EntryKind.REQUEST, {"what": "savepoint"}, lambda _: None)
+
+    def closed() -> bool:
+        completed = _look(place, journal).completed
+        return completed is not None and max(completed.batches) >= max(waiting)
+
+    if stopped or not _wait(closed, deadline, clock):
+        raise LocationError(
+            "SAVEPOINT_NOT_CLOSED",
+            f"micro-batches {waiting} are {'decided and not settled' if decided else 'prepared'}, and no checkpoint over them "
+            f"was completed {'before the query ended' if stopped else 'in time'}: the query has no new rows, is stuck, or does "
+            "not run. Start it, or wait longer (--timeout). --newest takes the newest completed checkpoint as it is; the query "
+            "that is restored from that reads their rows again, and writes AGAIN what is committed of them",
+            batches=waiting,
+        )
+
+
+def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> CheckpointRecord:
+    """S3."""
+
+    def committed() -> bool:
+        chosen = _look(place, journal).completed
+        return chosen is not None and _has(place, "commits", max(chosen.batches))
+
+    if not _wait(committed, deadline, clock):
+        chosen = journal.ledger.completed
+        batch = max(chosen.batches) if chosen is not None else -1
+        raise LocationError(
+            "SAVEPOINT_NOT_COMMITTED",
+            f"checkpoint {chosen.id if chosen else 0} is completed, and Spark has no commits/{batch} at {place.path}: the "
+            "query died in between. Start it once: it goes on after that micro-batch without writing it again; then take the "
+            "savepoint",
+            batch=batch,
+        )
+    chosen = journal.ledger.completed
+    assert chosen is not None
+    return chosen
+
+
+def _copy(
+    place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord, draft: str, clock: Clock
+) -> Savepoint | None:
+    """S4 to S6; None where something changed meanwhile."""
+    batch = max(chosen.batches)
+    still = Still(place.path)
+    files: list[SavedFile] = []
+
+    def add(path: str) -> str:
+        still.look(path)
+        name = f"{CHECKPOINT}/{path.replace(os.sep, '/')}"
+        target = os.path.join(draft, *name.split("/"))
+        files.append(copy_file(os.path.join(place.path, path), target, name))
+        return target
+
+    try:
+        check_can_go_back(place, batch)
+        for path in _logs(place, batch):
+            add(path)
+        for path in list(state_files(place, batch)):
+            copied = add(path)
+            if path.endswith(".zip"):
+                folder = os.path.dirname(path)
+                known = files_of_snapshot(copied)
+                for name in known if known is not None else shared_files(os.path.join(place.path, folder)):
+                    add(os.path.join(folder, name))
+    except FileNotFoundError:
+        return None
+    faults.reach("savepoint.copied")
+    ledger = _look(place, journal)  # S5
+    held = ledger.checkpoints.get(chosen.id)
+    record = ledger.batches.get(batch)
+    if held is None or not held.settled or still.changed():
+        return None
+    if record is not None and record.sources != sources_digest(source_lines(place, batch)):
+        raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
+    return _write_manifest(place, cut(ledger, chosen.id), chosen, files, draft, clock)
+
+
+def _write_manifest(
+    place: CheckpointLocation,
+    ledger: Ledger,
+    chosen: CheckpointRecord,
+    files: Sequence[SavedFile],
+    draft: str,
+    clock: Clock,
+) -> Savepoint:
+    """S6."""
+    now, run = int(clock.now() * 1000), ledger.newest_run
+    entry = Entry(ledger.position, EntryKind.SNAPSHOT, uuid.uuid4().hex, now, ledger.to_json())
+    journal = write_file(os.path.join(draft, JOURNAL), encode(entry), JOURNAL)
+    batch = max(chosen.batches)
+    found = Savepoint(
+        path=draft,
+        id=uuid.uuid4().hex,
+        query=place.query_id(),
+        location=place.path,
+        checkpoint=chosen.id,
+        batch=batch,
+        time=now,
+        prefix=run.prefix if run else "",
+        sink=run.sink if run else "",
+        position=ledger.position,
+        partitions=shuffle_partitions(place, batch),
+        stateful=any(file.path.startswith(f"{CHECKPOINT}/state/") for file in files),
+        files=[journal, *sorted(files, key=lambda file: file.path)],
+    )
+    value = {**found.to_json(), "format": FORMAT, "files": [file.to_json() for file in found.files]}
+    text = canonical({**value, "checksum": _checksum(value)}) + "\n"
+    write_file(os.path.join(draft, MANIFEST), text.encode())
+    return found
+
+
+def _logs(place: CheckpointLocation, batch: int) -> Iterator[str]:
+    """Spark's files beside the state. A source's own log is read from its start: what came later is no fault there."""
+    yield "metadata"
+    yield from (os.path.join("offsets", str(number)) for number in (batch - 1, batch) if number >= 0)
+    yield os.path.join("commits", str(batch))
+    for folder, folders, names in os.walk(os.path.join(place.path, "sources")):
+        folders.sort()
+        for name in sorted(names):
+            if name[0] != ".":
+                yield os.path.relpath(os.path.join(folder, name), place.path)
+
+
+def _wait(condition: Callable[[], bool], deadline: Deadline, clock: Clock) -> bool:
+    while not condition():
+        if deadline.passed():
+            return False
+        clock.sleep(min(LOOK_EVERY, max(deadline.left(), 0.01)))
+    return True
+
+
+def _has(place: CheckpointLocation, log: str, batch: int) -> bool:
+    return os.path.exists(os.path.join(place.path, log, str(batch)))
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise _damaged(os.path.dirname(path), os.path.basename(path), error.strerror or str(error)) from error
+
+
+def _damaged(folder: str, path: str, why: str) -> LocationError:
+    return LocationError(
+        "SAVEPOINT_DAMAGED",
+        f"{path} of the savepoint {folder} can't be used: {why}. Nothing was changed. Restore another savepoint, or this one "
+        "from a backup",
+        path=path,
+        savepoint=folder,
+    )
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

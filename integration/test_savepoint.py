@@ -1,0 +1,226 @@
+"""Savepoints and restores with real Spark and Kafka: other partitions, copies beside their original, closed origins."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+import connector.cli.restore as restore
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import newest
+from connector.spark.repartition import repartition
+from connector.spark.savepoint import take
+from integration.broker import Cluster
+from integration.driver_process import FolderOutput, wait_until
+from integration.jobs import Job
+from integration.live_query import LiveQuery
+from integration.test_interval_crashes import interval_job, pile_up
+from integration.test_kafka_spark_crashes import produce
+from integration.test_rewind import barrier
+from integration.test_spark_rewind import STORES, settings
+from integration.topic_output import TopicOutput
+from tests.connector.cli_place import answer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def command(*words: str) -> dict[str, Any]:
+    """A command of `barrier`, which has to succeed; what it says."""
+    done = barrier(*words, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def produce_to(kafka: Cluster, topic: str, values: Iterable[int], partitions: int) -> None:
+    """Rows in turn into the partitions."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % partitions)
+    assert producer.flush(30) == 0
+
+
+def distinct_job(kafka: Cluster, topic: str, folder: Path) -> Job:
+    """Every number of a topic of two partitions once, into files."""
+    kafka.create_topic(topic, partitions=2)
+    source = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "40",
+    }
+    return Job("", str(folder / "output"), name="distinct", source=source)
+
+
+def state(session: SparkSession, location: Path) -> set[int]:
+    """The numbers that the query has seen."""
+    return {row.key.value for row in session.read.format("statestore").load(str(location)).collect()}
+
+
+def run_to_the_end(query: LiveQuery) -> None:
+    query.start()
+    query.query.processAllAvailable()
+    query.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_other_shuffle_partitions(
+    kafka: Cluster,
+    spark: SparkSession,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Output and state equal those of an undisturbed run: each number once, all of them known."""
+    monkeypatch.setattr(restore, "repartition", partial(repartition, session=spark))
+    job = distinct_job(kafka, topic_name, tmp_path)
+    produce_to(kafka, topic_name, [*range(100), *range(50)], 2)
+    with settings(spark, STORES["rocksdb-changelog"]), LiveQuery(spark, tmp_path / "old", job) as query:
+        query.start()
+        query.query.processAllAvailable()
+        early = take(query.job.location, str(tmp_path / "early"))
+        produce_to(kafka, topic_name, range(100, 120), 2)
+        query.query.processAllAvailable()
+        query.stop()
+        new = str(tmp_path / "new" / "checkpoint")
+        status, refused, _ = answer(capsys, "restore", early.path, new, "--claim", "--query-stopped", "--yes")
+        assert (status, refused["condition"]) == (1, "OUTPUT_COMMITTED")
+        saved = take(query.job.location, str(tmp_path / "later"))
+        assert saved.batch > early.batch
+
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_partitions([NewPartitions(topic_name, 4)])[topic_name].result(30)
+        wait_until(lambda: len(admin.list_topics(topic_name).topics[topic_name].partitions) == 4, "new partitions")
+        produce_to(kafka, topic_name, [*range(60, 200), *range(200)], 4)
+        how = ("--claim", "--query-stopped", "--shuffle-partitions", "3", "--yes")
+        status, done, _ = answer(capsys, "restore", saved.path, new, *how)
+        assert (status, done["repartitioned"]) == (0, saved.batch + 1)
+
+        moved = LiveQuery(spark, tmp_path / "new", job)
+        with moved:
+            run_to_the_end(moved)
+        output = FolderOutput(tmp_path / "output")
+        assert output.rows() == Counter(range(200))
+        assert state(spark, moved.place.location) == set(range(200))
+        assert "REPARTITION" in [each.reason for each in moved.place.ledger().checkpoints.values()]
+        assert sorted(
+            path.name for path in (moved.place.location / "state" / "0").iterdir() if path.name.isdigit()
+        ) == [
+            "0",
+            "1",
+            "2",
+        ]
+        query.start()
+        assert "LOCATION_MOVED_ON" in query.wait_failed()
+    assert output.rows() == Counter(range(200))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_copy_and_its_original_run_side_by_side_without_touching_each_other(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    """What the original has prepared stays open while the copy starts, sweeps, and commits; then it commits that."""
+    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
+    assert isinstance(output, TopicOutput)
+    copies = f"{topic_name}-copy"
+    kafka.create_topic(copies, partitions=2)
+    produce(kafka, f"{topic_name}-in", range(200))
+    with LiveQuery(spark, tmp_path / "original", job, output) as original:
+        original.start()
+        pile_up(original.place, 3)
+        saved = take(original.job.location, str(tmp_path / "saved"))
+        assert [c.reason for c in original.place.ledger().checkpoints.values()][-1] == "REQUEST"
+        pile_up(original.place, 2)
+        original.query.processAllAvailable()
+        opened = set(output.open_transactions())
+        assert opened
+
+        done = command("restore", saved.path, str(tmp_path / "copy" / "checkpoint"), "--no-claim", "--yes")
+        sink = {key: value for key, value in job.sink.items() if key != "transactionalIdPrefix"}
+        copied = TopicOutput(kafka.bootstrap_servers, copies, prefix=done["query"])
+        with LiveQuery(spark, tmp_path / "copy", replace(job, output=copies, sink=sink), copied) as copy:
+            copy.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
+            wait_until(lambda: not copy.query.isActive, "end of the copy")
+            assert copy.query.exception() is None
+        assert set(output.open_transactions()) >= opened, "the copy's sweep leaves them alone"
+        assert original.query.isActive
+        produce(kafka, f"{topic_name}-in", range(200, 220))
+        original.query.processAllAvailable()
+        original.stop()
+        original.start(trigger="availableNow")
+        wait_until(lambda: not original.query.isActive, "end of the original")
+        assert original.query.exception() is None
+    wait_until(lambda: output.is_quiet() and copied.is_quiet(), "markers")
+    assert output.rows() == Counter(range(220))
+    rows = copied.rows()
+    assert set(rows.values()) == {1}
+    assert 200 - len(rows) == 10 * (saved.batch + 1), "it wrote what comes after the savepoint, once"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_query_whose_place_is_claimed_under_it_stops_and_nothing_is_doubled(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
+    assert isinstance(output, TopicOutput)
+    produce(kafka, f"{topic_name}-in", range(150))
+    with LiveQuery(spark, tmp_path / "old", job, output) as query:
+        query.start()
+        pile_up(query.place, 2)
+        saved = take(query.job.location, str(tmp_path / "saved"))
+        query.query.processAllAvailable()
+        assert output.open_transactions()
+        command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--query-stopped", "--yes")
+        assert not output.open_transactions(), "what was prepared there is given up"
+        produce(kafka, f"{topic_name}-in", range(150, 180))
+        assert "LOCATION_MOVED_ON" in query.wait_failed()
+    with LiveQuery(spark, tmp_path / "new", job, output) as moved:
+        moved.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
+        wait_until(lambda: not moved.query.isActive, "end of the query")
+        assert moved.query.exception() is None
+    wait_until(output.is_quiet, "markers")
+    assert output.rows() == Counter(range(180))
+
+
+# -- Spark's repartition, run by somebody else ---------------------------------------------------------------------------
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_a_repartition_that_a_user_runs_on_a_stopped_query_is_accepted(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, partitions: int
+) -> None:
+    job = distinct_job(kafka, topic_name, tmp_path)
+    produce_to(kafka, topic_name, range(100), 2)
+    with settings(spark, STORES["rocksdb"]), LiveQuery(spark, tmp_path, job) as query:
+        run_to_the_end(query)
+        location = CheckpointLocation(query.job.location)
+        last = newest(location, "commits")
+        manager: Any = spark._streamingCheckpointManager
+        manager.repartition(query.job.location, partitions)
+        assert newest(location, "commits") == last + 1
+        produce_to(kafka, topic_name, [*range(50, 150)], 2)
+        run_to_the_end(query)
+        assert FolderOutput(tmp_path / "output").rows() == Counter(range(150))
+        found = [c for c in query.place.ledger().checkpoints.values() if c.reason == "REPARTITION"]
+        assert [each.batches for each in found] == [[last + 1]]
+        saved = take(query.job.location, str(tmp_path / "saved"))
+        command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--query-stopped", "--yes")
+        with LiveQuery(spark, tmp_path / "new", job) as moved:
+            produce_to(kafka, topic_name, range(160), 2)
+            run_to_the_end(moved)
+        assert FolderOutput(tmp_path / "output").rows() == Counter(range(160))

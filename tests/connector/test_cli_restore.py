@@ -1,0 +1,419 @@
+"""``barrier restore`` on locations made by hand, with the file sink: copies, claims, and deaths in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import newest, spark_view
+from connector.spark.process import this_process
+from connector.spark.restore import NewLocation
+from connector.spark.savepoint import Savepoint, take
+from integration.file_sink import FileSink
+from tests.connector.cli_place import CliPlace, answer, dead_process
+from transactional import faults
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.errors import FencedError, LocationError
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+from transactional.recovery import check_account, check_place
+from transactional.restore import FAR_ABOVE
+from transactional.sink import Options
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> CliPlace:
+    """Micro-batches 0 to 2 are three settled checkpoints; the driver is dead."""
+    found = CliPlace(tmp_path)
+    found.run(process=dead_process())
+    for batch in range(3):
+        found.decided(batch, output={"orders-0": 10 * batch + 10})
+    return found
+
+
+@pytest.fixture
+def saved(place: CliPlace, tmp_path: Path) -> Savepoint:
+    return take(str(place), str(tmp_path / "saved"))
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def ledger(path: Path) -> Ledger:
+    return CheckpointLocation(str(path)).journal().load()
+
+
+def restore(capsys: Capture, saved: Savepoint, new: Path, *how: str) -> tuple[int, dict[str, Any], str]:
+    return answer(capsys, "restore", saved.path, str(new), *how, "--yes")
+
+
+def goes_on(path: Path, driver: str, prefix: str, batch: int = 3, output: Path | None = None) -> Ledger:
+    """A query is started at the place: it plans its next micro-batch."""
+    location = CheckpointLocation(str(path))
+    text = (path / "offsets" / str(batch - 1)).read_text()
+    (path / "offsets" / str(batch)).write_text(text.replace(f"line {batch - 1}", f"line {batch}"))
+    view = spark_view(location, batch)
+    options = {"path": str(output or path.parent / "output"), "transactionalIdPrefix": prefix}
+    sink = FileSink(Options(options), pa.schema([]))
+    settings = RunSettings(driver, FileSink.name(), "options", prefix)
+    CheckpointCoordinator(location.journal(), sink, settings, view).plan()
+    return ledger(path)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_another_query_and_needs_nothing_of_the_old_place(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    shutil.rmtree(place.path)
+    status, document, said = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["status"], document["batch"], document["emitted"]) == (0, "done", 2, [])
+    assert "give it an output of its own" in said
+    location = CheckpointLocation(str(new))
+    assert location.query_id() == document["query"] != saved.query
+    assert sorted(os.listdir(new)) == ["barrier", "commits", "metadata", "offsets"]
+    assert (newest(location, "offsets"), newest(location, "commits")) == (2, 2)
+    found = ledger(new)
+    assert (found.accounted, found.originals, found.position) == (2, ["p"], saved.position)
+    found = goes_on(new, "other", document["query"])
+    assert (found.query, found.location) == (document["query"], str(new))
+
+
+def test_a_copy_that_names_its_originals_prefix_is_refused(saved: Savepoint, new: Path, capsys: Capture) -> None:
+    restore(capsys, saved, new, "--no-claim")
+    with pytest.raises(Exception, match="PREFIX_OF_THE_ORIGINAL"):
+        goes_on(new, "other", "p")
+
+
+def test_what_the_original_has_prepared_is_its_own_when_a_copy_starts(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    place.prepared(3)
+    restore(capsys, saved, new, "--no-claim")
+    goes_on(new, "other", ledger(new).query or "copy")
+    assert (place.files("pending"), place.files("aborted")) == ([3], [])
+
+
+# -- claims ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_closes_the_old_place_and_goes_on_above_its_numbers(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    status, document, said = restore(capsys, saved, new, "--claim")
+    assert (status, document["status"], document["query"]) == (0, "done", saved.query)
+    assert "is closed for ever" in said
+    old = place.ledger()
+    assert old.moved is not None
+    assert (old.moved.location, old.moved.entry, old.rewinding) == (str(new), old.position, None)
+    begun = ledger(new)
+    assert (begun.position, begun.query, begun.accounted) == (old.position, "q", 2)
+    found = goes_on(new, "other", "p")
+    assert min(run.token for run in found.runs.values() if not run.ended) == old.position + 2 - 1
+    with pytest.raises(FencedError, match=rf"LOCATION_MOVED_ON.*{new}"):
+        goes_on(place.path, "d", "p")
+    assert place.ledger() == old
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["checkpoints", "trigger", "HERE"],
+        ["rewind", "HERE", "--yes"],
+        ["rewind", "HERE", "--resume", "--yes"],
+        ["adopt", "HERE", "--claim", "--yes"],
+        ["adopt", "HERE", "--no-claim", "--yes"],
+        ["savepoint", "take", "HERE", "TARGET"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_where_a_query_has_gone(
+    place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture, command: list[str]
+) -> None:
+    restore(capsys, saved, new, "--claim")
+    words = [{"HERE": str(place), "TARGET": str(tmp_path / "more")}.get(word, word) for word in command]
+    status, document, said = answer(capsys, *words)
+    assert (status, document["condition"]) == (1, "LOCATION_MOVED_ON")
+    assert str(new) in said
+    _, shown, _ = answer(capsys, "checkpoints", "show", str(place))
+    assert shown["stats"]["moved"]["location"] == str(new)
+    _, shown, _ = answer(capsys, "checkpoints", "show", str(new))
+    assert shown["stats"]["restored"]["origin"] == str(place)
+
+
+def test_what_is_prepared_at_the_old_place_is_aborted_and_what_is_decided_is_settled_first(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    decided = place.decided(3, settle=False)
+    (place.path / "commits" / "3").write_text("v1\n{}")
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "OUTPUT_COMMITTED"), "the store may have committed it"
+    place.prepared(4)
+    status, document, said = restore(capsys, saved, new, "--claim", "--allow-reemit")
+    assert (status, document["emitted"][0]["checkpoint"]) == (0, decided)
+    assert "Micro-batches 4 are prepared there, not decided: aborted" in said
+    assert (place.files("committed"), place.files("aborted"), place.files("pending")) == ([0, 1, 2, 3], [4], [])
+    assert place.ledger().unsettled() == []
+    assert ledger(new).accounted == 2
+
+
+def test_what_was_committed_after_the_savepoint_is_named_and_has_to_be_allowed(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    place.decided(3, rows=7, output={"orders-0": 99})
+    before = place.ledger()
+    status, document, said = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], new.exists()) == (1, "OUTPUT_COMMITTED", False)
+    assert "7 rows of 1 checkpoints after" in document["message"]
+    assert "orders-0: 99" in said
+    assert place.ledger() == before
+    status, document, _ = restore(capsys, saved, new, "--claim", "--allow-reemit")
+    assert (status, [each["rows"] for each in document["emitted"]]) == (0, [7])
+    assert ledger(new).accounted == 2
+
+
+def test_a_checkpoint_that_the_old_journal_has_forgotten_has_to_be_allowed_too(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    place.append(EntryKind.REWIND_BEGUN, {"checkpoint": place.checkpoints[0]})
+    place.append(EntryKind.REWIND_DONE, {"begun": 8, "batch": 0, "keep": None})
+    status, document, said = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "OUTPUT_COMMITTED")
+    assert "does not hold checkpoint" in said
+    assert restore(capsys, saved, new, "--claim", "--allow-reemit")[0] == 0
+
+
+@pytest.mark.parametrize("lost", ["deleted", "another query's", "without a journal"])
+def test_an_old_place_that_is_lost_is_claimed_by_force_only(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, lost: str
+) -> None:
+    if lost == "deleted":
+        shutil.rmtree(place.path)
+    elif lost == "without a journal":
+        shutil.rmtree(place.path / "barrier")
+    else:
+        (place.path / "metadata").write_text('{"id":"r"}')
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    status, document, said = restore(capsys, saved, new, "--claim", "--force")
+    assert status == 0
+    assert "DOUBLED, and nobody can say how much" in said
+    assert ledger(new).position == saved.position + FAR_ABOVE
+    goes_on(new, "other", "p")
+
+
+def test_a_query_that_runs_is_not_taken_away(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
+    place.run(process=this_process())
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], new.exists()) == (1, "QUERY_RUNS", False)
+    assert restore(capsys, saved, new, "--claim", "--query-stopped")[0] == 0
+
+
+def test_a_rewind_that_was_begun_is_finished_first(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    place.append(EntryKind.REWIND_BEGUN, {"checkpoint": None, "process": dict(dead_process())})
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "REWIND_BEGUN")
+
+
+def test_a_checkpoint_that_was_committed_in_part_is_repaired_at_the_old_place_first(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    place.prepared(3)
+    place.decided(4, settle=False)
+    [three] = [path for path in (place.output / "pending").iterdir() if "~3~" in path.name]
+    [four] = [path for path in (place.output / "pending").iterdir() if "~4~" in path.name]
+    three.unlink()
+    four.rename(place.output / "committed" / four.name)
+    status, document, said = restore(capsys, saved, new, "--claim", "--allow-reemit")
+    assert (status, document["condition"], new.exists()) == (1, "PART_COMMITTED", False)
+    assert f"`barrier rewind {place} --resume`" in said
+    assert place.ledger().rewinding is not None
+
+
+# -- deaths ----------------------------------------------------------------------------------------------------------
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, death: int, step: Callable[[], Any]) -> list[str]:
+    """Run a step until it passes a fault point for the n-th time; what it has passed. Nothing is tidied after it."""
+    passed: list[str] = []
+
+    def reach(point: str) -> None:
+        passed.append(point)
+        if len(passed) == death:
+            raise faults.InjectedFault(point)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        patch.setattr(NewLocation, "drop", lambda self: None)
+        step()
+    return passed
+
+
+def test_a_claim_that_is_killed_at_any_step_is_finished_by_the_same_command(
+    place: CliPlace, saved: Savepoint, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it is killed, either the old place is the query still, or it is moved and the new one whole or to be made."""
+    place.decided(3, settle=False)
+    (place.path / "commits" / "3").write_text("v1\n{}")
+    place.prepared(4)
+    points: list[str] = []
+    for death in range(1, 30):
+        folder = tmp_path / f"death-{death}"
+        (folder / "aside").mkdir(parents=True)
+        former = Copied(place, tmp_path, folder)
+        new = folder / "new"
+
+        def again() -> int:
+            return restore(capsys, saved, new, "--claim", "--allow-reemit")[0]  # noqa: B023
+
+        with former:
+            points = killed(monkeypatch, death, again)
+            old = place.ledger()
+            assert old.moved is None or old.moved.location == str(new)
+            assert old.moved is not None or not new.exists()
+            if new.exists():
+                assert old.moved is not None
+                assert ledger(new).position == old.moved.entry
+            else:
+                refused = pytest.raises((FencedError, LocationError)) if old.moved or old.rewinding else None
+                if refused is not None:
+                    with refused:
+                        goes_on(place.path, "new driver", "p", batch=5)
+                    (place.path / "offsets" / "5").unlink()
+            assert again() == 0
+            assert again() == 0, "nothing began there: it is made anew"
+            assert [name for name in os.listdir(folder) if name.startswith(".")] == []
+            assert (place.files("committed"), place.files("pending")) == ([0, 1, 2, 3], [])
+            found = goes_on(new, "other", "p")
+            assert found.position > place.ledger().position
+        if len(points) < death:
+            break
+    assert {"restore.copied", "rewind.begun", "rewind.settled", "rewind.aborted", "restore.moved"} <= set(points)
+    assert {"restore.whole", "restore.named"} <= set(points)
+
+
+class Copied:
+    """The place and its output as they were, again after every attempt."""
+
+    def __init__(self, place: CliPlace, folder: Path, aside: Path) -> None:
+        self.kept = [(folder / name, aside / "aside" / name) for name in ("place", "output")]
+
+    def __enter__(self) -> None:
+        for path, aside in self.kept:
+            shutil.copytree(path, aside)
+
+    def __exit__(self, *problem: object) -> None:
+        for path, aside in self.kept:
+            shutil.rmtree(path)
+            shutil.copytree(aside, path)
+
+
+def test_a_claim_that_was_begun_can_be_given_up(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.prepared(3)
+    for death in range(1, 30):
+        if killed(monkeypatch, death, lambda: restore(capsys, saved, new, "--claim"))[-1] == "rewind.begun":
+            break
+    assert place.ledger().rewinding is not None
+    assert answer(capsys, "rewind", str(place), "--resume", "--yes")[0] == 0
+    assert (place.ledger().rewinding, place.ledger().moved, place.files("aborted")) == (None, None, [3])
+    goes_on(place.path, "new driver", "p")
+
+
+def test_two_claims_of_one_savepoint_have_one_winner(
+    place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    status, document, _ = restore(capsys, saved, tmp_path / "elsewhere", "--claim")
+    assert (status, document["condition"], (tmp_path / "elsewhere").exists()) == (1, "LOCATION_MOVED_ON", False)
+    (tmp_path / "two").mkdir()
+    assert restore(capsys, saved, tmp_path / "two", "--no-claim")[0] == 0, "a copy can still be made"
+
+
+# -- where to --------------------------------------------------------------------------------------------------------
+
+
+def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(saved: Savepoint, new: Path, capsys: Capture) -> None:
+    restore(capsys, saved, new, "--no-claim")
+    (new / "offsets" / "3").write_text("of a query whose first planning was refused")
+    assert restore(capsys, saved, new, "--no-claim", "--allow-non-restored-state")[0] == 0
+    assert not (new / "offsets" / "3").exists()
+    found = ledger(new)
+    assert found.restored is not None
+    assert found.restored.allowed
+    goes_on(new, "other", "copy")
+    status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+
+
+def test_a_place_that_is_not_empty_is_left_alone(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
+    new.mkdir()
+    (new / "kept").write_text("something")
+    for target in (new, new / "kept", place.path):
+        status, document, _ = restore(capsys, saved, target, "--claim")
+        assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+    assert place.ledger().moved is None
+
+
+def test_a_damaged_savepoint_changes_nothing(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
+    path = Path(saved.path) / "checkpoint" / "commits" / "2"
+    path.write_text("v1\n[]")
+    before = place.ledger()
+    for how in ("--claim", "--no-claim"):
+        status, document, _ = restore(capsys, saved, new, how)
+        assert (status, document["condition"]) == (1, "SAVEPOINT_DAMAGED")
+        assert "checkpoint/commits/2" in document["message"]
+    assert (place.ledger(), new.exists()) == (before, False)
+
+
+def test_a_query_without_state_has_no_partitions_to_cut_anew(saved: Savepoint, new: Path, capsys: Capture) -> None:
+    status, document, _ = restore(capsys, saved, new, "--no-claim", "--shuffle-partitions", "3")
+    assert (status, document["condition"], new.exists()) == (1, "NO_STATE", False)
+
+
+@pytest.mark.parametrize("how", [[], ["--claim", "--no-claim"], ["--no-claim", "--force"]])
+def test_it_has_to_be_said_which(saved: Savepoint, new: Path, capsys: Capture, how: list[str]) -> None:
+    assert restore(capsys, saved, new, *how)[0] == 2
+
+
+def test_nothing_is_done_without_a_yes(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
+    for how in ("--claim", "--no-claim"):
+        assert answer(capsys, "restore", saved.path, str(new), how)[0] == 3
+    assert (new.exists(), place.ledger().moved) == (False, None)
+
+
+def test_a_restored_place_can_be_saved_and_restored_again(
+    saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    restore(capsys, saved, new, "--claim")
+    second = take(str(new), str(tmp_path / "second"))
+    assert (second.checkpoint, second.query) == (saved.checkpoint, saved.query)
+    assert restore(capsys, second, tmp_path / "third", "--claim")[0] == 0
+    location = CheckpointLocation(str(tmp_path / "third"))
+    check_place(ledger(tmp_path / "third"), spark_view(location))
+    check_account(goes_on(tmp_path / "third", "other", "p"), spark_view(location))
+
+
+def test_a_restore_that_is_killed_leaves_a_place_whole_or_none(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for death in (1, 2):
+        killed(monkeypatch, death, lambda: restore(capsys, saved, new, "--no-claim"))
+        assert not new.exists()
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    assert not [name for name in os.listdir(new.parent) if name.startswith(".")]

@@ -1,0 +1,244 @@
+"""What a savepoint takes of a journal, how one begins there, and that nothing follows `moved`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.transactional.bodies import recorded, run_body, settled
+from transactional.barrier import sources_digest
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.errors import FencedError, LocationError, TwoPhaseCommitError
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+from transactional.recovery import SparkView, check_account, check_restored, unrecorded_repartitions
+from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, cut
+from transactional.sink import Options, TransactionContext
+from transactional.testing import MemoryTransactions, RecordingSink
+
+LINE = '{"source": "barrier-kafka", "topics": {"in": {"0": 1}}, "barrier": null}'
+
+SOURCES = sources_digest([LINE])
+
+
+def part(number: int) -> dict[str, Any]:
+    return {"partition": number, "handle": {"h": number}, "rows": 1, "bytes": 1, "digest": "1:0"}
+
+
+def journal_of(*entries: tuple[str, dict[str, Any]]) -> Journal:
+    journal = Journal(MemoryJournalStore())
+    for kind, body in entries:
+        journal.append(kind, body, lambda _: None)
+    return journal
+
+
+def three(*more: tuple[str, dict[str, Any]]) -> Journal:
+    """Checkpoint 3 over the micro-batches 0 and 1, checkpoint 5 over 2; 3 is prepared."""
+    return journal_of(
+        (EntryKind.RUN, run_body()),
+        (EntryKind.PREPARED, recorded(0, [part(0)])),
+        (EntryKind.DECIDED, recorded(1, [part(1)], [0], hooks={"m:H": "c3RhdGU="})),
+        (EntryKind.SETTLED, settled(3, out=7)),
+        (EntryKind.DECIDED, recorded(2, [part(2)], [])),
+        (EntryKind.SETTLED, settled(5)),
+        (EntryKind.PREPARED, recorded(3, [part(3)])),
+        (EntryKind.REQUEST, {"what": "checkpoint"}),
+        *more,
+    )
+
+
+def test_a_ledger_is_cut_to_a_checkpoint_with_nothing_open() -> None:
+    found = cut(three().ledger, 3)
+    assert (sorted(found.checkpoints), sorted(found.batches), found.accounted) == ([3], [0, 1], 1)
+    assert (found.undecided(), found.unsettled(), found.known_handles(), found.request) == ([], [], [], None)
+    assert found.checkpoints[3].output == {"out": 7}
+    assert found.position == 8, "numbers that were taken stay taken"
+    assert Ledger.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("checkpoint", [4, 9])
+def test_only_a_settled_checkpoint_can_be_cut_to(checkpoint: int) -> None:
+    ledger = three((EntryKind.DECIDED, recorded(4, [part(4)], [3]))).ledger
+    with pytest.raises(LocationError, match="CHECKPOINT_NOT_SETTLED"):
+        cut(ledger, checkpoint)
+    assert cut(ledger, 5).accounted == 2
+
+
+def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> None:
+    found = begin_copy(cut(three().ledger, 5), "there", "s", 5, False)
+    assert (found.query, found.location, found.originals, found.runs) == ("", "there", ["p"], {})
+    assert found.restored is not None
+    assert (found.restored.origin, found.restored.batch, found.restored.claim) == ("here", 2, False)
+    check_account(found, SparkView("new", "there", 3, 2, ["x"], None))
+
+
+def test_a_claimed_journal_is_the_querys_own_above_all_numbers_that_were_taken() -> None:
+    found = begin_claimed(cut(three().ledger, 5), "there", "s", 5, False, 12)
+    assert (found.query, found.location, found.position, found.originals) == ("q", "there", 12, [])
+    assert found.newest_run is not None
+    assert found.newest_run.ended == "moved"
+    assert FAR_ABOVE > 100_000
+
+
+# -- moved -----------------------------------------------------------------------------------------------------------
+
+
+def moved() -> tuple[str, dict[str, Any]]:
+    return EntryKind.MOVED, {"begun": 9, "location": "there", "savepoint": "s", "checkpoint": 5}
+
+
+@pytest.mark.parametrize("kind", sorted(EntryKind.ALL - {EntryKind.SNAPSHOT}))
+def test_no_entry_of_any_kind_follows_moved(kind: str) -> None:
+    journal = three((EntryKind.REWIND_BEGUN, {"checkpoint": None}), moved())
+    with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*there") as caught:
+        journal.append(kind, {}, lambda _: None)
+    assert caught.value.parameters == {"location": "there", "entry": 10}
+
+
+def test_a_driver_whose_number_was_taken_by_moved_is_fenced_by_it() -> None:
+    store = MemoryJournalStore()
+    one, other = Journal(store), Journal(store)
+    one.append(EntryKind.RUN, run_body(), lambda _: None)
+    other.load()
+    one.append(EntryKind.MOVED, moved()[1], lambda _: None)
+    with pytest.raises(FencedError, match="LOCATION_MOVED_ON"):
+        other.append(EntryKind.DECIDED, recorded(0, [], []), lambda _: None)
+    assert sorted(store.files) == ["1.json", "2.json"]
+
+
+def recording() -> RecordingSink:
+    return RecordingSink(Options({"transactionalIdPrefix": "p"}), pa.schema([]))
+
+
+def coordinator(journal: Journal, sink: RecordingSink, batch: int) -> CheckpointCoordinator:
+    view = SparkView("q", "here", batch, batch - 1, [LINE], [LINE])
+    return CheckpointCoordinator(journal, sink, RunSettings("d", "x", "s", "p"), view)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda each: each.plan(),
+        lambda each: each.commit([], 3),
+    ],
+    ids=["planning", "commit"],
+)
+def test_a_query_that_runs_where_it_was_moved_away_touches_nothing(
+    call: Callable[[CheckpointCoordinator], Any],
+) -> None:
+    sink = recording()
+    journal = three((EntryKind.REWIND_BEGUN, {"checkpoint": None}), moved())
+    before = journal.ledger.copy()
+    with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*there"):
+        call(coordinator(journal, sink, 3))
+    coordinator(journal, sink, 3).abort([None], 3)
+    assert (journal.load(), sink.calls) == (before, [])
+
+
+# -- state that nobody takes -----------------------------------------------------------------------------------------
+
+
+def line(**topics: int) -> str:
+    places = ", ".join(f'"{topic}": {{"0": {place}}}' for topic, place in topics.items())
+    return f'{{"source": "barrier-kafka", "topics": {{{places}}}, "barrier": null}}'
+
+
+def test_a_state_or_a_position_that_nobody_takes_any_more_is_named_unless_it_was_allowed() -> None:
+    begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
+    view = SparkView("new", "there", 2, 1, [line(a=5)], [line(a=3, b=4)])
+    with pytest.raises(
+        LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*--allow-non-restored-state"
+    ) as caught:
+        check_restored(begun, view, ["m:Other"])
+    assert caught.value.parameters == {"hooks": ["m:H"], "topics": ["b"]}
+    with pytest.raises(LocationError, match=r"holds the position in the topic b,"):
+        check_restored(begun, view, ["m:H"])
+    check_restored(begun, replace(view, lines=[line(a=5, b=4, c=1)]), ["m:H", "m:New"])
+    check_restored(begin_copy(cut(three().ledger, 3), "there", "s", 3, True), view, [])
+    check_restored(three().ledger, view, [])
+
+
+def test_after_its_first_micro_batch_a_restored_query_may_change_as_any_other() -> None:
+    begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
+    begun.batches[2] = three().ledger.batches[2]
+    check_restored(begun, SparkView("new", "there", 3, 2, [line(a=5)], [line(b=3)]), [])
+
+
+# -- Spark's repartition ---------------------------------------------------------------------------------------------
+
+
+def repartitioned(ledger: Ledger, first: int, count: int = 1, committed: int | None = None) -> SparkView:
+    batches = range(first, first + count)
+    at_work = first + count
+    return SparkView(
+        "q",
+        ledger.location,
+        at_work,
+        at_work - 1 if committed is None else committed,
+        [LINE],
+        [LINE],
+        repartitions=batches,
+    )
+
+
+def test_micro_batches_of_a_repartition_are_accounted_for_and_no_others() -> None:
+    ledger = three().ledger
+    assert unrecorded_repartitions(ledger, repartitioned(ledger, 4, 2)) == [4, 5]
+    check_account(ledger, repartitioned(ledger, 4, 2))
+    with pytest.raises(LocationError, match="BATCHES_NOT_ACCOUNTED"):
+        check_account(ledger, replace(repartitioned(ledger, 4, 2), repartitions=[5]))
+    with pytest.raises(LocationError, match="BATCHES_NOT_ACCOUNTED"):
+        check_account(ledger, replace(repartitioned(ledger, 5), repartitions=[5]))
+    ledger.voided = [4]
+    with pytest.raises(TwoPhaseCommitError, match="PREPARED_LOST"):
+        check_account(ledger, repartitioned(ledger, 4))
+
+
+def test_a_repartition_is_a_checkpoint_of_its_own_that_keeps_the_hooks_states() -> None:
+    journal = journal_of(
+        (EntryKind.RUN, run_body()),
+        (EntryKind.DECIDED, recorded(0, [part(0)], [], hooks={"m:H": "c3RhdGU="}, sources=SOURCES)),
+        (EntryKind.SETTLED, settled(2)),
+    )
+    sink = recording()
+    view = repartitioned(journal.ledger, 1, 2)
+    plan = CheckpointCoordinator(journal, sink, RunSettings("d", "x", "s", "p"), view).plan()
+    found = journal.load()
+    assert (plan.batch, plan.mode.value, found.accounted, found.decided) == (3, "write", 2, 2)
+    newest = found.completed
+    assert newest is not None
+    assert (newest.batches, newest.reason, newest.hooks) == ([2], "REPARTITION", {"m:H": "c3RhdGU="})
+    again = CheckpointCoordinator(journal, sink, RunSettings("d", "x", "s", "p"), view)
+    before = journal.ledger.position
+    again.plan()
+    assert journal.load().position == before, "it is recorded once"
+
+
+def test_a_repartition_behind_prepared_micro_batches_waits_with_them_for_the_next_decision() -> None:
+    journal = journal_of((EntryKind.RUN, run_body()), (EntryKind.PREPARED, recorded(0, [], sources=SOURCES)))
+    sink = recording()
+    view = repartitioned(journal.ledger, 1)
+    CheckpointCoordinator(journal, sink, RunSettings("d", "x", "s", "p"), view).plan()
+    found = journal.load()
+    assert [record.batch for record in found.undecided()] == [0, 1]
+    assert found.decided == -1, "a rewind goes back behind both"
+
+
+def test_a_copys_first_run_leaves_what_its_original_has_prepared_alone() -> None:
+    store = MemoryTransactions()
+    journal = journal_of((EntryKind.RUN, run_body(sink="x")), (EntryKind.MARK, {"run": 1, "mark": {"epoch": 0}}))
+    number = store.begin(TransactionContext("q", 0, 0, 0, "p", "n"))
+    store.prepare(number)
+    journal.append(EntryKind.ADOPT, {"location": "there", "suffix": "-1", "base": 0, "drop": True}, lambda _: None)
+
+    def under(prefix: str) -> RecordingSink:
+        return RecordingSink(Options({"transactionalIdPrefix": prefix}), pa.schema([]), store)
+
+    view = SparkView("q", "there", 1, 0, [LINE], [LINE])
+    CheckpointCoordinator(journal, under("q-1"), RunSettings("e", "x", "s", "q-1"), view, under).plan()
+    assert store.unfinished() == [number]

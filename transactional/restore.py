@@ -1,0 +1,99 @@
+"""What of a journal goes into a savepoint, and how a journal begins where one is restored. Pure.
+
+Both are a snapshot's body: the whole ledger, cut to one settled checkpoint.
+"""
+
+from __future__ import annotations
+
+from transactional.errors import LocationError
+from transactional.ledger import Ledger, Origin
+from transactional.metadata import EntryKind
+
+__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "cut"]
+
+FAR_ABOVE = 1_000_000
+"""Numbers that a claimed journal leaves free above the savepoint's where the old journal can't be asked: ids of checkpoints and
+tokens of runs are told apart by their numbers, and it would take a query months to come there."""
+
+
+def cut(ledger: Ledger, checkpoint: int) -> Ledger:
+    """The ledger as of a settled checkpoint: nothing unsettled, nothing prepared, nothing asked for.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    checkpoint : int
+
+    Raises
+    ------
+    LocationError
+        ``CHECKPOINT_NOT_SETTLED``: it, or one before it, is not; or what is before it has to run again.
+    """
+    found = ledger.copy()
+    chosen = found.checkpoints.get(checkpoint)
+    last = max(chosen.batches) if chosen is not None else -1
+    early = [record.batch for record in found.undecided() if record.batch <= last]
+    open_ones = [each.id for each in found.unsettled() if each.id <= checkpoint]
+    again = [batch for batch in found.voided if batch <= last]
+    if chosen is None or open_ones or early or again or found.replay is not None:
+        raise LocationError(
+            "CHECKPOINT_NOT_SETTLED",
+            f"checkpoint {checkpoint} is not settled (open: {open_ones}; to run again: {sorted([*early, *again])}): start the "
+            "query, which settles it, or finish what its last error has asked for",
+            checkpoint=checkpoint,
+        )
+    found.checkpoints = {number: each for number, each in found.checkpoints.items() if number <= checkpoint}
+    found.batches = {number: each for number, each in found.batches.items() if number <= last}
+    found.base = min(found.base, last)
+    found.voided, found.declined = [], []
+    found.rewinding, found.request, found.moved, found.restored = None, None, None, None
+    return found
+
+
+def begin_copy(saved: Ledger, location: str, savepoint: str, checkpoint: int, allowed: bool) -> Ledger:
+    """How the journal of a copy begins: another query, which must never use a prefix of the first.
+
+    Parameters
+    ----------
+    saved : Ledger
+        `cut`.
+    location : str
+        The new place.
+    savepoint : str
+    checkpoint : int
+    allowed : bool
+        See `Origin`.
+    """
+    found = _begin(saved, location, savepoint, checkpoint, saved.position, False, allowed)
+    found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
+    found.runs = {}
+    found.query, found.identity_suffix = "", ""  # Spark's id is a new one, and the next run says which
+    return found
+
+
+def begin_claimed(
+    saved: Ledger, location: str, savepoint: str, checkpoint: int, allowed: bool, position: int
+) -> Ledger:
+    """How the journal begins where the query itself goes on.
+
+    Parameters
+    ----------
+    saved, location, savepoint, checkpoint, allowed
+        As in `begin_copy`.
+    position : int
+        The number of ``moved`` in the old journal, or one far above: nothing that was ever numbered comes back.
+    """
+    found = _begin(saved, location, savepoint, checkpoint, position, True, allowed)
+    for run in found.runs.values():
+        run.ended = run.ended or EntryKind.MOVED
+    return found
+
+
+def _begin(
+    saved: Ledger, location: str, savepoint: str, checkpoint: int, position: int, claim: bool, allowed: bool
+) -> Ledger:
+    found = saved.copy()
+    batch = max(found.checkpoints[checkpoint].batches)
+    found.restored = Origin(savepoint, saved.location, checkpoint, batch, position, claim, allowed)
+    found.location, found.position = location, position
+    return found
