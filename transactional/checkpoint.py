@@ -143,6 +143,7 @@ class ClosingReason(str, enum.Enum):
     RETAINED = "Spark's minBatchesToRetain: it soon forgets what a rewind behind the prepared micro-batches needs"
     AGE = "its oldest prepared transaction has lived half its time"
     REQUEST = "it was asked for"
+    STOP = "the query was asked to stop: its final checkpoint"
 
 
 class CheckpointFailureReason(str, enum.Enum):

@@ -18,12 +18,14 @@ __all__ = [
     "FailureRecord",
     "Ledger",
     "PartRecord",
+    "RestartRecord",
     "Rewind",
     "RunRecord",
 ]
 
 KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
+KEPT_RESTARTS = 50  # for people
 KEPT_RUNS = 50  # ended ones; enough to tell a fenced driver by which run
 
 
@@ -171,6 +173,39 @@ class FailureRecord:
 
 
 @dataclass
+class RestartRecord:
+    """Why whoever keeps the query up started it again.
+
+    Attributes
+    ----------
+    entry : int
+    time : int
+        Milliseconds since the epoch.
+    by : str
+        ``supervise`` or ``barrier run``.
+    number : int
+        How many restarts of its there were, with this one.
+    delay : float
+        Seconds that it waits.
+    condition : str
+        Of the error that the query failed with; empty where it was none of ours.
+    reason : str
+        The error, cut short.
+    rewound : bool
+        Whether the query was rewound first.
+    """
+
+    entry: int
+    time: int
+    by: str
+    number: int
+    delay: float
+    condition: str
+    reason: str
+    rewound: bool
+
+
+@dataclass
 class Rewind:
     """A rewind that was begun and is not done.
 
@@ -220,6 +255,10 @@ class Ledger:
         A rewind kept a part-committed checkpoint: Spark runs its micro-batches from this one again.
     request : int or None
         Entry of a wish to close a checkpoint that no decision has fulfilled yet.
+    stop : int or None
+        Token of the run that was asked to stop; it counts only while that run is the newest and has not ended.
+    restarts : list[RestartRecord]
+        The last ones.
     """
 
     position: int = 0
@@ -237,6 +276,8 @@ class Ledger:
     rewinding: Rewind | None = None
     replay: int | None = None
     request: int | None = None
+    stop: int | None = None
+    restarts: list[RestartRecord] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
@@ -247,6 +288,12 @@ class Ledger:
     def newest_run(self) -> RunRecord | None:
         """The run with the highest token."""
         return self.runs[max(self.runs)] if self.runs else None
+
+    @property
+    def stopping(self) -> bool:
+        """The newest run was asked to stop, and has not ended."""
+        newest = self.newest_run
+        return newest is not None and newest.token == self.stop and not newest.ended
 
     @property
     def accounted(self) -> int:
@@ -485,7 +532,14 @@ class Ledger:
         self.runs[body["run"]].restored = body["checkpoint"] or 0
 
     def _requested(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.request = entry.number
+        if body.get("what") == "stop":
+            self.stop = body["run"]
+        else:
+            self.request = entry.number
+
+    def _restarted(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self._count("restarts")
+        self.restarts = [*self.restarts, RestartRecord(entry.number, entry.time, **body)][-KEPT_RESTARTS:]
 
     def _rewind_begun(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
@@ -557,6 +611,8 @@ class Ledger:
             rewinding=Rewind(**value["rewinding"]) if value["rewinding"] else None,
             replay=value["replay"],
             request=value["request"],
+            stop=value.get("stop"),  # not in older snapshots
+            restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={
                 int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})
@@ -582,6 +638,8 @@ _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
     EntryKind.DECLINED: Ledger._declined,
     EntryKind.RESTORED: Ledger._restored,
     EntryKind.REQUEST: Ledger._requested,
+    EntryKind.STOPPED: Ledger._end_run,
+    EntryKind.RESTARTED: Ledger._restarted,
     EntryKind.REWIND_BEGUN: Ledger._rewind_begun,
     EntryKind.REWIND_DONE: Ledger._rewind_done,
 }

@@ -42,13 +42,15 @@ class EntryKind:
     DECLINED = "declined"
     RESTORED = "restored"
     REQUEST = "request"
+    STOPPED = "stopped"
+    RESTARTED = "restarted"
     REWIND_BEGUN = "rewind begun"
     REWIND_DONE = "rewind done"
     SNAPSHOT = "snapshot"
 
     ALL = frozenset(
         {RUN, MARK, PREPARED, DECIDED, SETTLED, VERDICT, REPAIR, VOID, ABORTED, FENCED, RESOLVE, ADOPT, SNAPSHOT}
-        | {DECLINED, RESTORED, REQUEST, REWIND_BEGUN, REWIND_DONE}
+        | {DECLINED, RESTORED, REQUEST, STOPPED, RESTARTED, REWIND_BEGUN, REWIND_DONE}
     )
 
 

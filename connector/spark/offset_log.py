@@ -31,7 +31,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from connector.spark.location import CheckpointLocation
@@ -48,6 +48,7 @@ __all__ = [
     "replay",
     "source_lines",
     "spark_view",
+    "stopped_view",
 ]
 
 PLANNED = "planned"
@@ -120,6 +121,14 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
         previous=previous,
         oldest=min(known, default=0),
     )
+
+
+def stopped_view(location: CheckpointLocation) -> SparkView:
+    """Spark's logs of a query that does not run; where its newest micro-batch is committed, at work is one that never came."""
+    view = spark_view(location)
+    if view.batch > view.committed:
+        return view
+    return replace(view, batch=view.committed + 1, lines=(), previous=view.lines)
 
 
 # -- going back: the driver has ended --------------------------------------------------------------------------------
