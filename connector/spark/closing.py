@@ -172,7 +172,7 @@ def close(location: CheckpointLocation, given: Mapping[str, str], follows: int) 
     """
     run = recorded_run(location.journal().load())
     with naming_secrets(run, given), alone(location):
-        host = recorded_host(run, location, given)
+        host = recorded_host(run, location, {**given, "transactionalIdPrefix": run.prefix})
         view = offset_log.stopped_view(location)
         with host.coordinator(view, f"ending {uuid.uuid4().hex}", run.process) as coordinator:
             return coordinator.close(follows)
