@@ -179,10 +179,8 @@ def test_a_signal_ends_the_driver_and_then_what_its_query_has_left(tmp_path: Pat
 
 def test_a_program_under_barrier_run_has_its_own_arguments_and_path(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("VALUE = 17")
-    program = Program(
-        tmp_path,
-        f"import beside\nopen({str(tmp_path / 'seen')!r}, 'w').write(f'{{sys.argv[1:]}} {{beside.VALUE}} {{__name__}}')",
-    )
+    told = "f'{sys.argv[1:]} {beside.VALUE} {__name__}'"
+    program = Program(tmp_path, f"import beside\nopen({str(tmp_path / 'seen')!r}, 'w').write({told})")
     assert main(["run", "--strategy", "none", str(program.script), "--set", "a=b", "--", "-x"]) == 0
     assert (tmp_path / "seen").read_text() == "['--set', 'a=b', '--', '-x'] 17 __main__"
 
