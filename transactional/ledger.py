@@ -256,7 +256,7 @@ class Ledger:
     request : int or None
         Entry of a wish to close a checkpoint that no decision has fulfilled yet.
     stop : int or None
-        Token of the run that was asked to stop; it counts only while that run is the newest and has not ended.
+        Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
         The last ones.
     """
@@ -290,10 +290,16 @@ class Ledger:
         return self.runs[max(self.runs)] if self.runs else None
 
     @property
+    def stop_asked(self) -> bool:
+        """The newest run was asked to stop; it may have ended meanwhile, by that or by a failure."""
+        newest = self.newest_run
+        return newest is not None and newest.token == self.stop
+
+    @property
     def stopping(self) -> bool:
         """The newest run was asked to stop, and has not ended."""
         newest = self.newest_run
-        return newest is not None and newest.token == self.stop and not newest.ended
+        return self.stop_asked and newest is not None and not newest.ended
 
     @property
     def accounted(self) -> int:

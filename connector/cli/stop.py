@@ -77,46 +77,32 @@ def stop(
 
 def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
     """Ask, and wait; False where it goes on still, which the report says then."""
+    end = time.monotonic() + timeout
     asked = request_stop(place)
     report.say("asked to stop: its next micro-batch closes the final checkpoint")
-    end = time.monotonic() + timeout
-    while True:
-        found = standing(place)
-        if found.run != asked or found.ended is not None:
-            return _told_end(found, asked, report)
-        if time.monotonic() >= end:
-            break
+    while not (found := standing(place)).stopped and time.monotonic() < end:
+        if not found.asked and not found.rewinding:  # started again meanwhile, by who keeps it up
+            asked = request_stop(place)
         time.sleep(LOOK_SECONDS)
-    report.pending("asked for")
-    report.facts.update(run=asked, prepared=list(found.prepared), idle=found.idle)
-    if found.clean and found.idle:
-        report.say(
-            "Everything is committed and nothing is at work, but the query lives: it gets no rows, and ends with its next "
-            "micro-batch. To end it now is safe, too: query.stop(), or end its driver."
-        )
-    else:
-        waiting = batches_text(found.prepared)
-        report.say(
-            f"It has not ended yet. Micro-batches that are prepared and wait for its final checkpoint: {waiting}."
-        )
-    return False
-
-
-def _told_end(found: Standing, asked: int | None, report: Report) -> bool:
-    report.facts.update(run=found.run)
+    report.facts.update(run=found.run, prepared=list(found.prepared), idle=found.idle)
     if found.stopped:
         report.say("stopped: everything is committed, and nothing is open")
         return True
-    if found.run != asked and found.ended is None:
-        raise LocationError(
-            "STARTED_AGAIN",
-            f"run {asked} is over, and run {found.run} has begun since: whoever keeps the query up started it again. Stop "
-            "that, or ask again",
-            run=found.run,
+    report.pending("asked for")
+    report.say(_why_not(found, asked))
+    return False
+
+
+def _why_not(found: Standing, asked: int | None) -> str:
+    if found.ended is not None:
+        return (
+            f"Run {asked or found.run} failed ({found.ended}) before its final checkpoint, and its driver lives. Where nobody "
+            "starts it again, end the driver, and ask once more."
         )
-    raise LocationError(
-        "FAILED_MEANWHILE",
-        f"run {found.run} failed before its final checkpoint ({found.ended}): where nobody starts it again, run `barrier stop` "
-        "once more when its driver is gone",
-        run=found.run,
-    )
+    if found.clean and found.idle:
+        return (
+            "Everything is committed and nothing is at work, but the query lives: it gets no rows, and ends with its next "
+            "micro-batch. To end it now is safe, too: query.stop(), or end its driver."
+        )
+    waiting = batches_text(found.prepared)
+    return f"It has not ended yet. Micro-batches that are prepared and wait for its final checkpoint: {waiting}."

@@ -19,7 +19,7 @@ from transactional.errors import FencedError
 from transactional.failure import Failure
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
-from transactional.ownership import may_stop, must_own
+from transactional.ownership import Judge, may_stop, newest_run, rewinding, superseded
 
 __all__ = ["Standing", "close", "end_run", "record_restart", "request_stop", "standing"]
 
@@ -47,6 +47,8 @@ class Standing:
     idle : bool
         Spark has committed every micro-batch that it began. Where the stop was requested before this was looked at, no task
         of an earlier planning is at work, and every later planning minds the request.
+    asked : bool
+        That run was asked to stop.
     rewinding : bool
     """
 
@@ -58,6 +60,7 @@ class Standing:
     unsettled: Sequence[int]
     batch: int
     idle: bool
+    asked: bool
     rewinding: bool
 
     @property
@@ -90,12 +93,15 @@ def standing(location: CheckpointLocation) -> Standing:
         unsettled=[checkpoint.id for checkpoint in ledger.unsettled()],
         batch=batch,
         idle=committed == batch,
+        asked=ledger.stop_asked,
         rewinding=ledger.rewinding is not None,
     )
 
 
 def request_stop(location: CheckpointLocation, driver: str | None = None) -> int | None:
-    """Ask the newest run to stop; its token, or None where no run lives. To ask again changes nothing.
+    """Ask the newest run to stop; its token, or None where there is none to ask. To ask again changes nothing.
+
+    A run that has failed is asked, too: who keeps the query up, and waits to start it again, heeds that.
 
     Parameters
     ----------
@@ -113,17 +119,27 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
     while True:
         ledger = journal.load()
         run = ledger.newest_run
-        if run is None or run.ended or driver not in (None, run.driver):
+        if run is None or run.ended == EntryKind.STOPPED or driver not in (None, run.driver):
             return None
-        if ledger.stopping:
+        if ledger.stop_asked:
             return run.token
         try:
-            journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, must_own(run.token))
+            journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, _of_newest(run.token))
         except FencedError as fenced:
             if fenced.condition == "REWIND_NOT_DONE":
                 raise
-            continue  # another run, or none, since it was looked at
+            continue  # another run since it was looked at
         return run.token
+
+
+def _of_newest(token: int) -> Judge:
+    def judge(ledger: Ledger) -> None:
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
+        if newest_run(ledger).token != token:
+            raise superseded(token, ledger)
+
+    return judge
 
 
 def end_run(location: CheckpointLocation) -> bool:

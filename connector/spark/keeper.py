@@ -184,6 +184,8 @@ class DriverKeeper:
         self._health.tell("waiting", driver=None, restarts=self._restarts.number)
         deadline = Deadline(delay, self._clock)
         while not self._wish.asked() and not deadline.passed():
+            if self._locations and all(standing(location).asked for location in self._locations):
+                self._wish.ask()  # by `barrier stop`
             self._health.beat()
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
         return True

@@ -186,7 +186,7 @@ class _Supervisor:
             return False
         self._looked = self._clock.monotonic()
         ledger = self._location.journal().load()
-        return ledger.stopping and ledger.newest_run is not None and ledger.newest_run.driver == self._driver
+        return ledger.stop_asked and ledger.newest_run is not None and ledger.newest_run.driver == self._driver
 
     # -- after a failure --------------------------------------------------------------------------------------------
 
@@ -208,6 +208,8 @@ class _Supervisor:
             record_restart(self._location, BY, self._restarts.number, delay, failure, rewound)
         deadline = Deadline(delay, self._clock)
         while not self.wish.asked() and not deadline.passed():
+            if self._asked_for():
+                self.wish.ask()
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
 
     def _take_back(self, problem: BaseException) -> bool:
@@ -245,7 +247,7 @@ class _Supervisor:
             while query.isActive and not self.wish.forced() and not deadline.passed():
                 asked = self._request()
                 found = self._standing()
-                safe = asked and found is not None and found.idle
+                safe = found is not None and found.idle and found.run == asked and found.ended is None
                 if found is None or not self._is_ours(found):
                     break
                 if not found.idle or quiet is None or quiet[0] != found.batch:
@@ -261,14 +263,14 @@ class _Supervisor:
                 log.warning("the query failed while it was being stopped: %s", failure.text)
         self._end()
 
-    def _request(self) -> bool:
-        """Journal the wish; True where a run is told, so that its next planning minds it."""
+    def _request(self) -> int | None:
+        """Journal the wish; the run that is told, so that its next planning minds it."""
         if self._location is None or self._driver is None:
-            return False
+            return None
         try:
-            return request_stop(self._location, self._driver) is not None
+            return request_stop(self._location, self._driver)
         except FencedError:  # while it is rewound: its next planning stops anyway
-            return False
+            return None
 
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
         """Stop it, and wait until its tasks have ended."""

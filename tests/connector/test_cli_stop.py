@@ -88,19 +88,33 @@ def test_the_end_of_the_query_is_the_end_of_the_waiting(tmp_path: Path, capsys: 
     assert standing(location).stopped
 
 
-def test_a_query_that_fails_on_its_way_to_the_end_is_no_stop(tmp_path: Path, capsys: Capture) -> None:
+def test_a_query_that_failed_and_whose_driver_lives_is_asked_and_told_as_it_is(tmp_path: Path, capsys: Capture) -> None:
     place = two_prepared(tmp_path, process=this_process())
+    place.append(EntryKind.ABORTED, {"run": 1, "batch": 3})
+    status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
+    assert (status, document["status"]) == (5, "asked for")
+    assert "Run 1 failed (aborted) before its final checkpoint, and its driver lives" in said
+    assert place.ledger().stop_asked, "for who keeps it up"
 
-    def fail() -> None:
+
+def test_a_query_that_is_started_again_while_it_is_waited_for_is_asked_again(tmp_path: Path, capsys: Capture) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=this_process())
+    place.decided(0)
+    location = CheckpointLocation(str(place))
+
+    def again() -> None:
         while not place.ledger().stopping:
             pass
-        place.append(EntryKind.ABORTED, {"run": 1, "batch": 3})
+        second = place.run(process=this_process(), driver="another")
+        while place.ledger().stop != second:
+            pass
+        assert end_run(location)
 
-    thread = threading.Thread(target=fail)
+    thread = threading.Thread(target=again)
     thread.start()
-    status, document, _ = answer(capsys, "stop", str(place), "--timeout", "60")
+    assert answer(capsys, "stop", str(place), "--timeout", "60")[0] == 0
     thread.join()
-    assert (status, document["condition"]) == (1, "FAILED_MEANWHILE")
 
 
 def test_lost_transactions_are_for_a_rewind(tmp_path: Path, capsys: Capture) -> None:
