@@ -161,7 +161,8 @@ class _Supervisor:
             heed()
             self._find(query)
             while not _has_ended(query):
-                if self.wish.asked() or self._asked_for():
+                self._hear()
+                if self.wish.asked():
                     self._stop(query)
                     return None
         except KeyboardInterrupt as interrupt:  # PySpark's own handler, while a session was made
@@ -180,13 +181,14 @@ class _Supervisor:
         self._driver = internals.driver_of(query)
         life_report.tell_location(self._location.path)
 
-    def _asked_for(self) -> bool:
-        """Whether ``barrier stop`` has asked: an idle query would not see it."""
-        if self._location is None or self._clock.monotonic() - self._looked < JOURNAL_SECONDS:
-            return False
+    def _hear(self) -> None:
+        """Take the wish of ``barrier stop`` from the journal: an idle query would not see it."""
+        if self.wish.asked() or self._location is None or self._clock.monotonic() - self._looked < JOURNAL_SECONDS:
+            return
         self._looked = self._clock.monotonic()
         ledger = self._location.journal().load()
-        return ledger.stop_asked and ledger.newest_run is not None and ledger.newest_run.driver == self._driver
+        if ledger.stop_asked and ledger.newest_run is not None and ledger.newest_run.driver == self._driver:
+            self.wish.ask()
 
     # -- after a failure --------------------------------------------------------------------------------------------
 
@@ -208,8 +210,7 @@ class _Supervisor:
             record_restart(self._location, BY, self._restarts.number, delay, failure, rewound)
         deadline = Deadline(delay, self._clock)
         while not self.wish.asked() and not deadline.passed():
-            if self._asked_for():
-                self.wish.ask()
+            self._hear()
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
 
     def _take_back(self, problem: BaseException) -> bool:
