@@ -104,8 +104,14 @@ def failure_of(problem: BaseException | str) -> Failure:
         kind, condition, message = found[-1]
         return _failure(kind, condition, f"[{condition}] {message}")
     remedy = Remedy.REWIND if _SPARK_LOGS in text else Remedy.RESTART
-    told = text if isinstance(problem, str) else f"{type(problem).__name__}: {text}"
+    told = _raised(text) or (text if isinstance(problem, str) else f"{type(problem).__name__}: {text}")
     return Failure("", told.strip()[:MOST_TEXT], remedy)
+
+
+def _raised(text: str) -> str:
+    """What the last Python traceback in a text ends with; empty where there is none."""
+    _, traceback, rest = text.rpartition("Traceback (most recent call last):")
+    return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 
 
 def _failure(kind: str, condition: str, text: str) -> Failure:

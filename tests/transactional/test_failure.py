@@ -18,7 +18,7 @@ from transactional.errors import (
     TransactionLostError,
     TwoPhaseCommitError,
 )
-from transactional.failure import MOST_TEXT, Remedy, failure_of
+from transactional.failure import MOST_TEXT, Failure, Remedy, failure_of
 
 # As it came from Spark 4.2, shortened in the middle.
 SPARK_TEXT = """[STREAM_FAILED] Query [id = 5d1e, runId = 77a0] terminated with exception: \
@@ -77,6 +77,14 @@ def test_of_several_errors_in_spark_s_text_the_one_that_was_raised_counts() -> N
 
 def test_spark_s_own_word_for_logs_that_a_rewind_has_left_behind_asks_for_another() -> None:
     assert failure_of("java.lang.IllegalStateException: batch 3 not found in offset log").remedy is Remedy.REWIND
+
+
+def test_of_a_python_error_of_somebody_else_its_own_line_is_kept() -> None:
+    text = SPARK_TEXT.replace("transactional.errors.RewindRequiredError: [PREPARED_LOST]", "jobs.orders.Wrong:")
+    text = text.replace("transactional.errors.TransactionLostError: [FILE_LOST]", "ValueError:")
+    assert failure_of(text) == Failure(
+        "", "jobs.orders.Wrong: prepared transactions of micro-batch 1 are gone. Stop the query", Remedy.RESTART
+    )
 
 
 def test_an_error_of_somebody_else_is_kept_short() -> None:
