@@ -11,17 +11,22 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
     from connector.spark.lag import LagListener
+    from connector.spark.supervisor import StopWish, supervise
     from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["CheckpointListener", "LagListener", "listen", "register"]
+__all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"]
 
 
 def __getattr__(name: str) -> Any:
-    """PySpark's base class of a `LagListener` is imported when it is asked for: a command needs no PySpark."""
+    """What needs PySpark, or much of ours, is imported when it is asked for: a command needs no PySpark."""
     if name == "LagListener":
         from connector.spark.lag import LagListener
 
         return LagListener
+    if name in ("StopWish", "supervise"):
+        from connector.spark import supervisor
+
+        return getattr(supervisor, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
@@ -209,10 +209,19 @@ class DriverProcess:
         What to run; its location and output are set here where they are empty.
     output : Output, optional
         The file sink's folder by default.
+    program : Sequence[str]
+        What Python runs, with the job's arguments.
     """
 
-    def __init__(self, folder: Path, job: Job | None = None, output: Output | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        job: Job | None = None,
+        output: Output | None = None,
+        program: Sequence[str] = ("-m", "integration.jobs"),
+    ) -> None:
         self.folder = folder
+        self.program = program
         job = job or Job("", "")
         location = Path(job.location or folder / "checkpoint")
         target = job.output or str(folder / "output")
@@ -248,7 +257,7 @@ class DriverProcess:
         }
         with log.open("w") as out, log.with_suffix(".err").open("w") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "integration.jobs", *job.arguments()],
+                [sys.executable, *self.program, *job.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
@@ -257,6 +266,10 @@ class DriverProcess:
                 text=True,
                 start_new_session=True,  # daemons of Python workers make process groups of their own, never sessions
             )
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send the program a signal, and nothing below it."""
+        os.kill(self._running().pid, number)
 
     def stop(self) -> None:
         """Ask for `query.stop()` and wait until the driver has gone."""

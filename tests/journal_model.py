@@ -47,10 +47,15 @@ BREAKS = {
     "that was killed can take place under it",
     "replay-settled": "a rewind in the middle of a replay, which settles the checkpoint that runs again, takes Spark's logs to "
     "the end of it, where they have not come",
+    "stop-judge": "`stopped` whose number was taken is journalled without judging that nothing is left open still",
+    "stop-forever": "a stop that was asked of a run is minded by the runs after it, too",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
-SEEN_BY_EXITS = ("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled")
+SEEN_BY_EXITS = (
+    *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
+    "stop-forever",
+)
 """Breaks after which no invariant is broken, but a query that starts may not go on."""
 
 # These break nothing that the search can see. (Nor does C8 as it is, which does not read the journal again after C7.)
@@ -201,6 +206,10 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     "rewind-named-living": (
         replace(named_start("A-B", True, True, True), living=True),
         replace(named_start("A-B+", True, True, True), living=True, expiries=1),
+    ),
+    "stop": (
+        Scenario("AA", parts=1, closes=(False, True), zombie=True, tolerant=True, expiries=0, stops=1),
+        Scenario("AAB", parts=1, closes=(False, True), zombie=True, tolerant=True, fail=True, expiries=1, stops=2),
     ),
     "lone": (
         Scenario("A", closes=(True, False, True, True), expiries=0, lone=True, snapshots=2),

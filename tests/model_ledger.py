@@ -56,6 +56,12 @@ class Ledger:
     ever: frozenset[int] = frozenset()
     rewinding: Rewinding | None = None
     replay: int | None = None
+    stop: int = 0
+
+    @property
+    def stopping(self) -> bool:
+        """The newest run was asked to stop, and has not ended."""
+        return self.live > 0 and self.live == self.stop
 
     @property
     def live(self) -> int:
@@ -87,6 +93,7 @@ class Ledger:
             ever=self.ever,
             rewinding=self.rewinding,
             replay=self.replay,
+            stop=self.stop,
         )
         after._fold(entry)
         after.newest = max(after.runs, default=0)
@@ -103,7 +110,9 @@ class Ledger:
             return
         if kind == "run":
             self.runs[number] = (entry[1], False)
-        elif kind in ("fenced", "aborted"):
+        elif kind == "stop":
+            self.stop = entry[1]
+        elif kind in ("fenced", "aborted", "stopped"):
             if entry[1] in self.runs:
                 self.runs[entry[1]] = (self.runs[entry[1]][0], True)
         elif kind == "prepared":

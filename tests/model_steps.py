@@ -64,6 +64,8 @@ class Scenario:
         It takes the output back, too.
     lates : int
         Creates that are refused, and may take place later.
+    stops : int
+        Times that somebody asks the newest run to stop.
     living : bool
         Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
     """
@@ -84,6 +86,7 @@ class Scenario:
     target: int = 0
     restore: bool = False
     lates: int = 0
+    stops: int = 0
     living: bool = False
 
 
@@ -121,6 +124,7 @@ class Shared(NamedTuple):
     offsets: int = 0
     lates: int = 0
     late: tuple[tuple[int, Entry], ...] = ()
+    stops: int = 0
 
 
 Move = tuple[str, Session, Shared, str]
@@ -347,6 +351,8 @@ class Model:
             return "a micro-batch is decided twice"
         if entry[0] == "decided" and (entry[3] if len(entry) > 3 else ledger.position + 1) in ledger.ever:
             return "the id of a checkpoint comes back"
+        if entry[0] == "stopped" and ledger.known:
+            return "a run is told to have stopped, and left something open"
         if entry[0] == "void" and entry[1] in ledger.checkpoints:
             handles = [h for _, chain in ledger.chains(entry[1]) for h, _ in chain]
         elif entry[0] == "void-prepared" and entry[1] in ledger.batches:
@@ -378,6 +384,14 @@ class Model:
             return s._replace(pc="spark")
         if self.broken == "sweep-first":
             return self._claim(s)
+        ledger = self.ledger(s.known)
+        if (
+            (ledger.stopping or (self.broken == "stop-forever" and ledger.stop))
+            and ledger.live == s.token
+            and not ledger.undecided
+            and not ledger.unsettled
+        ):
+            return s._replace(pc="P7stop")
         return self._planned(s)
 
     # -- where a session goes ---------------------------------------------------------------------------------------
@@ -551,6 +565,8 @@ class Model:
         elif s.pc == "P3fence":
             not_ended: Judge = lambda ledger: not ledger.runs[s.token][1]  # noqa: E731
             yield from self._append(s, sh, ("fenced", s.token), not_ended, lambda a: ended("fenced", a))
+        elif s.pc == "P7stop":
+            yield from self._append(s, sh, ("stopped", s.token), self._stoppable(s), lambda a: ended("asked to", a))
         elif s.pc == "P6look":
             yield self._look_prepared(s, sh)
         elif s.pc == "P6void":
@@ -572,6 +588,13 @@ class Model:
         ours = any(driver == s.driver and not over for driver, over in ledger.runs.values())
         live = ledger.live
         return not (live and ledger.runs[live][0] != s.driver and ours)
+
+    def _stoppable(self, s: Session) -> Judge:
+        """Ours, and nothing is left open."""
+        own = self._own(s)
+        if self.broken == "stop-judge":
+            return own
+        return lambda ledger: own(ledger) and not ledger.undecided and not ledger.unsettled
 
     def _voidable(self, s: Session) -> Judge:
         """Ours, and the micro-batch is the last in the journal, undecided, and the prepared one that P6 looked at."""
@@ -708,6 +731,9 @@ class Model:
         return "C1: load", s._replace(pc="C5"), sh, ""
 
     def _deciding(self, s: Session, found: Record | None) -> Session:
+        if self.ledger(s.known).stopping:
+            s = s._replace(back="wants")
+            return s._replace(pc="C7", note=tuple((b, 0, "") for b in self.ledger(s.known).undecided))
         if not self.scenario.closes[s.batch] and found is not None:
             return s._replace(pc="sweep", handles=())
         return s._replace(pc="C7", note=tuple((b, 0, "") for b in self.ledger(s.known).undecided))
@@ -804,6 +830,7 @@ class Model:
         for entry in self.scenario.journal:
             node = self.child(node, entry)
         shared = Shared(node, self.scenario.handles, self.scenario.committed, self.scenario.expiries)
+        shared = shared._replace(stops=self.scenario.stops)
         return (self._shareds(shared), *(self._sessions(Session("", driver)) for driver in self.scenario.drivers))
 
     def moves(self, state: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
@@ -820,6 +847,11 @@ class Model:
                 yield f"{i}{s.driver} {label}", (then, *state[1:i], after, *state[i + 1 :]), violation
         for label, then in self._expiries(shared):
             yield label, (then, *state[1:]), ""
+        sh = self._shareds.values[shared]
+        run = self.ledger(sh.node).live
+        if sh.stops and run:
+            asked = self._created(sh, ("stop", run))._replace(stops=sh.stops - 1)
+            yield f"somebody asks run {run} to stop", (self._shareds(asked), *state[1:]), ""
 
     def _starts(self, state: tuple[int, ...], i: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
         driver = self.scenario.drivers[i - 1]

@@ -37,6 +37,8 @@ FOUND_BY = {
     "resume-as-begun": "rewind-late",
     "replay-settled": "rewind-again",
     "void-forgotten": "prepared",
+    "stop-judge": "stop",
+    "stop-forever": "stop",
 }
 
 LIVING = ("rewind-living", "rewind-named-living")
@@ -91,6 +93,11 @@ def test_a_rewind_that_is_killed_after_any_step_is_finished_and_the_query_goes_o
 def test_what_a_rewind_is_told_to_write_again_is_written_again_once() -> None:
     ways = [[entry[:2] for entry in journal[5:]] for journal in run("rewind-named").finished]
     assert any([kind for kind, _ in way].count("done") == 1 and ("decided", 1) in way for way in ways)
+
+
+def test_a_run_that_was_asked_to_stop_ends_with_nothing_open_and_the_next_one_goes_on() -> None:
+    ways = [[entry[0] for entry in journal] for journal in run("stop").finished]
+    assert any("run" in way[way.index("stopped") :] for way in ways if "stopped" in way)
 
 
 @pytest.mark.matrix

@@ -144,6 +144,7 @@ class ClosingReason(str, enum.Enum):
     AGE = "its oldest prepared transaction has lived half its time"
     REQUEST = "it was asked for"
     REPARTITION = "Spark's repartition of the state of a stopped query, which adds a micro-batch"
+    STOP = "the query was asked to stop: its final checkpoint"
 
 
 class CheckpointFailureReason(str, enum.Enum):

@@ -4,13 +4,16 @@ A plain object without threads, built anew in every process that needs it. The d
 
 planning   P1 read Spark's logs (the caller)   P2 load the journal   P3 take or claim the run, guard the prefix
            P4 account for every batch          P5 settle decisions   P6 keep or void prepared batches
-           P7 sweep lingering transactions     P8 give the hooks their states  P9 fold, hand out the mode
+           P7 sweep lingering transactions; `stopped`, and no further, where the run was asked to stop and nothing is open
+           P8 give the hooks their states      P9 fold, hand out the mode
 commit     C1 load, the run must be ours       C2 decided already: repair, settle, return
            C3 prepared already: all drained    C4 all written by this run     C5 the look at the handles
            C6 ask the hooks                    C7 `decided` (or `prepared`; or `prepared` and `declined`)
            C8 commit the handles               C9 `settled`                   C10 sweep
 abort      A1 load, the run must be ours, N neither decided nor prepared      A2 `aborted`
            A3 abort the messages' handles      A4 sweep
+ending     E1 P2 to P7 under a run of its own  E2 C5 to C9 over what is prepared
+           E3 `stopped`                        E4 sweep
 
 Going back (R1 to R7) is `transactional.rewind`'s.
 """
@@ -40,6 +43,7 @@ from transactional.errors import (
     JournalError,
     LocationError,
     ProtocolError,
+    QueryStoppedError,
     RetriableError,
 )
 from transactional.journal import Journal
@@ -48,6 +52,7 @@ from transactional.metadata import EntryKind
 from transactional.ownership import (
     may_abort,
     may_record,
+    may_stop,
     may_void,
     moved_on,
     must_own,
@@ -167,6 +172,8 @@ class CheckpointCoordinator:
         ------
         LocationError, FencedError, AmbiguousOutcomeError, RewindRequiredError, StoreError
             Before any task starts.
+        QueryStoppedError
+            ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
         """
         ledger = self._journal.load()  # P2
         check_place(ledger, self._view)
@@ -187,6 +194,7 @@ class CheckpointCoordinator:
         self._record_repartitions(run.token)
         self._sweep(run.token)  # P7
         faults.reach("recovery.swept")
+        self._stop_if_asked(run.token)
         if run.restored is None and self._settings.hooks:
             self._restore_hooks(run.token)  # P8
         self._journal.fold()  # P9
@@ -205,6 +213,19 @@ class CheckpointCoordinator:
             self._view.sources,
             writers,
             repairs,
+        )
+
+    def _stop_if_asked(self, token: int) -> None:
+        """P7's end, where the run was asked to stop; with something prepared, this micro-batch closes its final checkpoint."""
+        ledger = self._journal.ledger
+        if not ledger.stopping or ledger.undecided() or ledger.unsettled():
+            return
+        self._journal.append(EntryKind.STOPPED, {"run": token}, may_stop(token))
+        raise QueryStoppedError(
+            "STOP_REQUESTED",
+            f"the query was asked to stop, and run {token} has ended: this is no failure. Everything up to micro-batch "
+            f"{self._view.batch - 1} is committed, and no transaction is open; start the query again to go on",
+            run=token,
         )
 
     def _take_run(self) -> tuple[RunRecord, bool]:
@@ -255,8 +276,8 @@ class CheckpointCoordinator:
         self._journal.append(EntryKind.FENCED, {"run": run.token, "by": newest.token}, judge)
         raise superseded(run.token, self._journal.ledger)
 
-    def _claim(self) -> RunRecord:
-        """A new run takes its journal number first; it recovers and sweeps only then."""
+    def _claim(self, follows: int | None = None) -> RunRecord:
+        """A new run takes its journal number first; it recovers and sweeps only then. `follows`: after this run only."""
         settings, view = self._settings, self._view
         identity = dict(self._sink.identify())
         former = self._journal.ledger.newest_run
@@ -292,6 +313,8 @@ class CheckpointCoordinator:
         def judge(ledger: Ledger) -> None:
             check_place(ledger, view)
             check_account(ledger, view)
+            if follows is not None and newest_run(ledger).token != follows:
+                raise superseded(follows, ledger)
             if ledger.position != position and whose_run(ledger, settings.driver, settings.digest)[0] is Claim.FENCED:
                 raise superseded(0, ledger)
 
@@ -473,8 +496,11 @@ class CheckpointCoordinator:
             pause = min(2 * pause, 5.0)
             self._look(batch, pending, covered)
         pending.finish()
+        self._commit_decided(entry.number, token)
+
+    def _commit_decided(self, identifier: int, token: int) -> None:
         faults.reach("decision.written")
-        checkpoint = self._journal.ledger.checkpoints[entry.number]
+        checkpoint = self._journal.ledger.checkpoints[identifier]
         if checkpoint.settled:
             return
         open_parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.open]
@@ -515,6 +541,8 @@ class CheckpointCoordinator:
         view = self._view
         if view.gaps:
             return ClosingReason.WRITE
+        if self._journal.ledger.stopping:
+            return ClosingReason.STOP
         barriers = new_barriers(view.lines, view.previous)
         if any(barrier.kind is BarrierKind.FINAL for barrier in barriers):
             return ClosingReason.FINAL
@@ -546,6 +574,7 @@ class CheckpointCoordinator:
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (
             ClosingReason.FINAL,
+            ClosingReason.STOP,
             ClosingReason.OTHER_SOURCE,
             ClosingReason.WRITE,
         ):
@@ -590,6 +619,77 @@ class CheckpointCoordinator:
         faults.reach("abort.journalled")
         self._sink.discard([m.part.handle for m in messages if m is not None and m.part.handle is not None])  # A3
         self._sweep(token, ended=True)  # A4
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def close(self, follows: int) -> int:
+        """Commit what a query that does not run any more has prepared, and leave nothing open: its final checkpoint.
+
+        *Called outside of Spark, when the query has stopped or its driver is gone.* The coordinator's `driver` is nobody
+        else's, so that the claim fences what may still be at work for the query, and its view is
+        `connector.spark.offset_log.stopped_view`. Lost parts of a decision stay for the next start to write.
+
+        Parameters
+        ----------
+        follows : int
+            The run that is ended: a newer one is left alone.
+
+        Returns
+        -------
+        int
+            The run that it claimed, and ended.
+
+        Raises
+        ------
+        RewindRequiredError, AmbiguousOutcomeError, LocationError, FencedError, RetriableError, StoreError, HookError
+            As planning and commit do; what is prepared is left as it was.
+        """
+        ledger = self._journal.load()
+        check_place(ledger, self._view)
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
+        check_prefix(ledger, self._settings.prefix)
+        run = self._claim(follows)  # E1
+        mark = self._sink.guardRun(None)
+        self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, must_own(run.token))
+        check_account(self._journal.ledger, self._view)
+        for checkpoint in self._journal.ledger.unsettled():
+            self._settlement.settle(checkpoint.id, run.token)
+        self._keep_or_void(run.token, True)
+        self._sweep(run.token)
+        faults.reach("recovery.swept")
+        covered = self._journal.ledger.undecided()
+        if covered:
+            self._decide_prepared(covered, run.token)  # E2
+        self._journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))  # E3
+        self._sweep(run.token, ended=True)  # E4
+        return run.token
+
+    def _decide_prepared(self, covered: Sequence[BatchRecord], token: int) -> None:
+        """E2: a checkpoint over what is prepared, closed by no micro-batch of its own."""
+        last = covered[-1]
+        handles = [(record.batch, part.handles[-1]) for record in covered for part in record.parts if part.handles]
+        passed = [number for number, _ in handles if number <= self._view.committed]
+        self._settlement.look(last.batch, [handle for _, handle in handles], passed)  # C5
+        covers = [record.batch for record in covered]
+        began = self._milliseconds()
+        states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
+        body = {
+            "run": token,
+            "batch": last.batch,
+            "sources": last.sources,
+            "writers": last.writers,
+            "origin": "",
+            "parts": [],
+            "barrier": None,
+            "began": began,
+            "reason": ClosingReason.STOP.name,
+            "hooks": states,
+            "covers": covers,
+        }
+        judge = may_record(token, last.batch, True, covers, self._view.gaps)
+        entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
+        self._commit_decided(entry.number, token)  # C8, C9
 
     def _token(self, messages: Sequence[Acknowledgement | None], batch: int) -> int:
         """The run that the messages belong to; a mixture is refused."""

@@ -7,6 +7,7 @@
     ├── LocationError                      the checkpoint location and the journal do not belong together
     ├── JournalError                       the journal can't be read or written, or is of an unknown version
     ├── FencedError                        a newer run owns the location, or this run has ended
+    ├── QueryStoppedError                  no failure: the query ends because it was asked to, and nothing is left open
     ├── ProtocolError                      Spark called the host in an order that the protocol excludes
     ├── StoreError                         the sink's store refused for good (rights, versions, missing topic)
     │   └── RowRefusedError                the store refused a row (too large, wrong type)
@@ -31,6 +32,7 @@ __all__ = [
     "LocationError",
     "OptionError",
     "ProtocolError",
+    "QueryStoppedError",
     "ReplayMismatchError",
     "RetriableError",
     "RewindRequiredError",
@@ -85,6 +87,10 @@ class JournalError(TwoPhaseCommitError):
 
 class FencedError(TwoPhaseCommitError):
     """A newer run owns the location (or another query the prefix); this one must stop."""
+
+
+class QueryStoppedError(TwoPhaseCommitError):
+    """The query ends because that was asked for: everything is committed, and no transaction is open."""
 
 
 class ProtocolError(TwoPhaseCommitError):

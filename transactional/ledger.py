@@ -20,12 +20,14 @@ __all__ = [
     "Moved",
     "Origin",
     "PartRecord",
+    "RestartRecord",
     "Rewind",
     "RunRecord",
 ]
 
 KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
+KEPT_RESTARTS = 50  # for people
 KEPT_RUNS = 50  # ended ones; enough to tell a fenced driver by which run
 
 
@@ -173,6 +175,39 @@ class FailureRecord:
 
 
 @dataclass
+class RestartRecord:
+    """Why whoever keeps the query up started it again.
+
+    Attributes
+    ----------
+    entry : int
+    time : int
+        Milliseconds since the epoch.
+    by : str
+        ``supervise`` or ``barrier run``.
+    number : int
+        How many restarts of its there were, with this one.
+    delay : float
+        Seconds that it waits.
+    condition : str
+        Of the error that the query failed with; empty where it was none of ours.
+    reason : str
+        The error, cut short.
+    rewound : bool
+        Whether the query was rewound first.
+    """
+
+    entry: int
+    time: int
+    by: str
+    number: int
+    delay: float
+    condition: str
+    reason: str
+    rewound: bool
+
+
+@dataclass
 class Rewind:
     """A rewind that was begun and is not done.
 
@@ -276,6 +311,10 @@ class Ledger:
     moved : Moved or None
     restored : Origin or None
         Where a savepoint was restored.
+    stop : int or None
+        Token of the run that was asked to stop; it counts only while that run is the newest.
+    restarts : list[RestartRecord]
+        The last ones.
     """
 
     position: int = 0
@@ -295,6 +334,8 @@ class Ledger:
     request: int | None = None
     moved: Moved | None = None
     restored: Origin | None = None
+    stop: int | None = None
+    restarts: list[RestartRecord] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
@@ -305,6 +346,18 @@ class Ledger:
     def newest_run(self) -> RunRecord | None:
         """The run with the highest token."""
         return self.runs[max(self.runs)] if self.runs else None
+
+    @property
+    def stop_asked(self) -> bool:
+        """The newest run was asked to stop; it may have ended meanwhile, by that or by a failure."""
+        newest = self.newest_run
+        return newest is not None and newest.token == self.stop
+
+    @property
+    def stopping(self) -> bool:
+        """The newest run was asked to stop, and has not ended."""
+        newest = self.newest_run
+        return self.stop_asked and newest is not None and not newest.ended
 
     @property
     def accounted(self) -> int:
@@ -543,7 +596,14 @@ class Ledger:
         self.runs[body["run"]].restored = body["checkpoint"] or 0
 
     def _requested(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.request = entry.number
+        if body.get("what") == "stop":
+            self.stop = body["run"]
+        else:
+            self.request = entry.number
+
+    def _restarted(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self._count("restarts")
+        self.restarts = [*self.restarts, RestartRecord(entry.number, entry.time, **body)][-KEPT_RESTARTS:]
 
     def _rewind_begun(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
@@ -624,6 +684,8 @@ class Ledger:
             request=value["request"],
             moved=Moved(**value["moved"]) if value.get("moved") else None,
             restored=Origin(**value["restored"]) if value.get("restored") else None,
+            stop=value.get("stop"),  # not in older snapshots
+            restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
             runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
             batches={
                 int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})
@@ -649,6 +711,8 @@ _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
     EntryKind.DECLINED: Ledger._declined,
     EntryKind.RESTORED: Ledger._restored,
     EntryKind.REQUEST: Ledger._requested,
+    EntryKind.STOPPED: Ledger._end_run,
+    EntryKind.RESTARTED: Ledger._restarted,
     EntryKind.REWIND_BEGUN: Ledger._rewind_begun,
     EntryKind.REWIND_DONE: Ledger._rewind_done,
     EntryKind.MOVED: Ledger._moved,

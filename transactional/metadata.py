@@ -42,6 +42,8 @@ class EntryKind:
     DECLINED = "declined"
     RESTORED = "restored"
     REQUEST = "request"
+    STOPPED = "stopped"
+    RESTARTED = "restarted"
     REWIND_BEGUN = "rewind begun"
     REWIND_DONE = "rewind done"
     MOVED = "moved"
@@ -49,7 +51,7 @@ class EntryKind:
 
     ALL = frozenset(
         {RUN, MARK, PREPARED, DECIDED, SETTLED, VERDICT, REPAIR, VOID, ABORTED, FENCED, RESOLVE, ADOPT, SNAPSHOT}
-        | {DECLINED, RESTORED, REQUEST, REWIND_BEGUN, REWIND_DONE, MOVED}
+        | {DECLINED, RESTORED, REQUEST, STOPPED, RESTARTED, REWIND_BEGUN, REWIND_DONE, MOVED}
     )
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "may_abort",
     "may_record",
     "may_settle",
+    "may_stop",
     "may_void",
     "moved_on",
     "must_own",
@@ -159,6 +160,25 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
                 "CHECKPOINT_TAKEN",
                 f"checkpoint {checkpoint} was settled, repaired or voided by somebody else",
                 checkpoint=checkpoint,
+            )
+
+    return judge
+
+
+def may_stop(token: int) -> Judge:
+    """The run is the newest, and no transaction that the journal knows is open: what is left of a decision is lost parts."""
+    own = must_own(token)
+
+    def judge(ledger: Ledger) -> None:
+        own(ledger)
+        undecided = ledger.undecided()
+        unsettled = [found for found in ledger.unsettled() if any(part.open for part in ledger.parts_of(found))]
+        if undecided or unsettled:
+            raise FencedError(
+                "NOT_COMMITTED",
+                f"run {token} does not end here: micro-batches {[record.batch for record in undecided]} are prepared and not "
+                f"decided, checkpoints {[checkpoint.id for checkpoint in unsettled]} are decided and not settled",
+                run=token,
             )
 
     return judge

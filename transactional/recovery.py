@@ -64,7 +64,7 @@ class SparkView:
     committed : int
         The highest of ``commits/``; -1 where there is none.
     lines : Sequence[str]
-        Source lines of ``offsets/<batch>``.
+        Source lines of ``offsets/<batch>``; empty where Spark has not begun it: the query has stopped.
     previous : Sequence[str] or None
         Those of ``offsets/<batch - 1>``.
     gaps : bool
@@ -275,7 +275,7 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         record = ledger.batches.get(batch)
-        if record is not None and lines is not None and record.sources != sources_digest(lines):
+        if record is not None and lines and record.sources != sources_digest(lines):
             raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
 
 

@@ -11,7 +11,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
-from transactional.ledger import BatchRecord, CheckpointRecord, FailureRecord, Ledger, Moved, Origin, RunRecord
+from transactional.ledger import (
+    BatchRecord,
+    CheckpointRecord,
+    FailureRecord,
+    Ledger,
+    Moved,
+    Origin,
+    RestartRecord,
+    RunRecord,
+)
 
 __all__ = [
     "CheckpointHistory",
@@ -150,6 +159,8 @@ class Counts:
     declined : int
     restored : int
         Runs that went on after a completed checkpoint.
+    restarts : int
+        Times that `supervise` or ``barrier run`` started the query again.
     """
 
     triggered: int = 0
@@ -157,6 +168,7 @@ class Counts:
     failed: int = 0
     declined: int = 0
     restored: int = 0
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -221,8 +233,8 @@ class RunState:
     lifetime : float or None
         Seconds that its prepared transactions live; None for ever, or unknown.
     ended : str or None
-        What ended it (``aborted``, ``fenced``, ``adopt``, ``rewind begun``); None where nothing did. A query that is stopped
-        leaves no entry: whether its process is alive, the journal can't say.
+        What ended it (``stopped``: everything was committed; ``aborted``, ``fenced``, ``adopt``, ``rewind begun``); None
+        where nothing did. A plain `query.stop()` leaves no entry: whether its process is alive, the journal can't say.
     restored : int or None
         The checkpoint whose states its hooks got back; 0 where there was none.
     """
@@ -286,6 +298,10 @@ class CheckpointStats:
         Where the query goes on.
     restored : Origin or None
         The savepoint that this location was made of.
+    stopping : bool
+        The query was asked to stop, and has not ended.
+    restarts : Sequence[RestartRecord]
+        The last times that the query was started again, and why.
     """
 
     now: int
@@ -304,6 +320,8 @@ class CheckpointStats:
     rewinding: RewindInProgress | None
     moved: Moved | None = None
     restored: Origin | None = None
+    stopping: bool = False
+    restarts: Sequence[RestartRecord] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
@@ -337,6 +355,8 @@ def stats(ledger: Ledger, now: float) -> CheckpointStats:
         rewinding=None if rewind is None else RewindInProgress(rewind.token, rewind.checkpoint, dict(rewind.request)),
         moved=ledger.moved,
         restored=ledger.restored,
+        stopping=ledger.stopping,
+        restarts=list(ledger.restarts),
     )
 
 

@@ -5,6 +5,8 @@
     barrier checkpoints list|show|trigger LOCATION
     barrier savepoint take LOCATION TARGET | list FOLDER | show SAVEPOINT | dispose SAVEPOINT
     barrier restore SAVEPOINT NEW_LOCATION --claim | --no-claim
+    barrier run SCRIPT ...      keep a driver program up
+    barrier stop LOCATION       end a query at its final checkpoint
     barrier rewind LOCATION     a stopped query goes back to an earlier checkpoint
     barrier adopt LOCATION      a moved, restored or copied location
     barrier resolve LOCATION    what can't be settled by evidence
@@ -14,8 +16,8 @@ LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what on
 changes something says what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
 
 With ``--output json`` standard output holds one JSON document, whose ``status`` is ``done``, ``nothing to do``, ``dry run``,
-``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed`` or
-``interrupted``; sentences go to standard error.
+``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``,
+``asked for`` or ``interrupted``; sentences go to standard error.
 
 Exit status:
 
@@ -25,6 +27,7 @@ Exit status:
 2   wrong usage
 3   not answered: nobody was there to ask and ``--yes`` was not given, or the answer was no
 4   failed: an error that is none of ours (a disk, a broker); what was done is safe to repeat
+5   asked for, and not done yet when ``--timeout`` was over: `barrier stop` of a query that gets no rows
 130 interrupted from the keyboard
 === ==============================================================================================
 """

@@ -8,9 +8,9 @@ import typer
 
 from connector.cli.place import open_journal, refuse_batch_writes
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
-from connector.cli.words import batches_text, driver_text, duration_text, output_text, status_text, time_text
+from connector.cli.words import batches_text, duration_text, output_text, status_text, time_text
 from connector.spark.location import CheckpointLocation
-from connector.spark.process import is_alive
+from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
@@ -19,6 +19,9 @@ from transactional.ownership import moved_on
 from transactional.stats import CheckpointHistory, CheckpointStats, CheckpointStatus, history, stats
 
 __all__ = ["list_checkpoints", "show", "trigger"]
+
+SHOWN_RESTARTS = 3
+"""The newest; the JSON document has those that the journal keeps."""
 
 FAILURES = (CheckpointStatus.FAILED, CheckpointStatus.DECLINED)
 
@@ -164,6 +167,12 @@ def _query_pairs(
     if found.restored is not None:
         how = "the query goes on here" if found.restored.claim else "a copy"
         rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
+    if found.stopping:
+        rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))
+    for again in found.restarts[-SHOWN_RESTARTS:]:
+        what = "rewound, and started again" if again.rewound else "started again"
+        told = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
+        rows.append(("restart", f"{told}: {again.reason}"))
     if found.rewinding is not None:
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to where nothing is written twice"

@@ -18,6 +18,8 @@ from connector.cli.report import EXIT_STATUS, Output, Report, Status
 from connector.cli.resolve import resolve
 from connector.cli.restore import restore
 from connector.cli.rewind import rewind
+from connector.cli.run import run
+from connector.cli.stop import stop
 
 __all__ = ["main"]
 
@@ -89,13 +91,17 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (saved, "show", savepoint.show),
     (saved, "dispose", savepoint.dispose),
     (app, "restore", restore),
+    (app, "run", run),
+    (app, "stop", stop),
     (app, "rewind", rewind),
     (app, "adopt", adopt),
     (app, "resolve", resolve),
     (app, "import-offsets", import_offsets),
 )
 for _app, _name, _command in _COMMANDS:
-    _app.command(_name, epilog=EXIT_STATUS)(_command)
+    # What stands behind a script is the script's.
+    _context = {"allow_interspersed_args": False, "ignore_unknown_options": True} if _name == "run" else None
+    _app.command(_name, epilog=EXIT_STATUS, context_settings=_context)(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

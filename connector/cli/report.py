@@ -18,7 +18,8 @@ __all__ = ["EXIT_STATUS", "Location", "Output", "OutputOption", "Report", "Statu
 
 EXIT_STATUS = (
     "Exit status: 0 done, or nothing to do; 1 refused, the condition is named; 2 wrong usage; 3 a question was not answered "
-    "(no terminal and no --yes), or with no; 4 failed: an error of a disk or a store, safe to repeat; 130 interrupted."
+    "(no terminal and no --yes), or with no; 4 failed: an error of a disk or a store, safe to repeat; 5 asked for, and not "
+    "done yet; 130 interrupted."
 )
 
 WIDTH = 160
@@ -33,6 +34,7 @@ class Status(enum.IntEnum):
     USAGE = 2
     NOT_ANSWERED = 3
     FAILED = 4
+    PENDING = 5
     INTERRUPTED = 130
 
 
@@ -71,6 +73,11 @@ class Report:
         self.json = output is Output.JSON
         self.facts: dict[str, Any] = {}
         self.status = "done"
+        self.exit = Status.DONE
+
+    def pending(self, status: str) -> None:
+        """It was asked for, and somebody else has not done it yet."""
+        self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
         """Sentences for people: on standard output, beside JSON on standard error."""
@@ -163,5 +170,6 @@ def reporting(output: Output) -> Iterator[Report]:
         report.status, status = "failed", Status.FAILED
         report.facts.update(error=type(problem).__name__)
     report.finish()
+    status = report.exit if status is Status.DONE else status
     if status is not Status.DONE:
         raise typer.Exit(status)

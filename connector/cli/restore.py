@@ -8,17 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from connector.cli.alone import alone, query_at_work, rewind_at_work
+from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import load_journal
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
-from connector.cli.rewind import LocationLogs, build_sink, newest_run, option_pairs, options_from_file
 from connector.cli.savepoint import Saved
 from connector.cli.words import batches_text, output_text
+from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
+from connector.spark.recorded import recorded_run, recorded_sink
 from connector.spark.repartition import repartition
 from connector.spark.restore import NewLocation, refuse_unless_free
 from connector.spark.savepoint import Savepoint, read
+from connector.spark.taking_back import LocationLogs
 from transactional import faults
 from transactional.errors import JournalError, LocationError, StoreError
 from transactional.journal import Journal
@@ -95,21 +97,8 @@ def restore(
             help="With --claim: the query was stopped, though its driver's process runs or can't be seen.",
         ),
     ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="With --claim: an option of the sink that the journal does not keep. Other users of the machine can see it: "
-            "secrets belong into the file.",
-            show_default=False,
-        ),
-    ] = None,
-    options_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Such options, a line each: KEY=VALUE; # begins a comment.", show_default=False
-        ),
-    ] = None,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -121,7 +110,7 @@ def restore(
         raise typer.BadParameter(f"say which{' one' if claim else ''}: --claim or --no-claim")
     if no_claim and (force or allow_reemit):
         raise typer.BadParameter("--force and --allow-reemit are of --claim: a copy leaves the query alone")
-    given = {**options_from_file(options_file), **option_pairs(option or [], "--option")}
+    given = options_given(option, options_file)
     request = Request(
         claim, force, allow_reemit, allow_non_restored_state, shuffle_partitions, query_stopped, given, yes
     )
@@ -254,7 +243,7 @@ class _Restore:
     def _close(self, origin: CheckpointLocation, journal: Journal) -> None:
         """R2 to R4, and `moved`, in the old journal; then the new one."""
         request, report, ledger = self._request, self._report, journal.ledger
-        run = newest_run(ledger)
+        run = recorded_run(ledger)
         begun = ledger.rewinding
         if begun is not None and MOVING not in begun.request:
             raise LocationError(
@@ -276,7 +265,7 @@ class _Restore:
             raise _reemission(self._savepoint, emitted)
         report.confirm(request.yes)
         self._prepare()
-        sink = build_sink(run, origin, request.given)
+        sink = recorded_sink(run, origin, request.given)
         try:
             rewinder = Rewinder(journal, sink, LocationLogs(origin), origin.query_id(), run.prefix)
             body: dict[str, Any] = {

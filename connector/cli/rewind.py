@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
-from connector.cli.alone import alone, query_at_work, rewind_at_work
+from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal, refuse_batch_writes, refuse_elsewhere
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.rewind_plan import Request, Sink, emission, tell
 from connector.cli.words import batches_text
 from connector.spark import offset_log
+from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
-from transactional.errors import LocationError, OptionError, TwoPhaseCommitError
+from connector.spark.recorded import recorded_run, recorded_sink
+from connector.spark.taking_back import LocationLogs
+from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.journal import Journal
-from transactional.ledger import Ledger, Rewind, RunRecord
+from transactional.ledger import Rewind, RunRecord
 from transactional.recovery import check_sources
 from transactional.rewind import Rewinder
 
-__all__ = ["LocationLogs", "build_sink", "newest_run", "option_pairs", "options_from_file", "rewind"]
+__all__ = ["rewind"]
 
 NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
 """Conditions that say that all is done."""
-
-
-class LocationLogs:
-    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.SparkLogs`."""
-
-    def __init__(self, location: CheckpointLocation) -> None:
-        self._location = location
-
-    def highest(self) -> tuple[int, int]:
-        """See `SparkLogs`."""
-        return offset_log.newest(self._location, "offsets"), offset_log.newest(self._location, "commits")
-
-    def check_can_go_back(self, batch: int) -> None:
-        """See `SparkLogs`."""
-        offset_log.check_can_go_back(self._location, batch)
-
-    def delete_after(self, batch: int) -> None:
-        """See `SparkLogs`."""
-        offset_log.delete_after(self._location, batch)
-
-    def replay(self, first: int, last: int) -> None:
-        """See `SparkLogs`."""
-        offset_log.replay(self._location, first, last)
 
 
 def rewind(
@@ -82,21 +61,8 @@ def rewind(
             "--query-stopped", help="The query was stopped, though its driver's process runs or can't be seen."
         ),
     ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="An option of the sink that the journal does not keep, or that has changed. Other users of the machine can "
-            "see it: secrets belong into the file.",
-            show_default=False,
-        ),
-    ] = None,
-    options_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Such options, a line each: KEY=VALUE; # begins a comment.", show_default=False
-        ),
-    ] = None,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and what it would need.")] = False,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
@@ -110,7 +76,7 @@ def rewind(
         raise typer.BadParameter("--resume goes on with what was begun: --to and --restore-tables were said then")
     if restore_tables and to is None:
         raise typer.BadParameter("--restore-tables takes output back that was committed: name the checkpoint with --to")
-    given = {**options_from_file(options_file), **option_pairs(option or [], "--option")}
+    given = options_given(option, options_file)
     request = Request(to, allow_reemit, restore_tables, resume, query_stopped, given, dry_run, yes)
     with reporting(output) as report:
         try:
@@ -123,90 +89,18 @@ def rewind(
             report.say(f"nothing to do: {nothing.message}")
 
 
-def option_pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Options of the sink, as ``KEY=VALUE``; `where` they stand is named in errors."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        key, equals, value = line.partition("=")
-        if not equals or not key.strip():
-            raise typer.BadParameter(f"{where}: number {number} is not KEY=VALUE")  # never the text: it may be a secret
-        found[key.strip()] = value.strip()
-    return found
-
-
-def options_from_file(path: str | None) -> dict[str, str]:
-    """Options of the sink in a file, one a line."""
-    if path is None:
-        return {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
-    except OSError as problem:
-        raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
-    except UnicodeDecodeError:  # not shown, nor kept as the cause: it holds what is in the file
-        raise typer.BadParameter(f"--options-file {path}: it is not text in UTF-8") from None
-    return option_pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")
-
-
 def _rewind(path: str, request: Request, report: Report) -> None:
     location, journal = open_journal(path, "nothing to go back to")
     refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
     refuse_elsewhere(location, journal.ledger)
     report.facts.update(location=location.path)
-    run = newest_run(journal.ledger)
-    sink = build_sink(run, location, request.given)
+    run = recorded_run(journal.ledger)
+    sink = recorded_sink(run, location, request.given)
     try:
         work = _Work(location, journal, run, sink, request, report)
         work.resume() if request.resume else work.begin()
     finally:
         sink.close()
-
-
-def newest_run(ledger: Ledger) -> RunRecord:
-    """The run whose sink takes the query back, or away.
-
-    Raises
-    ------
-    LocationError
-        ``NOTHING_TO_REWIND``: there is none; ``ADOPTED_NOT_STARTED``: it is another query's.
-    """
-    run = ledger.newest_run
-    if run is None:
-        raise LocationError("NOTHING_TO_REWIND", "no run of the query is in the journal: start it")
-    if run.prefix in ledger.originals:
-        raise LocationError(
-            "ADOPTED_NOT_STARTED",
-            "this location is a copy (`barrier adopt --no-claim`) on which no query has run yet, and what the journal names is "
-            "its original's: start the query first",
-        )
-    return run
-
-
-def build_sink(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> Sink:
-    """The sink of a run that the journal recorded, with options that it does not keep.
-
-    Raises
-    ------
-    OptionError
-    """
-    from connector.spark.hosted_sink import HostedSink
-
-    if not run.setup:
-        raise OptionError(
-            "SINK_NOT_RECORDED",
-            f"run {run.token} was journalled by a version that did not record its sink: start the query once with this version",
-        )
-    try:
-        return HostedSink.from_setup(run.setup, {**given, "checkpointLocation": location.path}).build(run.prefix)
-    except OptionError as problem:
-        if problem.condition == "UNKNOWN_SINK":
-            raise
-        raise OptionError(
-            problem.condition,
-            f"{problem.message} (of the query's sink as the journal recorded it, which keeps no secrets: give those with "
-            "--options-file)",
-            **problem.parameters,
-        ) from problem
 
 
 class _Work:

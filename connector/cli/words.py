@@ -8,7 +8,7 @@ from typing import Any
 
 from transactional.stats import CheckpointHistory, CheckpointStatus
 
-__all__ = ["batches_text", "driver_text", "duration_text", "output_text", "status_text", "time_text"]
+__all__ = ["batches_text", "duration_text", "output_text", "status_text", "time_text"]
 
 
 def time_text(milliseconds: int | None) -> str:
@@ -47,10 +47,3 @@ def status_text(found: CheckpointHistory) -> str:
     if found.subsumed_by is not None:
         return f"{status}, subsumed by {found.subsumed_by}"
     return f"{status}, subsumes micro-batches {batches_text(found.subsumes)}" if found.subsumes else status
-
-
-def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
-    """Which process, and whether it runs."""
-    where = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
-    runs = {True: "runs", False: "is gone", None: "nobody can tell from here whether it runs"}[alive]
-    return f"{where}: {runs}"

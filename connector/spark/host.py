@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from connector.spark import internals
+from connector.spark import internals, life_report
 from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
 from connector.spark.offset_log import spark_view
@@ -73,6 +73,10 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     def prepare(self, overwrite: bool) -> None:
         """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        with life_report.telling(self._sink.location.path):
+            self._prepare(overwrite)
+
+    def _prepare(self, overwrite: bool) -> None:
         if overwrite:
             self._sink.refuse_overwrite(
                 'outputMode("complete")', 'outputMode("append"), with a watermark where the query aggregates'
@@ -101,7 +105,8 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """*Called on the driver, once per micro-batch, in the commit worker.* Decide, then commit."""
-        with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
+        view = spark_view(self._sink.location, batchId)
+        with life_report.telling(self._sink.location.path), self._sink.coordinator(view) as coordinator:
             coordinator.commit(acknowledgements(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -89,8 +89,17 @@ class HostedSink:
             )
 
     @contextmanager
-    def coordinator(self, view: SparkView) -> Iterator[CheckpointCoordinator]:
-        """A coordinator with a sink of its own, which is closed in the end."""
+    def coordinator(
+        self, view: SparkView, driver: str | None = None, process: Mapping[str, Any] | None = None
+    ) -> Iterator[CheckpointCoordinator]:
+        """A coordinator with a sink of its own, which is closed in the end.
+
+        Parameters
+        ----------
+        view : SparkView
+        driver, process : optional
+            Where no Python worker of a driver calls it: who does, and the process that its run records.
+        """
         journal = self.location.journal()
         prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
         sink = self.build(prefix)
@@ -100,11 +109,11 @@ class HostedSink:
             told = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
             raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), told)
         settings = RunSettings(
-            driver=internals.driver_identity(),
+            driver=driver or internals.driver_identity(),
             sink=sink.name(),
             digest=self._digest(prefix),
             prefix=prefix,
-            process=driver_process(),
+            process=driver_process() if process is None else process,
             setup=self._setup(),
             retained=own["retainedCheckpoints"],
             max_batches=own["maxBatchesPerCheckpoint"],
@@ -135,7 +144,8 @@ class HostedSink:
     def _setup(self) -> dict[str, Any]:
         """What `from_setup` takes; secrets are left out, and given to the command line anew."""
         path = f"{self.type.__module__}:{self.type.__qualname__}"
-        return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue()}
+        hidden = sorted(key for key in self.options if hides_value(key))
+        return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue(), "hidden": hidden}
 
     @classmethod
     def from_setup(cls, setup: Mapping[str, Any], given: Mapping[str, str]) -> HostedSink:

@@ -7,19 +7,24 @@ import os
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transactional.errors import ProtocolError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = [
     "Phase",
     "batch_task",
+    "checkpoint_location",
     "driver_identity",
+    "driver_of",
     "filters_are_pushed",
+    "jvm_is_gone",
     "phase",
+    "running_tasks",
     "streaming_query",
     "task_batch",
 ]
@@ -127,6 +132,64 @@ def batch_task() -> tuple[int, int, str]:
     if context is None:
         raise ProtocolError("UNKNOWN_SPARK", "a writer runs outside a task")
     return context.partitionId(), context.taskAttemptId(), context.getLocalProperty(_QUERY_PROPERTY) or ""
+
+
+def checkpoint_location(query: StreamingQuery) -> str:
+    """Where a query that was started has its checkpoints, as Spark has resolved it. *In the user's program, classic Spark.*
+
+    Raises
+    ------
+    ProtocolError
+        The name is gone, or the query is Spark Connect's.
+    """
+    try:
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+    except (AttributeError, TypeError) as problem:
+        raise ProtocolError(
+            "UNKNOWN_SPARK",
+            f"Spark does not tell where the query has its checkpoints ({problem}): say supervise(..., location=...)",
+        ) from problem
+
+
+def driver_of(query: StreamingQuery) -> str | None:
+    """What `driver_identity` says in the workers of a query's driver; None where nobody can tell. *In the user's program.*"""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    try:
+        if context is None or not query.id:
+            return None
+        jvm: Any = context._jvm
+        folders = jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
+        return ",".join(folder.getPath() for folder in folders)
+    except Exception:  # noqa: BLE001 - the JVM may be gone, or the name.
+        return None
+
+
+def running_tasks() -> int | None:
+    """Tasks of this program's application that run now, of every query; None where nobody can tell."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    try:
+        if context is None:
+            return None
+        infos = context._jsc.sc().statusTracker().getExecutorInfos()
+        return sum(int(info.numRunningTasks()) for info in infos)
+    except Exception:  # noqa: BLE001 - the JVM may be gone, or the name.
+        return None
+
+
+def jvm_is_gone(problem: BaseException) -> bool:
+    """Whether an error says that the driver's JVM does not answer any more."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    seen: BaseException | None = problem
+    while seen is not None:
+        if isinstance(seen, (Py4JNetworkError, ConnectionError)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def streaming_query(session: SparkSession) -> str:

@@ -33,7 +33,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from connector.spark.location import CheckpointLocation
@@ -61,6 +61,7 @@ __all__ = [
     "replay",
     "source_lines",
     "spark_view",
+    "stopped_view",
 ]
 
 PLANNED = "planned"
@@ -149,6 +150,14 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
             break
         found.insert(0, number)
     return found
+
+
+def stopped_view(location: CheckpointLocation) -> SparkView:
+    """Spark's logs of a query that does not run; where its newest micro-batch is committed, at work is one that never came."""
+    view = spark_view(location)
+    if view.batch > view.committed:
+        return view
+    return replace(view, batch=view.committed + 1, lines=(), previous=view.lines)
 
 
 # -- going back: the driver has ended --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["driver_process", "is_alive", "this_process"]
+__all__ = ["driver_process", "driver_text", "is_alive", "session_members", "this_process"]
 
 _PROC = "/proc"
 _JAVA = "java"
@@ -21,6 +21,7 @@ class _Stat(NamedTuple):
     name: str
     state: str
     parent: int
+    session: int
     started: int
 
 
@@ -79,6 +80,23 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
     return None
 
 
+def session_members(session: int) -> dict[int, str]:
+    """Living processes of a session, with their names; empty where there is no ``/proc``."""
+    found = {}
+    for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
+        stat = _stat(int(name)) if name.isdigit() else None
+        if stat is not None and stat.session == session and stat.state not in "ZX":
+            found[int(name)] = stat.name
+    return found
+
+
+def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
+    """Which process, and whether it runs."""
+    where = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
+    runs = {True: "runs", False: "is gone", None: "nobody can tell from here whether it runs"}[alive]
+    return f"{where}: {runs}"
+
+
 def _identity(pid: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -108,6 +126,6 @@ def _stat(pid: int) -> _Stat | None:
             text = file.read()
         begin, end = text.index("("), text.rindex(")")  # the name may hold blanks and brackets itself
         fields = text[end + 2 :].split()
-        return _Stat(text[begin + 1 : end], fields[0], int(fields[1]), int(fields[19]))
+        return _Stat(text[begin + 1 : end], fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None

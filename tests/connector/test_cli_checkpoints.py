@@ -32,7 +32,14 @@ def test_a_list_has_every_checkpoint_and_failure_in_order(place: CliPlace, capsy
     told = [(each["id"], each["status"], each["batches"]) for each in document["checkpoints"]]
     assert told == [(2, "completed", [0]), (5, "declined", [1]), (6, "decided", [1, 2])]
     assert (document["total"], document["location"]) == (3, str(place))
-    assert document["counts"] == {"triggered": 3, "completed": 1, "failed": 0, "declined": 1, "restored": 0}
+    assert document["counts"] == {
+        "triggered": 3,
+        "completed": 1,
+        "failed": 0,
+        "declined": 1,
+        "restored": 0,
+        "restarts": 0,
+    }
     first = document["checkpoints"][0]
     assert (first["rows"], first["handles"], first["bytes"]) == (3, 1, 24)
     assert (first["barrier"], first["prepared"], first["preparing_ms"]) == (1_000, 3_000, 2_000)

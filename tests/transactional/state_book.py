@@ -105,7 +105,7 @@ class Book:
     def fold(self, number: int, kind: str, body: Mapping[str, Any]) -> None:
         """An entry counts from here on."""
         if kind in (EntryKind.PREPARED, EntryKind.DECIDED, EntryKind.SETTLED, EntryKind.VOID, EntryKind.DECLINED) or (
-            kind in (EntryKind.REPAIR, EntryKind.VERDICT, EntryKind.ABORTED, EntryKind.RESTORED)
+            kind in (EntryKind.REPAIR, EntryKind.VERDICT, EntryKind.ABORTED, EntryKind.RESTORED, EntryKind.STOPPED)
         ):
             token = body["run"]
             if (self.rewinding and token != self.rewinding) or (not self.rewinding and self.over(token)):
@@ -123,6 +123,13 @@ class Book:
         self.ended |= body["run"] == self.run
 
     _fenced = _aborted
+
+    def _stopped(self, number: int, body: Mapping[str, Any]) -> None:
+        self._aborted(number, body)
+        outcome = self._world.transactions.outcome
+        left = [k for d in self.unsettled() for k, c in d.chains.items() if outcome(c[-1]) is Outcome.PREPARED]
+        if self.prepared or left:
+            self._world.fail(f"run {body['run']} is told to have stopped, and left {[*self.prepared, *left]} open")
 
     def _restored(self, number: int, body: Mapping[str, Any]) -> None:
         self.restored = True

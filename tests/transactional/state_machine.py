@@ -34,6 +34,7 @@ from transactional.errors import RewindRequiredError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind
+from transactional.recovery import SparkView
 from transactional.rewind import Preview, Rewinder
 from transactional.sink import Outcome, TransactionContext
 from transactional.testing import FakeClock, MemoryHandle
@@ -212,6 +213,31 @@ class World:
         journal.load()
         journal.append(EntryKind.REQUEST, {"reason": "stop"}, lambda _: None)
 
+    def ask_to_stop(self) -> None:
+        """Somebody wishes that the newest run ends."""
+        journal = self._journal()
+        run = journal.load().newest_run
+        if run is not None:
+            journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, lambda _: None)
+
+    def close(self) -> str:
+        """Somebody ends a query that does not run, or so it is thought; returns the condition of what stood against it."""
+        if not self.files.offsets or self.truth.newest_run is None:
+            return "nothing there"
+        newest = self.files.newest
+        view = self.files.view(newest)
+        if newest in self.files.commits:
+            view = replace(view, batch=newest + 1, lines=(), previous=view.lines)
+        execution = Execution(f"closer {next(self._drivers)}", newest, "")
+        coordinator = self._coordinator(execution, self._journal(), view)
+        follows, calm = self.truth.newest_run.token, self.armed is None or not self.armed.point
+        condition = self._command("close", lambda: coordinator.close(follows))
+        self.needs_rewind |= condition in ("PREPARED_LOST", "LOST_BEHIND")
+        if not condition and calm and self.transactions.unfinished():
+            self.fail(f"the query was closed, and {self.transactions.unfinished()} are open")
+        self.check()
+        return condition
+
     def kill(self) -> None:
         """All drivers die."""
         for execution in self.executions:
@@ -379,7 +405,9 @@ class World:
         journal.known, journal.folded = self._known, self._folded
         return journal
 
-    def _coordinator(self, execution: Execution, journal: Journal) -> CheckpointCoordinator:
+    def _coordinator(
+        self, execution: Execution, journal: Journal, view: SparkView | None = None
+    ) -> CheckpointCoordinator:
         settings = RunSettings(
             execution.driver,
             "2pc-recording",
@@ -393,7 +421,8 @@ class World:
         )
         sink = self.parts.sink(self, journal)
         settings = replace(settings, **self.settings)
-        return self.parts.coordinator(journal, sink, settings, self.files.view(execution.batch), clock=self.clock)
+        view = view or self.files.view(execution.batch)
+        return self.parts.coordinator(journal, sink, settings, view, clock=self.clock)
 
     def _call(self, execution: Execution, what: str, act: Callable[[], object]) -> None:
         self.trace.append(f"{execution.driver}: {what} {execution.batch}")
@@ -465,7 +494,8 @@ class World:
         condition = ""
         try:
             act()
-            self.needs_rewind = bool(self.book.rewinding)
+            if what != "close":
+                self.needs_rewind = bool(self.book.rewinding)
         except Dies:
             condition = "died"
         except (TwoPhaseCommitError, StepFails, OSError) as error:

@@ -241,6 +241,28 @@ class CheckpointMachine(RuleBasedStateMachine):
         elif what == "late task" and self._former:
             world.task(self._former[which % len(self._former)], which % PARTITIONS)
 
+    @rule(
+        prepared=st.integers(0, 2),
+        how=st.sampled_from(["asked", "asked at its commit", "killed", "said to be killed"]),
+        point=st.sampled_from(["", "", *PLAN_POINTS, *COMMIT_POINTS]),
+        action=st.sampled_from(ACTIONS),
+        skip=small,
+    )
+    def is_stopped(self, prepared: int, how: str, point: str, action: str, skip: int) -> None:
+        """By itself, because it was asked to; or from outside, because it was killed, or somebody thought so."""
+        execution = self.current
+        self.world.run(execution, prepared, 2, "none")
+        if how.startswith("asked"):
+            self.world.offset(execution, 2, "none")
+            if how != "asked":
+                self.world.plan(execution)
+            self.world.ask_to_stop()
+            self.world.run(execution, 2, 2, "none")
+            return
+        if how == "killed":
+            self.world.kill()
+        self._disturbed(lambda: _ignored(self.world.close()), point, action, skip, 30)
+
     @rule(seconds=delays, which=small)
     def loses_time_or_a_transaction(self, seconds: int, which: int) -> None:
         if seconds % 2:
@@ -285,7 +307,12 @@ class CheckpointMachine(RuleBasedStateMachine):
     # -- going back -------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.world.needs_rewind and not self.world.book.rewinding)
-    @rule(point=st.sampled_from(["", *REWIND_POINTS]), action=st.sampled_from(ACTIONS), skip=small, arg=delays)
+    @rule(
+        point=st.sampled_from(["", "rewind.planned", *REWIND_POINTS]),
+        action=st.sampled_from(ACTIONS),
+        skip=small,
+        arg=delays,
+    )
     def goes_back(self, point: str, action: str, skip: int, arg: int) -> None:
         self._disturbed(lambda: _ignored(self.world.rewind()), point, action, skip, arg)
 
@@ -402,10 +429,10 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 # What a search has to meet, so that its silence says something.
 MET = (
-    *(f"closed by {reason}" for reason in ("AGE", "BARRIER", "ENOUGH", "FINAL", "NO_DATA", "REQUEST")),
+    *(f"closed by {reason}" for reason in ("AGE", "BARRIER", "ENOUGH", "FINAL", "NO_DATA", "REQUEST", "STOP")),
     *("decided with lanes", "void: decided", "void: prepared", "a create that counts for nothing"),
     *("mode: drain", "mode: repair", "mode: write", "declined: HOOK_FAILED", "declined: JOURNAL_REFUSED"),
-    *(f"entry: {kind}" for kind in sorted(EntryKind.ALL - {EntryKind.ADOPT, EntryKind.RESOLVE})),
+    *(f"entry: {kind}" for kind in sorted(EntryKind.ALL - {EntryKind.ADOPT, EntryKind.RESOLVE, EntryKind.RESTARTED})),
     *(
         "store: late",
         "store: lost",
@@ -414,8 +441,16 @@ MET = (
         "rewound: kept",
         "rewound: named",
         "resume: done",
+        "close: done",
+        "close: PREPARED_LOST",
     ),
-    *("ended by PREPARED_LOST", "ended by LOST_BEHIND", "ended by REWIND_NOT_DONE", "ended by RUN_SUPERSEDED"),
+    *(
+        "ended by PREPARED_LOST",
+        "ended by LOST_BEHIND",
+        "ended by REWIND_NOT_DONE",
+        "ended by RUN_SUPERSEDED",
+        "ended by STOP_REQUESTED",
+    ),
 )
 
 

@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from connector.cli.words import driver_text
 from connector.spark.location import CheckpointLocation
-from connector.spark.process import is_alive, this_process
+from connector.spark.process import driver_text, is_alive, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Rewind, RunRecord
 

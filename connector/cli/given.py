@@ -1,0 +1,69 @@
+"""Options of the sink that the journal does not keep, as commands take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+__all__ = ["GivenFile", "GivenOptions", "options_given", "pairs"]
+
+GivenOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="An option of the sink that the journal does not keep, or that has changed. Other users of the machine can "
+        "see it: secrets belong into the file.",
+        show_default=False,
+    ),
+]
+GivenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--options-file",
+        metavar="FILE",
+        help="Such options, a line each: KEY=VALUE; # begins a comment.",
+        show_default=False,
+    ),
+]
+
+
+def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, str]:
+    """What was given; a single option over the file.
+
+    Raises
+    ------
+    typer.BadParameter
+    """
+    return {**_from_file(file), **pairs(option or [], "--option")}
+
+
+def pairs(lines: Sequence[str], where: str) -> dict[str, str]:
+    """Lines KEY=VALUE.
+
+    Raises
+    ------
+    typer.BadParameter
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(f"{where}: number {number} is not KEY=VALUE")  # never the text: it may be a secret
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _from_file(path: str | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except OSError as problem:
+        raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
+    except UnicodeDecodeError:  # not shown, nor kept as the cause: it holds what is in the file
+        raise typer.BadParameter(f"--options-file {path}: it is not text in UTF-8") from None
+    return pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")

@@ -1,0 +1,74 @@
+"""``barrier run``: keep a driver program up."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from connector.cli.given import GivenFile, GivenOptions, options_given, pairs
+from connector.cli.report import Output, reporting
+from transactional.errors import OptionError, RetriableError
+from transactional.restart import TYPE, from_config
+
+__all__ = ["run"]
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="The driver program, a Python script.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False)
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="none, fixed-delay, failure-rate or exponential-delay, which is the default. The same as "
+            f"--set {TYPE}=NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. Else from the "
+            "environment: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
+            show_default=False,
+        ),
+    ] = None,
+    health_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Written anew all the time: how it is, as JSON.", show_default=False),
+    ] = None,
+    stop_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="So long a query may take to its final checkpoint when it is stopped."
+        ),
+    ] = 600.0,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
+) -> None:
+    """Keep a driver program up: start it again when it fails, or dies, as the strategy says.
+
+    Rewinds that its queries ask for are done between two drivers. SIGTERM ends its queries at a final checkpoint: afterwards
+    no transaction is open, and the exit status is 0. It ends with 1 when no restart mends a failure, or the strategy gives up.
+    """
+    from connector.spark.health import Health
+    from connector.spark.keeper import DriverKeeper
+
+    given = options_given(option, options_file)
+    config = pairs(settings or [], "--set") | ({TYPE: strategy} if strategy is not None else {})
+    try:
+        chosen = from_config(config or None)
+    except OptionError as wrong:
+        raise typer.BadParameter(wrong.message) from wrong
+    command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
+    with reporting(Output.TABLE) as report:
+        keeper = DriverKeeper(command, chosen, given, stop_timeout, report.complain, Health(health_file))
+        failure = keeper.run()
+        if failure is not None:
+            raise RetriableError(failure.condition or "DRIVER_FAILED", f"given up: {failure.text}")

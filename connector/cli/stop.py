@@ -1,0 +1,108 @@
+"""``barrier stop``: end a query at its final checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Annotated
+
+import typer
+
+from connector.cli.given import GivenFile, GivenOptions, options_given
+from connector.cli.place import open_journal, refuse_batch_writes, refuse_elsewhere
+from connector.cli.report import Location, Output, OutputOption, Report, reporting
+from connector.cli.words import batches_text
+from connector.spark.alone import query_at_work
+from connector.spark.closing import Standing, close, request_stop, standing
+from connector.spark.location import CheckpointLocation
+from connector.spark.recorded import recorded_run
+from transactional.errors import LocationError
+
+__all__ = ["stop"]
+
+LOOK_SECONDS = 0.5
+"""Between two looks into the journal."""
+
+
+def stop(
+    location: Location,
+    timeout: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Wait so long for its end.")] = 120.0,
+    savepoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Then copy its last checkpoint there.", show_default=False),
+    ] = None,
+    query_stopped: Annotated[
+        bool,
+        typer.Option(
+            "--query-stopped",
+            help="No query runs, though its driver's process does or can't be seen: commit what it has prepared, from here.",
+        ),
+    ] = False,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a query at its final checkpoint, so that nothing is left prepared and no reader is held back.
+
+    A running query ends by itself: with its next micro-batch, a supervised one at once. Where its driver is gone, what it has
+    prepared is committed from here. Exit status 5: it was asked to, and has not ended within --timeout.
+    """
+    given = options_given(option, options_file)
+    with reporting(output) as report:
+        place, journal = open_journal(location, "no query to stop")
+        refuse_batch_writes(place, "each of its writes is a checkpoint, there is nothing to stop")
+        refuse_elsewhere(place, journal.ledger)
+        report.facts.update(location=place.path)
+        if journal.ledger.rewinding is not None:
+            raise LocationError(
+                "REWIND_BEGUN",
+                "a rewind was begun and is not done: no query runs here. Finish it with `barrier rewind LOCATION --resume`",
+            )
+        run = recorded_run(journal.ledger)
+        if not standing(place).stopped:
+            if query_at_work(place, run, query_stopped) is None:
+                close(place, given, run.token)
+                report.say("no query runs here: what it had prepared is committed, and nothing is open")
+            elif not _wait(place, timeout, report):
+                return
+        elif savepoint is None:
+            report.status = "nothing to do"
+            report.say("it has been stopped before: everything is committed, and nothing is open")
+        if savepoint is not None:
+            # By name: who stops a query without one needs none of it.
+            importlib.import_module("connector.spark.savepoint").take(place.path, savepoint)
+            report.say(f"savepoint: {savepoint}")
+            report.facts.update(savepoint=savepoint)
+
+
+def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
+    """Ask, and wait; False where it goes on still, which the report says then."""
+    end = time.monotonic() + timeout
+    asked = request_stop(place)
+    report.say("asked to stop: its next micro-batch closes the final checkpoint")
+    while not (found := standing(place)).stopped and time.monotonic() < end:
+        if not found.asked and not found.rewinding:  # started again meanwhile, by who keeps it up
+            asked = request_stop(place)
+        time.sleep(LOOK_SECONDS)
+    report.facts.update(run=found.run, prepared=list(found.prepared), idle=found.idle)
+    if found.stopped:
+        report.say("stopped: everything is committed, and nothing is open")
+        return True
+    report.pending("asked for")
+    report.say(_why_not(found, asked))
+    return False
+
+
+def _why_not(found: Standing, asked: int | None) -> str:
+    if found.ended is not None:
+        return (
+            f"Run {asked or found.run} failed ({found.ended}) before its final checkpoint, and its driver lives. Where nobody "
+            "starts it again, end the driver, and ask once more."
+        )
+    if found.clean and found.idle:
+        return (
+            "Everything is committed and nothing is at work, but the query lives: it gets no rows, and ends with its next "
+            "micro-batch. To end it now is safe, too: query.stop(), or end its driver."
+        )
+    waiting = batches_text(found.prepared)
+    return f"It has not ended yet. Micro-batches that are prepared and wait for its final checkpoint: {waiting}."

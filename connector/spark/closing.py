@@ -1,0 +1,221 @@
+"""The end of a query that was asked for: the request in the journal, how far it is, and what is done when no query runs.
+
+A running query ends itself: its next micro-batch closes the final checkpoint, and the planning after it journals `stopped`.
+What has stopped otherwise is ended from outside (`close`), with the sink as the journal has recorded it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connector.spark import offset_log
+from connector.spark.alone import alone
+from connector.spark.location import CheckpointLocation
+from connector.spark.recorded import naming_secrets, recorded_host, recorded_run
+from transactional.errors import FencedError
+from transactional.failure import Failure
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+from transactional.ownership import Judge, may_stop, newest_run, rewinding, superseded
+
+__all__ = ["Standing", "close", "end_run", "record_restart", "request_stop", "standing"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a query is from its end.
+
+    Parameters
+    ----------
+    run : int
+        The newest; 0 where there is none.
+    driver : str
+        Whose it is.
+    process : Mapping[str, Any]
+        That driver's process.
+    ended : str or None
+        What ended it.
+    prepared : Sequence[int]
+        Micro-batches that are prepared, and in no checkpoint yet.
+    unsettled : Sequence[int]
+        Checkpoints that are decided, and not settled.
+    batch : int
+        The newest that Spark began.
+    idle : bool
+        Spark has committed every micro-batch that it began. Where the stop was requested before this was looked at, no task
+        of an earlier planning is at work, and every later planning minds the request.
+    asked : bool
+        That run was asked to stop.
+    rewinding : bool
+    """
+
+    run: int
+    driver: str
+    process: Mapping[str, Any]
+    ended: str | None
+    prepared: Sequence[int]
+    unsettled: Sequence[int]
+    batch: int
+    idle: bool
+    asked: bool
+    rewinding: bool
+
+    @property
+    def clean(self) -> bool:
+        """Everything is committed."""
+        return not (self.prepared or self.unsettled or self.rewinding)
+
+    @property
+    def stopped(self) -> bool:
+        """It came to its end, and everything is committed."""
+        return self.clean and self.ended == EntryKind.STOPPED
+
+
+def standing(location: CheckpointLocation) -> Standing:
+    """How far the location's query is.
+
+    Raises
+    ------
+    JournalError
+    """
+    committed, batch = offset_log.newest(location, "commits"), offset_log.newest(location, "offsets")
+    ledger = location.journal().load()
+    run = ledger.newest_run
+    return Standing(
+        run=0 if run is None else run.token,
+        driver="" if run is None else run.driver,
+        process={} if run is None else dict(run.process),
+        ended=None if run is None else run.ended,
+        prepared=[record.batch for record in ledger.undecided()],
+        unsettled=[checkpoint.id for checkpoint in ledger.unsettled()],
+        batch=batch,
+        idle=committed == batch,
+        asked=ledger.stop_asked,
+        rewinding=ledger.rewinding is not None,
+    )
+
+
+def request_stop(location: CheckpointLocation, driver: str | None = None) -> int | None:
+    """Ask the newest run to stop; its token, or None where there is none to ask. To ask again changes nothing.
+
+    A run that has failed is asked, too: who keeps the query up, and waits to start it again, heeds that.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    driver : str, optional
+        Only where the run is this driver's.
+
+    Raises
+    ------
+    FencedError
+        ``REWIND_NOT_DONE``
+    JournalError
+    """
+    journal = location.journal()
+    while True:
+        ledger = journal.load()
+        run = ledger.newest_run
+        if run is None or run.ended == EntryKind.STOPPED or driver not in (None, run.driver):
+            return None
+        if ledger.stop_asked:
+            return run.token
+        try:
+            journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, _of_newest(run.token))
+        except FencedError as fenced:
+            if fenced.condition == "REWIND_NOT_DONE":
+                raise
+            continue  # another run since it was looked at
+        return run.token
+
+
+def _of_newest(token: int) -> Judge:
+    def judge(ledger: Ledger) -> None:
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
+        if newest_run(ledger).token != token:
+            raise superseded(token, ledger)
+
+    return judge
+
+
+def end_run(location: CheckpointLocation) -> bool:
+    """Journal that the newest run has ended, where it has left nothing open that the journal knows; without its sink.
+
+    Returns
+    -------
+    bool
+        False where it can't be said, or was said already.
+    """
+    journal = location.journal()
+    run = journal.load().newest_run
+    if run is None or run.ended:
+        return False
+    try:
+        journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))
+    except FencedError:
+        return False
+    return True
+
+
+def close(location: CheckpointLocation, given: Mapping[str, str], follows: int) -> int:
+    """End a query that does not run: commit what it has prepared, sweep, journal `stopped`.
+
+    *Called when the query has stopped and its tasks have ended.* A run of its own fences whatever may still be at work.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    given : Mapping[str, str]
+        Options of the sink that the journal does not keep.
+    follows : int
+        The run that is ended; a newer one is left alone.
+
+    Returns
+    -------
+    int
+        The run that it claimed and ended.
+
+    Raises
+    ------
+    RewindRequiredError
+        Prepared transactions are lost: take the query back, then nothing of it is open either.
+    OptionError, StoreError, LocationError, FencedError, RetriableError, HookError, AmbiguousOutcomeError
+        What is prepared is left as it was; it can be called again.
+    """
+    run = recorded_run(location.journal().load())
+    with naming_secrets(run, given), alone(location):
+        host = recorded_host(run, location, {**given, "transactionalIdPrefix": run.prefix})
+        view = offset_log.stopped_view(location)
+        with host.coordinator(view, f"ending {uuid.uuid4().hex}", run.process) as coordinator:
+            return coordinator.close(follows)
+
+
+def record_restart(
+    location: CheckpointLocation, by: str, number: int, delay: float, failure: Failure, rewound: bool
+) -> None:
+    """Leave in the journal why the query is started again; nothing where no run is in it yet.
+
+    Raises
+    ------
+    JournalError
+    """
+    journal = location.journal()
+    if journal.load().newest_run is None:
+        return
+    body = {
+        "by": by,
+        "number": number,
+        "delay": round(delay, 3),
+        "condition": failure.condition,
+        "reason": failure.text,
+        "rewound": rewound,
+    }
+    journal.append(EntryKind.RESTARTED, body, _anybody)
+
+
+def _anybody(ledger: Ledger) -> None:
+    """It binds nothing."""

@@ -1,0 +1,26 @@
+"""Runs a user's script as Python does, and tells ``barrier run`` which error ends it: ``python -m connector.spark.script``."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from connector.spark.life_report import tell_failure
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """``sys.argv`` is this module's name, then the script and its arguments; the script sees them as its own."""
+    sys.argv = sys.argv[1:]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception as problem:
+        tell_failure("script", problem)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Keeps a query up in its own program: restarts, rewinds that recovery asks for, and a stop that leaves nothing open."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from connector.spark import internals, life_report
+from connector.spark.closing import Standing, close, end_run, record_restart, request_stop, standing
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import is_alive
+from connector.spark.recorded import missing_secrets
+from connector.spark.signals import StopWish, heeding
+from connector.spark.taking_back import take_back
+from transactional.clock import Clock, Deadline, SystemClock
+from transactional.errors import FencedError, RetriableError, TwoPhaseCommitError
+from transactional.failure import Failure, Remedy, failure_of
+from transactional.restart import NoRestart, Restarts, RestartStrategy, from_config
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StopWish", "supervise"]
+
+log = logging.getLogger(__name__)
+
+BY = "supervise"
+"""Who started it again, in the journal."""
+
+LOOK_SECONDS = 0.2
+"""Between two looks at a query."""
+
+JOURNAL_SECONDS = 1.0
+"""Between two looks into its journal, for a stop that was asked for from outside: one listing of a folder."""
+
+TASKS_SECONDS = 30.0
+"""So long tasks that were told to end may take: Spark kills a Python worker after 2 s."""
+
+QUIET_SECONDS = 2.0
+"""So long Spark begins no micro-batch, then none is waited for: what is prepared is committed without one."""
+
+STOPS_SECONDS = 60.0
+"""So long `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
+
+
+def supervise(
+    start: Callable[[], StreamingQuery],
+    strategy: RestartStrategy | None = None,
+    *,
+    location: str | None = None,
+    options: Mapping[str, str] | None = None,
+    stop_timeout: float = 300.0,
+    wish: StopWish | None = None,
+    clock: Clock | None = None,
+    chance: Callable[[], float] = random.random,
+) -> None:
+    """Run a query for good, and return when it was stopped well. *Called in the user's driver program.*
+
+    A failure is started again as `strategy` says, unless no restart mends it (options, rights, a replay with other rows).
+    Where recovery asks for a rewind it is done first. SIGTERM and SIGINT, `wish` and ``barrier stop`` end the query at a
+    final checkpoint: afterwards no transaction is open. A second signal, or the end of `stop_timeout`, stops it at once, and
+    what is prepared is committed then.
+
+    Parameters
+    ----------
+    start : Callable[[], StreamingQuery]
+        Builds the query and starts it; called for every life of it.
+    strategy : RestartStrategy, optional
+        From the configuration by default (`transactional.restart.from_config`, of the environment); under ``barrier run``,
+        which has one, `NoRestart`.
+    location : str, optional
+        The query's checkpoint location; asked of Spark by default.
+    options : Mapping[str, str], optional
+        The sink's options that the journal does not keep: secrets. They are needed where something is done while the query
+        does not run: a rewind, a stop that was forced or came between two runs.
+    stop_timeout : float
+        Seconds that the micro-batch at work may take to its final checkpoint.
+    wish : StopWish, optional
+        Asks for a stop from another thread. Signals are heeded in the main thread only.
+    clock, chance : optional
+        Time and numbers at random.
+
+    Raises
+    ------
+    StreamingQueryException
+        The query's last error, where no restart mends it or the strategy gives up.
+    FencedError
+        ``DRIVER_HOLDS_STATE``: a query with state can't be taken back in a driver that lives on; ``barrier run`` can.
+    RetriableError
+        ``JVM_GONE``: only ``barrier run`` survives that.
+    TwoPhaseCommitError
+        What a rewind, or the end of the query, raised.
+
+    Examples
+    --------
+    >>> def start():
+    ...     rows = spark.readStream.format("barrier-kafka")...load()
+    ...     return rows.writeStream.format("2pc-kafka").option("checkpointLocation", "/var/lib/orders")...start()
+    >>> supervise(start, ExponentialDelay())
+    """
+    if strategy is None:
+        strategy = NoRestart() if life_report.is_kept_up() else from_config()
+    life_report.tell_supervised()
+    clock = clock or SystemClock()
+    known = None if location is None else CheckpointLocation(location)
+    supervisor = _Supervisor(
+        start, Restarts(strategy, clock, chance), known, options or {}, stop_timeout, wish or StopWish(), clock
+    )
+    with heeding(supervisor.wish) as again:
+        supervisor.run(again)
+
+
+class _Supervisor:
+    """One query's lives."""
+
+    def __init__(
+        self,
+        start: Callable[[], StreamingQuery],
+        restarts: Restarts,
+        location: CheckpointLocation | None,
+        given: Mapping[str, str],
+        stop_timeout: float,
+        wish: StopWish,
+        clock: Clock,
+    ) -> None:
+        self.wish = wish
+        self._start = start
+        self._restarts = restarts
+        self._location = location
+        self._given = given
+        self._stop_timeout = stop_timeout
+        self._clock = clock
+        self._looked = 0.0
+        self._driver: str | None = None
+
+    def run(self, heed: Callable[[], None]) -> None:
+        """One life after the other."""
+        while not self.wish.asked():
+            problem = self._live(heed)
+            if problem is None:
+                return
+            failure = failure_of(problem)
+            if failure.remedy is Remedy.STOPPED:
+                log.info("the query was stopped: %s", failure.text)
+                return
+            if self.wish.asked():
+                log.warning("the query failed while it was being stopped: %s", failure.text)
+                break
+            self._mend(problem, failure)
+        self._end()
+
+    def _live(self, heed: Callable[[], None]) -> BaseException | None:
+        """One life; its error, None where it ended well."""
+        self._restarts.began()
+        query: StreamingQuery | None = None
+        try:
+            query = self._start()
+            heed()
+            self._find(query)
+            while not _has_ended(query):
+                self._hear()
+                if self.wish.asked():
+                    self._stop(query)
+                    return None
+        except KeyboardInterrupt as interrupt:  # PySpark's own handler, while a session was made
+            if not self.wish.asked():
+                self.wish.ask()
+            if query is None:
+                return interrupt
+            self._stop(query)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is judged
+            return problem
+        return None
+
+    def _find(self, query: StreamingQuery) -> None:
+        if self._location is None:
+            self._location = CheckpointLocation(internals.checkpoint_location(query))
+        self._driver = internals.driver_of(query)
+        life_report.tell_location(self._location.path)
+
+    def _hear(self) -> None:
+        """Take the wish of ``barrier stop`` from the journal: an idle query would not see it."""
+        if self.wish.asked() or self._location is None or self._clock.monotonic() - self._looked < JOURNAL_SECONDS:
+            return
+        self._looked = self._clock.monotonic()
+        ledger = self._location.journal().load()
+        if ledger.stop_asked and ledger.newest_run is not None and ledger.newest_run.driver == self._driver:
+            self.wish.ask()
+
+    # -- after a failure --------------------------------------------------------------------------------------------
+
+    def _mend(self, problem: BaseException, failure: Failure) -> None:
+        """Do what the next life needs, and wait for it; raises where there is to be none."""
+        if failure.remedy is Remedy.NONE:
+            raise problem
+        if internals.jvm_is_gone(problem):
+            raise RetriableError(
+                "JVM_GONE",
+                f"the driver's JVM does not answer any more ({failure.text}): `barrier run` starts a new driver",
+            ) from problem
+        delay = self._restarts.failed()
+        if delay is None:
+            raise problem
+        rewound = failure.remedy is Remedy.REWIND and self._take_back(problem)
+        log.warning("restart %d in %.1f s: %s", self._restarts.number, delay, failure.text)
+        if self._location is not None:
+            record_restart(self._location, BY, self._restarts.number, delay, failure, rewound)
+        deadline = Deadline(delay, self._clock)
+        while not self.wish.asked() and not deadline.passed():
+            self._hear()
+            self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
+
+    def _take_back(self, problem: BaseException) -> bool:
+        if self._location is None:
+            raise problem
+        try:
+            return take_back(self._location, self._given, stopped=True) is not None
+        except FencedError as refused:
+            if refused.condition == "REWIND_RUNS":  # somebody does it
+                return False
+            if refused.condition != "DRIVER_HOLDS_STATE":
+                raise
+            if life_report.is_kept_up():  # which does it when this driver has ended
+                raise problem from refused
+            raise FencedError(
+                "DRIVER_HOLDS_STATE",
+                "the query has to go back, and has state, which its driver holds as long as it lives: "
+                f"{failure_of(problem).text} Run the program with `barrier run`, which goes back between two drivers; or end "
+                f"it, `barrier rewind {self._location.path}`, and start it again",
+            ) from problem
+        except TwoPhaseCommitError as refused:
+            if failure_of(refused).remedy is Remedy.NONE:
+                raise
+            log.warning("the rewind is not done, and tried again with the next restart: %s", refused)
+            return False
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """End a running query at its final checkpoint; where none comes, stop it and end it from outside."""
+        deadline = Deadline(self._stop_timeout, self._clock)
+        quiet: tuple[int, Deadline] | None = None  # the micro-batch after which nothing came, and since when
+        safe = False  # no task is at work
+        try:
+            while query.isActive and not self.wish.forced() and not deadline.passed():
+                asked = self._request()
+                found = self._standing()
+                safe = found is not None and found.idle and found.run == asked and found.ended is None
+                if found is None or not self._is_ours(found):
+                    break
+                if not found.idle or quiet is None or quiet[0] != found.batch:
+                    quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
+                if found.idle and (found.clean or (self._can_close() and quiet is not None and quiet[1].passed())):
+                    break
+                _has_ended(query)
+            if query.isActive:
+                self._halt(query, safe)
+        except Exception as problem:  # noqa: BLE001 - it ended: as it was asked to, or otherwise
+            failure = failure_of(problem)
+            if failure.remedy is not Remedy.STOPPED:
+                log.warning("the query failed while it was being stopped: %s", failure.text)
+        self._end()
+
+    def _request(self) -> int | None:
+        """Journal the wish; the run that is told, so that its next planning minds it."""
+        if self._location is None or self._driver is None:
+            return None
+        try:
+            return request_stop(self._location, self._driver)
+        except FencedError:  # while it is rewound: its next planning stops anyway
+            return None
+
+    def _halt(self, query: StreamingQuery, safe: bool) -> None:
+        """Stop it, and wait until its tasks have ended."""
+        if not safe:
+            log.warning("the query is stopped before its final checkpoint")
+        stopping = threading.Thread(target=query.stop, daemon=True)
+        stopping.start()
+        stopping.join(STOPS_SECONDS)
+        deadline = Deadline(TASKS_SECONDS, self._clock)
+        while not safe and internals.running_tasks() and not deadline.passed():
+            self._clock.sleep(LOOK_SECONDS)
+
+    def _standing(self) -> Standing | None:
+        return None if self._location is None else standing(self._location)
+
+    def _is_ours(self, found: Standing) -> bool:
+        """Whether the newest run is this driver's, or a dead one's; before the first there is none."""
+        mine = self._driver is not None and found.driver == self._driver
+        return found.run == 0 or mine or is_alive(found.process) is False
+
+    def _can_close(self) -> bool:
+        """Whether the sink's secrets are known here."""
+        if self._location is None:
+            return False
+        run = self._location.journal().load().newest_run
+        return run is not None and not missing_secrets(run, self._given)
+
+    def _end(self) -> None:
+        """No query runs: leave nothing open."""
+        found = self._standing()
+        if self._location is None or found is None or found.run == 0 or found.stopped:
+            return
+        if not self._is_ours(found):
+            log.warning("run %d of another driver has taken %s over: nothing is ended", found.run, self._location.path)
+            return
+        try:
+            close(self._location, self._given, found.run)
+        except TwoPhaseCommitError as problem:
+            if failure_of(problem).remedy is Remedy.REWIND:
+                take_back(self._location, self._given, stopped=True)
+            elif not found.clean or not end_run(self._location):
+                raise
+            else:
+                log.warning("everything is committed; what a task may have left open was not looked for: %s", problem)
+
+
+def _has_ended(query: StreamingQuery) -> bool:
+    """Wait a little; raises its error where it has failed."""
+    return bool(query.awaitTermination(LOOK_SECONDS))  # type: ignore[arg-type]  # it takes fractions

@@ -1,0 +1,107 @@
+"""A rewind without a person: what recovery asks for, done between two runs of a query. `barrier rewind` shares its parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from connector.spark import offset_log
+from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import this_process
+from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from transactional.errors import LocationError
+from transactional.recovery import SparkView, check_place, check_sources
+from transactional.rewind import Rewinder
+
+__all__ = ["LocationLogs", "take_back"]
+
+log = logging.getLogger(__name__)
+
+NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
+"""Conditions that say that there is nothing to go back from."""
+
+
+class LocationLogs:
+    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.SparkLogs`."""
+
+    def __init__(self, location: CheckpointLocation) -> None:
+        self._location = location
+
+    def highest(self) -> tuple[int, int]:
+        """See `SparkLogs`."""
+        return offset_log.newest(self._location, "offsets"), offset_log.newest(self._location, "commits")
+
+    def check_can_go_back(self, batch: int) -> None:
+        """See `SparkLogs`."""
+        offset_log.check_can_go_back(self._location, batch)
+
+    def delete_after(self, batch: int) -> None:
+        """See `SparkLogs`."""
+        offset_log.delete_after(self._location, batch)
+
+    def replay(self, first: int, last: int) -> None:
+        """See `SparkLogs`."""
+        offset_log.replay(self._location, first, last)
+
+
+def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: bool = False) -> int | None:
+    """Take a query that does not run back to where nothing is written twice, or finish a rewind that was begun.
+
+    *Called between two runs, by who keeps the query up.* It can be killed at any moment, and is called again then.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    given : Mapping[str, str]
+        Options of the sink that the journal does not keep.
+    stopped : bool
+        The query has stopped, though its driver lives.
+
+    Returns
+    -------
+    int or None
+        The micro-batch after which the query goes on; None where there is nothing to go back from.
+
+    Raises
+    ------
+    FencedError
+        ``DRIVER_HOLDS_STATE``, ``QUERY_RUNS``, ``DRIVER_UNKNOWN``, ``REWIND_RUNS``, ``REWIND_UNKNOWN``
+    LocationError, OptionError, StoreError, AmbiguousOutcomeError
+        As `transactional.rewind`.
+    """
+    journal = location.journal()
+    ledger = journal.load()
+    query = location.query_id()
+    check_place(ledger, SparkView(query, location.path, -1, -1, [], None))
+    run = recorded_run(ledger)
+    at_work = query_at_work(location, run, stopped)
+    if at_work is not None:
+        raise at_work
+    process = {"process": this_process()}
+    with naming_secrets(run, given):
+        sink = recorded_sink(run, location, given)
+        try:
+            rewinder = Rewinder(journal, sink, LocationLogs(location), query, run.prefix)
+            if ledger.rewinding is not None:
+                other = rewind_at_work(ledger.rewinding, stopped)
+                if other is not None:
+                    raise other
+                with alone(location):
+                    journal.load()
+                    rewinder.again(process)
+                    return rewinder.finish()
+            preview = rewinder.preview()
+            if preview.batch >= 0:
+                check_sources(ledger, offset_log.spark_view(location, preview.batch))
+            with alone(location):
+                rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
+                batch = rewinder.finish()
+        except LocationError as nothing:
+            if nothing.condition not in NOTHING:
+                raise
+            return None
+        finally:
+            sink.close()
+    log.warning("%s was taken back: the query goes on after micro-batch %d", location.path, batch)
+    return batch

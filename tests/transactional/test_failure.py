@@ -1,0 +1,97 @@
+"""What mends a failure, told from an error or from the text that Spark makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from transactional import errors
+from transactional.errors import (
+    FencedError,
+    JournalError,
+    LocationError,
+    OptionError,
+    QueryStoppedError,
+    ReplayMismatchError,
+    RetriableError,
+    RewindRequiredError,
+    StoreError,
+    TransactionLostError,
+    TwoPhaseCommitError,
+)
+from transactional.failure import MOST_TEXT, Failure, Remedy, failure_of
+
+# As it came from Spark 4.2, shortened in the middle.
+SPARK_TEXT = """[STREAM_FAILED] Query [id = 5d1e, runId = 77a0] terminated with exception: \
+[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
+  File "transactional/settlement.py", line 71, in settle
+    states = inspect(handles)
+transactional.errors.TransactionLostError: [FILE_LOST] 2 pending files are gone
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "transactional/coordinator.py", line 190, in plan
+    self._keep_or_void(run.token, claimed)
+transactional.errors.RewindRequiredError: [PREPARED_LOST] prepared transactions of micro-batch 1 are gone. Stop the query
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 5d1e, runId = 77a0]"""
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        (OptionError("UNKNOWN_OPTION", "no"), Remedy.NONE),
+        (StoreError("MISSING_RIGHT", "no"), Remedy.NONE),
+        (StoreError("AUTHENTICATION_FAILED", "no"), Remedy.NONE),
+        (StoreError("BROKERS_UNREACHABLE", "later"), Remedy.RESTART),
+        (ReplayMismatchError("REPLAY_DIFFERS", "no"), Remedy.NONE),
+        (LocationError("LOCATION_MOVED", "no"), Remedy.NONE),
+        (LocationError("SPARK_LOGS_AHEAD", "back"), Remedy.REWIND),
+        (FencedError("REWIND_NOT_DONE", "back"), Remedy.REWIND),
+        (RewindRequiredError("LOST_BEHIND", "back"), Remedy.REWIND),
+        (FencedError("RUN_SUPERSEDED", "another"), Remedy.NONE),
+        (FencedError("RUN_ENDED", "again"), Remedy.RESTART),
+        (FencedError("BATCH_TAKEN", "again"), Remedy.RESTART),
+        (JournalError("JOURNAL_ENTRY_TORN", "no"), Remedy.NONE),
+        (JournalError("JOURNAL_STORE_FAILED", "again"), Remedy.RESTART),
+        (RetriableError("HANDLE_NOT_ALIVE", "again"), Remedy.RESTART),
+        (TransactionLostError("FILE_LOST", "again", []), Remedy.RESTART),
+        (QueryStoppedError("STOP_REQUESTED", "as asked"), Remedy.STOPPED),
+        (ValueError("what a user's code raised"), Remedy.RESTART),
+    ],
+    ids=lambda value: getattr(value, "condition", None) or str(value),
+)
+def test_an_error_and_its_text_have_one_remedy(problem: Exception, remedy: Remedy) -> None:
+    assert failure_of(problem).remedy is remedy
+    if isinstance(problem, TwoPhaseCommitError):
+        found = failure_of(f"PythonException: ...\n  transactional.errors.{type(problem).__name__}: {problem}\n ...")
+        assert (found.condition, found.text, found.remedy) == (problem.condition, str(problem), remedy)
+
+
+def test_of_several_errors_in_spark_s_text_the_one_that_was_raised_counts() -> None:
+    found = failure_of(SPARK_TEXT)
+    assert (found.condition, found.remedy) == ("PREPARED_LOST", Remedy.REWIND)
+    assert found.text == "[PREPARED_LOST] prepared transactions of micro-batch 1 are gone. Stop the query"
+
+
+def test_spark_s_own_word_for_logs_that_a_rewind_has_left_behind_asks_for_another() -> None:
+    assert failure_of("java.lang.IllegalStateException: batch 3 not found in offset log").remedy is Remedy.REWIND
+
+
+def test_of_a_python_error_of_somebody_else_its_own_line_is_kept() -> None:
+    text = SPARK_TEXT.replace("transactional.errors.RewindRequiredError: [PREPARED_LOST]", "jobs.orders.Wrong:")
+    text = text.replace("transactional.errors.TransactionLostError: [FILE_LOST]", "ValueError:")
+    assert failure_of(text) == Failure(
+        "", "jobs.orders.Wrong: prepared transactions of micro-batch 1 are gone. Stop the query", Remedy.RESTART
+    )
+
+
+def test_an_error_of_somebody_else_is_kept_short() -> None:
+    found = failure_of(RuntimeError("x" * 10_000))
+    assert (found.condition, len(found.text), found.remedy) == ("", MOST_TEXT, Remedy.RESTART)
+
+
+def test_every_kind_of_ours_is_known_by_its_name_in_a_text() -> None:
+    for name in errors.__all__:
+        assert failure_of(f"transactional.errors.{name}: [SOME_CONDITION] so it is").condition == "SOME_CONDITION"

@@ -1,0 +1,119 @@
+"""What a failure is, and what mends it: told from the error's text, in which alone it reaches the user's program.
+
+Spark hands a query's error on as text (``StreamingQueryException``), with the Python traceback of the process in which it
+was raised: ours end in a line ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from transactional import errors
+from transactional.errors import TwoPhaseCommitError
+
+__all__ = ["Failure", "Remedy", "failure_of"]
+
+MOST_TEXT = 500
+"""Characters of an error that a journal entry or a health file keeps."""
+
+
+class Remedy(str, enum.Enum):
+    """What mends a failure."""
+
+    RESTART = "started again, the query may go on"
+    REWIND = "the query has to go back first, to where nothing is written twice"
+    NONE = "no restart mends it: somebody has to look"
+    STOPPED = "no failure: it was asked to stop"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a query ended.
+
+    Parameters
+    ----------
+    condition : str
+        Of our error; empty where it is none of ours.
+    text : str
+        The error, cut short; never a secret, as far as it is ours.
+    remedy : Remedy
+    """
+
+    condition: str
+    text: str
+    remedy: Remedy
+
+
+_BY_KIND = {
+    "OptionError": Remedy.NONE,
+    "LocationError": Remedy.NONE,
+    "JournalError": Remedy.NONE,
+    "StoreError": Remedy.NONE,
+    "RowRefusedError": Remedy.NONE,
+    "AmbiguousOutcomeError": Remedy.NONE,
+    "ReplayMismatchError": Remedy.NONE,
+    "RewindRequiredError": Remedy.REWIND,
+    "QueryStoppedError": Remedy.STOPPED,
+}
+"""All others: RESTART. A kind that is not ours, too."""
+
+_BY_CONDITION = {
+    # Another process of the query was at work with the journal, or its disk failed.
+    "JOURNAL_STORE_FAILED": Remedy.RESTART,
+    "JOURNAL_UNREADABLE": Remedy.RESTART,
+    # What may be there again: a broker, a registry, a token's server.
+    "BROKERS_UNREACHABLE": Remedy.RESTART,
+    "NO_COORDINATOR": Remedy.RESTART,
+    "NO_TOKEN": Remedy.RESTART,
+    "READ_FAILED": Remedy.RESTART,
+    "READ_STALLED": Remedy.RESTART,
+    "REGISTRY_UNREACHABLE": Remedy.RESTART,
+    "SPARK_LOGS_AHEAD": Remedy.REWIND,
+    "REWIND_NOT_DONE": Remedy.REWIND,
+    # Two supervisors of one location would start for ever, each fencing the other.
+    "RUN_SUPERSEDED": Remedy.NONE,
+    "PREFIX_TAKEN": Remedy.NONE,
+    "MOVED": Remedy.NONE,
+    "DRIVER_HOLDS_STATE": Remedy.NONE,
+    "REWIND_UNKNOWN": Remedy.NONE,
+    "UNKNOWN_SPARK": Remedy.NONE,
+    "JVM_GONE": Remedy.RESTART,
+}
+
+_OURS = re.compile(rf"\b({'|'.join(errors.__all__)}): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
+
+_SPARK_LOGS = "not found in offset log"
+"""Spark's own words where a rewound query's former driver has written ``offsets/N`` late."""
+
+
+def failure_of(problem: BaseException | str) -> Failure:
+    """Tell what mends an error.
+
+    Parameters
+    ----------
+    problem : BaseException or str
+        An error of ours, Spark's error that has one in its text, or such a text.
+    """
+    if isinstance(problem, TwoPhaseCommitError):
+        return _failure(type(problem).__name__, problem.condition, str(problem))
+    text = str(problem)
+    found = _OURS.findall(text)
+    if found:  # the last is the one that was raised; those before it are its causes
+        kind, condition, message = found[-1]
+        return _failure(kind, condition, f"[{condition}] {message}")
+    remedy = Remedy.REWIND if _SPARK_LOGS in text else Remedy.RESTART
+    told = _raised(text) or (text if isinstance(problem, str) else f"{type(problem).__name__}: {text}")
+    return Failure("", told.strip()[:MOST_TEXT], remedy)
+
+
+def _raised(text: str) -> str:
+    """What the last Python traceback in a text ends with; empty where there is none."""
+    _, traceback, rest = text.rpartition("Traceback (most recent call last):")
+    return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
+
+
+def _failure(kind: str, condition: str, text: str) -> Failure:
+    remedy = _BY_CONDITION.get(condition) or _BY_KIND.get(kind, Remedy.RESTART)
+    return Failure(condition, text[:MOST_TEXT], remedy)
