@@ -103,6 +103,8 @@ def test_the_files_of_a_committed_micro_batch_do_not_change(store: str, query: Q
         run_to(query, 90, seen)
         wait_stores_closed(query.session)
         # Of the version that was made twice maintenance may have written a snapshot each time; changes are written once.
-        snapshots = {f"state/0/{partition}/{replayed + 1}.{kind}" for partition in (0, 1) for kind in ("zip", "snapshot")}
+        snapshots = {
+            f"state/0/{partition}/{replayed + 1}.{kind}" for partition in (0, 1) for kind in ("zip", "snapshot")
+        }
         assert set(changed(query, seen)) <= snapshots
         query.check_counts()
