@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import connector.cli.restore as restore
+from connector.spark.host import data_source_for
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest
 from connector.spark.repartition import repartition
 from connector.spark.savepoint import take
 from integration.broker import Cluster
 from integration.driver_process import FolderOutput, wait_until
-from integration.jobs import Job
+from integration.file_sink import FileSink
+from integration.jobs import JOBS, Job
 from integration.live_query import LiveQuery
 from integration.test_interval_crashes import interval_job, pile_up
 from integration.test_kafka_spark_crashes import produce
@@ -31,7 +33,7 @@ from integration.topic_output import TopicOutput
 from tests.connector.cli_place import answer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def command(*words: str) -> dict[str, Any]:
@@ -224,3 +226,111 @@ def test_a_repartition_that_a_user_runs_on_a_stopped_query_is_accepted(
             produce_to(kafka, topic_name, range(160), 2)
             run_to_the_end(moved)
         assert FolderOutput(tmp_path / "output").rows() == Counter(range(160))
+
+
+# -- every state store ---------------------------------------------------------------------------------------------------
+
+
+def processed(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
+    """As the job `distinct`, with transformWithState: its metadata names files by their whole path."""
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+    class Once(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.seen = handle.getValueState("seen", "seen BOOLEAN")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            import pandas as pd
+
+            list(rows)
+            if self.seen.exists():
+                return iter(())
+            self.seen.update((True,))
+            return iter([pd.DataFrame({"value": [key[0]]})])
+
+        def close(self) -> None:
+            return
+
+    rows = session.readStream.format("barrier-kafka").options(**job.source).load()
+    numbers = rows.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS value").groupBy("value")
+    once = numbers.transformWithStateInPandas(Once(), "value LONG", "append", "none")
+    session.dataSource.register(data_source_for(FileSink))
+    return once, FileSink.name(), {"path": job.output}
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", [*STORES, "transformWithState"])
+def test_a_copy_goes_on_with_the_state_of_every_store_when_its_original_is_gone(
+    kafka: Cluster,
+    spark: SparkSession,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
+) -> None:
+    job = distinct_job(kafka, topic_name, tmp_path)
+    if store == "transformWithState":
+        monkeypatch.setitem(JOBS, "processed", processed)
+        job = replace(job, name="processed")
+    conf = {
+        **STORES.get(store, STORES["rocksdb-changelog"]),
+        "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
+    }
+    with settings(spark, conf), LiveQuery(spark, tmp_path / "old", job) as query:
+        produce_to(kafka, topic_name, range(100), 2)
+        query.start()
+        query.query.processAllAvailable()
+        produce_to(kafka, topic_name, range(50, 120), 2)
+        query.query.processAllAvailable()
+        saved = take(query.job.location, str(tmp_path / "saved"))
+        produce_to(kafka, topic_name, range(50, 140), 2)
+        query.query.processAllAvailable()
+        query.stop()
+        query.place.location.rename(tmp_path / "gone")
+        new = tmp_path / "new" / "checkpoint"
+        partitions = ["--shuffle-partitions", "3"] if store == "transformWithState" else []
+        monkeypatch.setattr(restore, "repartition", partial(repartition, session=spark))
+        status, _, said = answer(capsys, "restore", saved.path, str(new), "--no-claim", "--yes", *partitions)
+        assert status == 0, said
+        with LiveQuery(spark, tmp_path / "new", replace(job, output=str(tmp_path / "copies"))) as copy:
+            produce_to(kafka, topic_name, range(150), 2)
+            run_to_the_end(copy)
+        assert FolderOutput(tmp_path / "output").rows() == Counter(range(140))
+        assert FolderOutput(tmp_path / "copies").rows() == Counter(range(120, 150))
+
+
+@pytest.mark.matrix
+def test_spark_cuts_the_state_of_the_default_store_never_and_says_so_before_anything_is_written(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = distinct_job(kafka, topic_name, tmp_path)
+    produce_to(kafka, topic_name, range(10), 2)
+    with LiveQuery(spark, tmp_path / "old", job) as query:
+        run_to_the_end(query)
+        saved = take(query.job.location, str(tmp_path / "saved"))
+        how = ("--claim", "--query-stopped", "--shuffle-partitions", "3", "--yes")
+        status, refused, _ = answer(capsys, "restore", saved.path, str(tmp_path / "new"), *how)
+        assert (status, refused["condition"]) == (1, "REPARTITION_REFUSED")
+        assert "HDFSBackedStateStoreProvider" in refused["message"]
+        assert (query.place.ledger().moved, (tmp_path / "new").exists()) == (None, False)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(300)
+def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
+) -> None:
+    job = distinct_job(kafka, topic_name, tmp_path)
+    produce_to(kafka, topic_name, range(100), 2)
+    with settings(spark, STORES["rocksdb"]), LiveQuery(spark, tmp_path / "old", job) as query:
+        run_to_the_end(query)
+        saved = take(query.job.location, str(tmp_path / "saved"))
+        how = ("--claim", "--query-stopped", "--shuffle-partitions", "5", "--yes")
+        done = command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), *how)
+        assert done["repartitioned"] == saved.batch + 1
+        with LiveQuery(spark, tmp_path / "new", job) as moved:
+            produce_to(kafka, topic_name, range(120), 2)
+            run_to_the_end(moved)
+    assert FolderOutput(tmp_path / "output").rows() == Counter(range(120))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest
-from connector.spark.state_files import metadata_line
+from connector.spark.state_files import metadata_line, shuffle_partitions
 from transactional.errors import LocationError
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["repartition"]
 
 STATE_STORE = "spark.sql.streaming.stateStore."
+PROVIDER = f"{STATE_STORE}providerClass"
+ROCKSDB = "RocksDBStateStoreProvider"
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -48,7 +50,12 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         ``REPARTITION_REFUSED``: with Spark's own reason.
     """
     batch = newest(location, "commits")
+    before_that = shuffle_partitions(location, batch)
     conf = (metadata_line(location, batch) or {}).get("conf", {})
+    provider = str(conf.get(PROVIDER, ""))
+    if ROCKSDB not in provider or before_that == partitions:  # Spark would leave half a micro-batch behind
+        told = f"it has {partitions} already" if before_that == partitions else f"its store is {provider or 'unknown'}"
+        raise _refused(partitions, told)
     settings = {key: str(value) for key, value in conf.items() if key.startswith(STATE_STORE)}
     own = session is None
     spark = session if session is not None else _session()
@@ -57,17 +64,12 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         for key, value in settings.items():
             spark.conf.set(key, value)
         try:
+            assert spark.streams.active is not None  # its first use starts the coordinator of the state stores
             manager: Any = spark._streamingCheckpointManager
             manager.repartition(location.path, partitions)
         except Exception as problem:
-            text = str(problem).strip()
-            raise LocationError(
-                "REPARTITION_REFUSED",
-                f"Spark could not give the state {partitions} partitions: {text.splitlines()[0] if text else problem!r}. It "
-                "does so for the RocksDB state store only, and for another number than before; without --shuffle-partitions "
-                "the state keeps its own",
-                partitions=partitions,
-            ) from problem
+            java = getattr(problem, "java_exception", None)
+            raise _refused(partitions, str(java.getMessage() if java is not None else problem)) from problem
         finally:
             for key, former in before.items():
                 spark.conf.unset(key)
@@ -77,6 +79,15 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         if own:
             spark.stop()
     return newest(location, "commits")
+
+
+def _refused(partitions: int, why: str) -> LocationError:
+    return LocationError(
+        "REPARTITION_REFUSED",
+        f"Spark can't give the state {partitions} partitions: {why}. It does so for the RocksDB state store only, and for "
+        "another number than before; without --shuffle-partitions the state keeps its own",
+        partitions=partitions,
+    )
 
 
 def _session() -> SparkSession:

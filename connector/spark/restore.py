@@ -14,6 +14,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 import uuid
 
@@ -27,6 +28,8 @@ from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, encode
 
 __all__ = ["NewLocation", "refuse_unless_free"]
+
+_SCHEMA_FILE = re.compile(rb'"(?:file:)?/[^"]*?/state/(\d+)/_stateSchema/')
 
 
 def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint) -> bool:
@@ -100,6 +103,7 @@ class NewLocation:
                     path=name,
                     savepoint=self._savepoint.path,
                 )
+        self._name_the_place(self.draft.path)  # Spark's repartition reads them
         faults.reach("restore.copied")
 
     def give_new_identity(self) -> str:
@@ -117,7 +121,7 @@ class NewLocation:
             With which the journal begins.
         clock : Clock, optional
         """
-        self._name_the_place()
+        self._name_the_place(self._location.path)
         now = int((clock or SystemClock()).now() * 1000)
         entry = Entry(ledger.position, EntryKind.SNAPSHOT, uuid.uuid4().hex, now, ledger.to_json())
         name = os.path.join(self.draft.path, "barrier", "log", f"{ledger.position}.snapshot.json")
@@ -138,21 +142,19 @@ class NewLocation:
         """Delete what is not finished."""
         shutil.rmtree(self.draft.path, ignore_errors=True)
 
-    def _name_the_place(self) -> None:
-        """Operators' metadata of ``transformWithState`` names its schema files by their whole path."""
-        former = [path.encode() for path in (self._savepoint.location, self.draft.path)]
+    def _name_the_place(self, path: str) -> None:
+        """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""
+        named = b'"file:' + json.dumps(path, ensure_ascii=False)[1:-1].encode() + rb"/state/\1/_stateSchema/"
         for folder, _, names in os.walk(os.path.join(self.draft.path, "state")):
             if "_metadata" not in folder.split(os.sep):
                 continue
             for name in (name for name in names if name[0] != "."):
-                path = os.path.join(folder, name)
-                with open(path, "rb") as file:
-                    before = file.read()
-                after = before
-                for each in former:
-                    after = after.replace(each + b"/", self._location.path.encode() + b"/")
+                file = os.path.join(folder, name)
+                with open(file, "rb") as reading:
+                    before = reading.read()
+                after = _SCHEMA_FILE.sub(lambda found: named.replace(b"\\1", found[1]), before)
                 if after != before:
-                    write_file(path, after)
+                    write_file(file, after)
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(folder, f".{name}.crc"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -95,6 +96,22 @@ def test_a_copy_that_names_its_originals_prefix_is_refused(saved: Savepoint, new
     restore(capsys, saved, new, "--no-claim")
     with pytest.raises(Exception, match="PREFIX_OF_THE_ORIGINAL"):
         goes_on(new, "other", "p")
+
+
+def test_paths_in_the_state_s_metadata_name_the_new_place(
+    place: CliPlace, new: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Spark writes them whole; those of a place before the old one, too."""
+    folder = place.path / "state" / "0" / "_metadata" / "v2"
+    folder.mkdir(parents=True)
+    text = (
+        '{"stateSchemaFilePaths":["file:%s/state/0/_stateSchema/default/0_a","file:/was/state/0/_stateSchema/x/0_b"]}'
+    )
+    (folder / "0").write_text(text % place.path)
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    names = [f"file:{new}/state/0/_stateSchema/{name}" for name in ("default/0_a", "x/0_b")]
+    assert json.loads((new / "state/0/_metadata/v2/0").read_text()) == {"stateSchemaFilePaths": names}
 
 
 def test_what_the_original_has_prepared_is_its_own_when_a_copy_starts(
