@@ -147,6 +147,7 @@ def _from_file(path: str | None) -> dict[str, str]:
 
 
 def _rewind(path: str, request: Request, report: Report) -> None:
+    CheckpointLocation(path).must_be_local("rewind")
     location, journal = open_journal(path, "nothing to go back to")
     refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
     refuse_elsewhere(location, journal.ledger)

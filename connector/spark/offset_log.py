@@ -66,11 +66,7 @@ _CHANGES = ("delta", "changelog")
 
 def newest(location: CheckpointLocation, log: str) -> int:
     """The highest micro-batch in ``offsets`` or ``commits``; -1 where there is none."""
-    try:
-        names = os.listdir(os.path.join(location.path, log))
-    except FileNotFoundError:
-        return -1
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return max((int(name) for name in location.files.names(log) if name.isdigit()), default=-1)
 
 
 def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
@@ -81,10 +77,9 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
     LocationError
         Missing, torn, or of a version that this project has not been tested with.
     """
-    path = os.path.join(location.path, "offsets", str(batch))
+    path = location.files.shown(f"offsets/{batch}")
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = location.files.read(f"offsets/{batch}").decode("utf-8").splitlines()
     except OSError as error:
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
     version = lines[0] if lines else ""
@@ -108,7 +103,7 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
     batch : int, optional
         The micro-batch at work; the newest of ``offsets`` by default.
     """
-    known = _entries(os.path.join(location.path, "offsets"))
+    known = _entries(location, "offsets")
     at_work = max(known, default=-1) if batch is None else batch
     previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
     return SparkView(
@@ -282,7 +277,7 @@ def _rewrite(path: str, offsets: Iterable[Mapping[str, Any]]) -> None:
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
     """Delete what is above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
     folders = {log: os.path.join(location.path, log) for log in ("commits", "offsets")}
-    files = {log: _entries(folder) for log, folder in folders.items()}
+    files = {log: _entries(location, log) for log in folders}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
         for name in files["commits"].get(batch, []):
@@ -327,7 +322,7 @@ class _Kept:
             changes = frozenset(int(match[1]) for match in files if match[2] in _CHANGES)
             snapshots = frozenset(int(match[1]) for match in files if match[2] not in _CHANGES)
             stores[os.path.relpath(store, location.path)] = (snapshots, changes)
-        logs = (_entries(os.path.join(location.path, log)).items() for log in ("offsets", "commits"))
+        logs = (_entries(location, log).items() for log in ("offsets", "commits"))
         offsets, commits = (frozenset(batch for batch, names in log if str(batch) in names) for log in logs)
         return cls(offsets, commits, stores)
 
@@ -381,12 +376,11 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     )
 
 
-def _entries(folder: str) -> dict[int, list[str]]:
+def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
     """A log's files by micro-batch, checksums and leftovers first."""
     found: dict[int, list[str]] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for match in filter(None, map(_ENTRY.fullmatch, os.listdir(folder))):
-            found.setdefault(int(match[1]), []).append(match[0])
+    for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
+        found.setdefault(int(match[1]), []).append(match[0])
     return {batch: sorted(names) for batch, names in found.items()}
 
 
@@ -419,4 +413,4 @@ def _sync(folder: str) -> None:
 
 
 def _has(location: CheckpointLocation, batch: int) -> bool:
-    return os.path.exists(os.path.join(location.path, "offsets", str(batch)))
+    return location.files.exists(f"offsets/{batch}")
