@@ -353,7 +353,7 @@ class CheckpointCoordinator:
             raise ProtocolError("MISSING_ACKNOWLEDGEMENT", f"micro-batch {batch}: a writer task has not acknowledged")
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
-            raise other_sources(batch, "the one that its tasks were planned by")
+            raise other_sources(batch)
         check_origin(ledger, origin)
         found = ledger.batches.get(batch)
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
@@ -405,6 +405,7 @@ class CheckpointCoordinator:
             "run": token,
             "batch": batch,
             "sources": self._view.sources,
+            "log": self._view.text,
             "writers": len(messages),
             "origin": origin,
             "parts": [part.to_json() for part in pending.parts],

@@ -49,6 +49,7 @@ REWIND_POINTS = (
     "rewind.commit-deleted",
     "rewind.offset-deleted",
     "rewind.deleted",
+    "rewind.put-back",
 )
 
 ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS

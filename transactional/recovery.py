@@ -68,6 +68,8 @@ class SparkView:
         Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
     oldest : int
         The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
+    text : str
+        The whole of ``offsets/<batch>``, for the journal; empty where there is none to keep.
     """
 
     queryId: str
@@ -78,6 +80,7 @@ class SparkView:
     previous: Sequence[str] | None
     gaps: bool = False
     oldest: int = 0
+    text: str = ""
 
     @property
     def sources(self) -> str:
@@ -219,21 +222,40 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
 
     Raises
     ------
+    RewindRequiredError
+        A rewind puts back the file, of which the journal has a copy.
     LocationError
+        The journal has none.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         record = ledger.batches.get(batch)
-        if record is not None and lines is not None and record.sources != sources_digest(lines):
-            raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
+        if record is None or lines is None or record.sources == sources_digest(lines):
+            continue
+        what = f"the one that the journal recorded (entry {record.entry})"
+        if batch not in ledger.logs:
+            raise LocationError("BATCH_HAS_OTHER_SOURCES", f"{_replaced(batch, what)} {WAY_OUT_ADOPT}", batch=batch)
+        raise RewindRequiredError(
+            "BATCH_HAS_OTHER_SOURCES",
+            f"{_replaced(batch, what)} Stop every driver of the query and run `barrier rewind LOCATION`: it puts the file "
+            f"back, and nothing is lost or written twice. {WAY_OUT_ADOPT}",
+            batches=[batch],
+        )
 
 
-def other_sources(batch: int, wanted: str) -> LocationError:
-    """The error of an ``offsets/`` file that is not what was read: Spark would go on where it ends."""
+def other_sources(batch: int) -> LocationError:
+    """The error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
     return LocationError(
         "BATCH_HAS_OTHER_SOURCES",
-        f"offsets/{batch} is not {wanted}: Spark's logs were changed or rewound by hand, or a former driver that stood "
-        f"still has written the file late, over the present one. {WAY_OUT_ADOPT}",
+        f"{_replaced(batch, 'the one that its tasks were planned by')} Nothing of the micro-batch is committed. Stop the other "
+        "driver, and start the query again: it runs the micro-batch as the file says now",
         batch=batch,
+    )
+
+
+def _replaced(batch: int, wanted: str) -> str:
+    return (
+        f"offsets/{batch} is not {wanted}: Spark's logs were changed or rewound by hand, or a former driver that stood "
+        "still has written the file late, over the present one."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from connector.cli.words import batches_text
 from connector.spark import offset_log
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
-from transactional.errors import LocationError, OptionError, TwoPhaseCommitError
+from transactional.errors import LocationError, OptionError, RewindRequiredError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger, Rewind, RunRecord
 from transactional.recovery import check_sources
@@ -48,6 +49,14 @@ class LocationLogs:
     def replay(self, first: int, last: int) -> None:
         """See `SparkLogs`."""
         offset_log.replay(self._location, first, last)
+
+    def is_replaced(self, batch: int, text: str) -> bool:
+        """See `SparkLogs`."""
+        return offset_log.is_replaced(self._location, batch, text)
+
+    def put_back(self, batch: int, text: str) -> None:
+        """See `SparkLogs`."""
+        offset_log.put_back(self._location, batch, text)
 
 
 def rewind(
@@ -223,7 +232,8 @@ class _Work:
             raise running
         preview = self._rewinder.preview(request.to)
         if preview.batch >= 0:
-            check_sources(ledger, offset_log.spark_view(self._location, preview.batch))
+            with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+                check_sources(ledger, offset_log.spark_view(self._location, preview.batch))
         tell(ledger, preview, request, self._report)
         if self._refused(running, emission(preview, self._sink, request)):
             return

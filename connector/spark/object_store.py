@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from transactional.errors import JournalError, LocationError, OptionError
 from transactional.journal import JournalStore
@@ -101,7 +100,7 @@ class ObjectFiles:
         import obstore
 
         with _told(self.shown(name), "reading"):
-            return obstore.get(self._client(), name).bytes().to_bytes()
+            return bytes(obstore.get(self._client(), name).bytes().to_bytes())
 
     def exists(self, name: str) -> bool:
         """See `LocationFiles`."""
@@ -237,18 +236,18 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
             "pip install 'barrier-kafka[object-stores]'",
             option="checkpointLocation",
         ) from error
-    parts = urlsplit(url.replace("%", "%25").replace("#", "%23").replace("?", "%3F"))
-    prefix = url.partition("://")[2].partition("/")[2] or None
-    given: dict[str, Any] = dict(options)
-    insecure = {"client_options": {"allow_http": True}} if given.get("endpoint", "").startswith("http:") else {}
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    given: Any = dict(options)
+    client: Any = {"allow_http": True} if given.get("endpoint", "").startswith("http:") else None
     with _told(url, "opening"):
-        if parts.scheme == "s3":
-            return S3Store(parts.netloc, prefix=prefix, config=given, **insecure)
-        if parts.scheme == "gs":
-            return GCSStore(parts.netloc, prefix=prefix, **insecure)
-        container, _, host = parts.netloc.partition("@")
-        config = {"account_name": host.partition(".")[0], **{k: v for k, v in given.items() if k == "endpoint"}}
-        return AzureStore(container, prefix=prefix, config=config, **insecure)
+        if scheme == "s3":
+            return S3Store(bucket, prefix=path or None, config=given, client_options=client)
+        if scheme == "gs":
+            return GCSStore(bucket, prefix=path or None, client_options=client)
+        container, _, host = bucket.partition("@")
+        given = {"account_name": host.partition(".")[0], **{key: given[key] for key in given if key == "endpoint"}}
+        return AzureStore(container, prefix=path or None, config=given, client_options=client)
 
 
 def told_error(error: Exception) -> str:

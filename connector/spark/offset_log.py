@@ -36,15 +36,17 @@ from typing import Any
 
 from connector.spark.location import CheckpointLocation
 from transactional import faults
-from transactional.barrier import offset_of_line
+from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
 from transactional.recovery import SparkView
 
 __all__ = [
     "check_can_go_back",
     "delete_after",
+    "is_replaced",
     "newest",
     "plan_ends",
+    "put_back",
     "replay",
     "source_lines",
     "spark_view",
@@ -77,14 +79,24 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
     LocationError
         Missing, torn, or of a version that this project has not been tested with.
     """
-    path = location.files.shown(f"offsets/{batch}")
+    return _lines(location, batch, _text(location, batch))
+
+
+def _text(location: CheckpointLocation, batch: int) -> str:
     try:
-        lines = location.files.read(f"offsets/{batch}").decode("utf-8").splitlines()
+        return location.files.read(f"offsets/{batch}").decode("utf-8")
     except OSError as error:
+        path = location.files.shown(f"offsets/{batch}")
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
+
+
+def _lines(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]:
+    """The source lines in the text of an offset file."""
+    lines = text.splitlines()
     version = lines[0] if lines else ""
     if version == "v1" and len(lines) >= 3:
         return lines[2:]
+    path = location.files.shown(f"offsets/{batch}")
     raise LocationError(
         "SPARK_OFFSETS_UNKNOWN",
         f"{path} has version line {version!r}; this version reads v1. Start the query with "
@@ -106,14 +118,16 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
     known = _entries(location, "offsets")
     at_work = max(known, default=-1) if batch is None else batch
     previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
+    text = _text(location, at_work)
     return SparkView(
         queryId=location.query_id(),
         location=location.path,
         batch=at_work,
         committed=newest(location, "commits"),
-        lines=source_lines(location, at_work),
+        lines=_lines(location, at_work, text),
         previous=previous,
         oldest=min(known, default=0),
+        text=text,
     )
 
 
@@ -187,6 +201,18 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
     _delete(location, offsets=first, commits=first - 1, version=first)
 
 
+def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
+    """Whether ``offsets/<batch>`` is there and has other sources than this text of it, planned ends apart."""
+    if not _has(location, batch):
+        return False
+    return sources_digest(source_lines(location, batch)) != sources_digest(_lines(location, batch, text))
+
+
+def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
+    """Write ``offsets/<batch>`` as the journal keeps it, whole or not at all. Can be repeated."""
+    _replace(os.path.join(location.path, "offsets", str(batch)), text)
+
+
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     """Write the recorded ends of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
 
@@ -255,14 +281,18 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
 
 def _rewrite(path: str, offsets: Iterable[Mapping[str, Any]]) -> None:
     """Replace an offset file's source lines: whole or not at all."""
-    folder, name = os.path.split(path)
     with open(path, encoding="utf-8") as file:
         head = file.read().split("\n")[:2]
     # Inner keys keep their order: partitions stand in the order of their numbers.
     lines = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in offsets]
+    _replace(path, "\n".join([*head, *lines]))
+
+
+def _replace(path: str, text: str) -> None:
+    folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.planned.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        file.write("\n".join([*head, *lines]))
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     shutil.copymode(path, temporary)
