@@ -61,7 +61,13 @@ class ObjectStoreServer:
 
     def __enter__(self) -> ObjectStoreServer:
         root = Path(__file__).parent.parent
-        command = [sys.executable, "-m", "integration.object_store", str(self._port), *([] if self._honest else ["lax"])]
+        command = [
+            sys.executable,
+            "-m",
+            "integration.object_store",
+            str(self._port),
+            *([] if self._honest else ["lax"]),
+        ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
         self._process = subprocess.Popen(
             command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -69,7 +75,9 @@ class ObjectStoreServer:
         wait_until(self._answers, "the object store", alive=self._why_dead)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, at: TracebackType | None
+    ) -> None:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -150,7 +158,7 @@ class AnswerProxy:
 
             do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *args: Any) -> None:
                 """Nothing."""
 
         self._server = ThreadingHTTPServer((HOST, 0), Handler)

@@ -128,7 +128,9 @@ def test_of_processes_that_race_for_every_number_one_gets_each(
     place = str(tmp_path) if kind == "local" else somewhere()
     command = [sys.executable, "-m", "integration.journal_racer", place]
     racers = [
-        subprocess.Popen([*command, f"driver {number}", str(EACH)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, f"driver {number}", str(EACH)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for number in range(RACERS)
     ]
     try:

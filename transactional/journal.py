@@ -261,9 +261,7 @@ class Journal:
 
     @staticmethod
     def _failed(name: str, failure: Exception) -> JournalError:
-        return JournalError(
-            "JOURNAL_STORE_FAILED", f"writing {name} failed: {failure}", file=name, reason=str(failure)
-        )
+        return JournalError("JOURNAL_STORE_FAILED", f"writing {name} failed: {failure}", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
         """A snapshot at or above our number: it was taken before, deleted, and our entry counts for nothing."""
@@ -289,7 +287,9 @@ class Journal:
         entry = Entry(number, EntryKind.SNAPSHOT, self._nonce(), int(self._clock.now() * 1000), self.ledger.to_json())
         try:
             self._store.create(f"{number}.snapshot.json", encode(entry))
-        except OSError as error:  # it may be there or not; the entries stay either way, and the next planning tries again
+        except (
+            OSError
+        ) as error:  # it may be there or not; the entries stay either way, and the next planning tries again
             log.warning("the journal is not folded now: %s", error)
             return
         entries, snapshots = self._list()

@@ -394,7 +394,9 @@ class Ledger:
 
     def _keep_logs(self) -> None:
         last = self.accounted
-        self.logs = {n: text for n, text in self.logs.items() if n in self.batches and n in (last, last - 1, self.decided)}
+        self.logs = {
+            n: text for n, text in self.logs.items() if n in self.batches and n in (last, last - 1, self.decided)
+        }
 
     def _decided(self, entry: Entry, body: Mapping[str, Any]) -> None:
         self.origin = body.get("origin") or self.origin

@@ -55,9 +55,13 @@ def canonical_url(location: str) -> str | None:
     parts = [part for part in path.split("/") if part]
     wrong = not rest.startswith("//") or not bucket or any(part in (".", "..") for part in parts)
     if wrong or (known == "abfss" and "@" not in bucket):
-        shape = "abfss://container@account.dfs.core.windows.net/folder" if known == "abfss" else f"{scheme}://bucket/folder"
+        shape = (
+            "abfss://container@account.dfs.core.windows.net/folder" if known == "abfss" else f"{scheme}://bucket/folder"
+        )
         raise OptionError(
-            "INVALID_LOCATION", f"checkpointLocation={location} names no folder: write {shape}", option="checkpointLocation"
+            "INVALID_LOCATION",
+            f"checkpointLocation={location} names no folder: write {shape}",
+            option="checkpointLocation",
         )
     return "/".join([f"{known}://{bucket}", *parts])
 

@@ -23,7 +23,7 @@ from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_pro
 from transactional.checkpoint import CompletedCheckpoint
 from transactional.errors import RewindRequiredError
 from transactional.metadata import EntryKind
-from transactional.recovery import check_account, check_sources
+from transactional.recovery import check_sources
 from transactional.sink import Options
 
 
@@ -143,7 +143,7 @@ def test_offsets_that_a_driver_has_replaced_late_are_put_back_and_nothing_is_emi
     late.write_text("v1\n{}\nline of a driver that stood still")
     (place.path / "offsets" / f".{replaced}.crc").write_text("of the late file")
     with pytest.raises(RewindRequiredError, match="BATCH_HAS_OTHER_SOURCES"):
-        check_account(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
+        check_sources(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
     _, _, said = answer(capsys, "adopt", str(place), "--claim")
     assert ("are LOST, or DOUBLED" in said) is (replaced == 2)
     status, document, _ = answer(capsys, "rewind", str(place), "--yes")

@@ -28,7 +28,9 @@ def test_a_location_is_read_as_hadoop_reads_it(text: str, path: str | None) -> N
 
 
 @pytest.mark.parametrize("location", ["hdfs://host/data", "dbfs:/data", "wasbs://a@b/data", "file://host/data"])
-def test_a_location_without_exclusive_create_is_refused_unless_somebody_else_guarantees_one_driver(location: str) -> None:
+def test_a_location_without_exclusive_create_is_refused_unless_somebody_else_guarantees_one_driver(
+    location: str,
+) -> None:
     with pytest.raises(OptionError, match=r"NO_EXCLUSIVE_CREATE.*singleDriver=true"):
         CheckpointLocation(location)
     with pytest.raises(OptionError, match="NO_EXCLUSIVE_CREATE"):

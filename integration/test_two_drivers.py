@@ -1,0 +1,307 @@
+"""Two drivers on one location, frozen and thawed at random: at most one decides, the other stops, the output is exact."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from connector.spark import offset_log
+from connector.spark.location import CheckpointLocation
+from integration.driver_process import FolderOutput, Place, wait_until
+from integration.jobs import Job
+from integration.ragged_source import position_of_line
+from integration.warm_driver import WarmDriver
+from transactional.ledger import Ledger
+from transactional.metadata import EntryKind
+
+ROWS = 60
+"""Of every schedule's input: about ten micro-batches."""
+
+POINTS = (
+    "recovery.claimed",
+    "recovery.swept",
+    "task.begun",
+    "task.prepared",
+    "commit.called",
+    "commit.looked",
+    "journal.created",
+    "decision.written",
+    "commit.one",
+    "settled.written",
+)
+"""Where a driver's Python process may stand still, beside the moments at which the whole driver is frozen."""
+
+EXPECTED = (
+    # ours
+    "RUN_SUPERSEDED",
+    "RUN_ENDED",
+    "BATCH_TAKEN",
+    "CHECKPOINT_TAKEN",
+    "SPARK_LOGS_INCONSISTENT",
+    "BATCHES_NOT_ACCOUNTED",
+    "BATCH_HAS_OTHER_SOURCES",
+    "SPARK_LOGS_AHEAD",
+    "HANDLE_NOT_ALIVE",
+    "LOST_AFTER_DECISION",
+    "NOT_SETTLED",
+    "REPAIR_LOST",
+    "PLAN_OF_ANOTHER_BATCH",
+    # the file sink's own, for a file that the other's sweep has taken away
+    "No such file or directory",
+    # Spark's own
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming",
+    "doesn't exist",
+)
+"""With one of these a driver may end that meets another."""
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmDriver, WarmDriver]]:
+    folder = tmp_path_factory.mktemp("drivers")
+    with WarmDriver(folder, "first") as first, WarmDriver(folder, "second") as second:
+        yield first, second
+
+
+@dataclass
+class Schedule:
+    """One place, two drivers, and what is done to them; drawn from a seed.
+
+    Attributes
+    ----------
+    errors : list[str]
+        With which their queries have ended.
+    said : list[str]
+        What was done, for who reads a failure.
+    """
+
+    seed: int
+    folder: Path
+    drivers: tuple[WarmDriver, WarmDriver]
+    errors: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.job = Job(str(self.folder / "checkpoint"), str(self.folder / "output"), "ragged", batches=1, rows=ROWS)
+        self.place = Place(Path(self.job.location), FolderOutput(Path(self.job.output)))
+        self.ledger = Ledger()
+        for driver in self.drivers:
+            driver.faults.reset()
+
+    # -- what is done -----------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Disturb both until both have been at work, then let them go on by themselves."""
+        self.do(self.drivers[0], "start")
+        for _ in range(self.chance.randint(8, 14)):
+            driver = self.chance.choice(self.drivers)
+            if driver.frozen:
+                self.do(driver, "thaw")
+            elif not driver.running:
+                self.do(driver, "start")
+            else:
+                self.do(driver, self.chance.choice(["freeze", "freeze in a rename", "stand", "go on"]))
+            self.let_them()
+            self.look()
+        for driver in self.drivers:
+            if driver.frozen:
+                self.do(driver, "thaw")
+            self.do(driver, "go on")
+        self.one_stops()
+
+    def do(self, driver: WarmDriver, what: str) -> None:
+        """One disturbance."""
+        self.said.append(f"{driver.name}: {what}")
+        if what == "start":
+            driver.faults.reset()  # nothing of it stands: released when its query had ended
+            driver.start(self.job)
+        elif what == "freeze":
+            driver.freeze()
+        elif what == "freeze in a rename":
+            self.freeze_in_a_rename(driver)
+        elif what == "thaw":
+            driver.thaw()
+        elif (
+            what == "stand"
+        ):  # until "go on"; at a point that was released once, nobody stands again before the next start
+            point = self.chance.choice(POINTS)
+            self.said[-1] += f" at {point}"
+            driver.faults.arm(point, "pause")
+        else:
+            driver.faults.release()
+
+    def freeze_in_a_rename(self, driver: WarmDriver) -> None:
+        """As long as Spark has written a file of its log, and has not renamed it; or a bit later."""
+        folder = Path(self.job.location) / "offsets"
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            with_temporary = folder.is_dir() and any(name.endswith(".tmp") for name in os.listdir(folder))
+            if with_temporary:
+                driver.freeze()
+                left = [name for name in os.listdir(folder) if name.endswith(".tmp") and not name.endswith(".crc")]
+                self.said[-1] += f" ({', '.join(left) or 'too late'})"
+                return
+        driver.freeze()
+
+    def let_them(self) -> None:
+        """Some time passes, or something happens in the journal."""
+        if self.chance.random() < 0.5:
+            time.sleep(self.chance.uniform(0.05, 1.5))
+            return
+        entries = len(self.names())
+        wanted = entries + self.chance.randint(1, 6)
+        end = time.monotonic() + 3
+        while len(self.names()) < wanted and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def names(self) -> list[str]:
+        """Of the journal's files."""
+        folder = Path(self.job.location) / "barrier" / "log"
+        return os.listdir(folder) if folder.is_dir() else []
+
+    # -- what comes of it -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Whose query has ended, and with what; no row is there twice."""
+        for driver in self.drivers:
+            if not driver.running or driver.frozen:
+                continue
+            error = driver.error()
+            if error:
+                self.said.append(f"{driver.name} ended: {error.splitlines()[0][:300]}")
+                self.errors.append(error)
+                driver.faults.release()
+                assert any(known in error for known in EXPECTED), f"{error}\n{self}"
+        self.place.check_partial(ROWS)
+        self.follow()
+
+    def one_stops(self) -> None:
+        """Two that run can't both go on: each micro-batch asks the journal."""
+
+        def at_most_one() -> bool:
+            self.look()
+            return sum(driver.running for driver in self.drivers) <= 1
+
+        wait_until(at_most_one, f"the end of one of two drivers\n{self}", 60)
+
+    def finish(self) -> None:
+        """Start whoever is not at work until all rows are there, taking the way out that an error names."""
+        for _ in range(8):
+            driver = next((each for each in self.drivers if each.running), self.chance.choice(self.drivers))
+            if not driver.running:
+                self.do(driver, "start")
+            wait_until(lambda driver=driver: self.is_done() or self.ended(driver), f"the end\n{self}", 60)  # type: ignore[misc]
+            if self.is_done():
+                break
+            if "BATCH_HAS_OTHER_SOURCES" in self.errors[-1] or "SPARK_LOGS_AHEAD" in self.errors[-1]:
+                self.rewind()
+        for driver in self.drivers:
+            if driver.running:
+                driver.stop()
+        assert self.is_done(), str(self)
+        # What the stopped query had prepared is swept by the next, or stays as it is decided.
+        self.settle()
+        self.place.check_whole(ROWS)
+        self.follow()
+
+    def ended(self, driver: WarmDriver) -> bool:
+        """Whether its query has; a look at both."""
+        self.look()
+        return not driver.running
+
+    def is_done(self) -> bool:
+        """Whether Spark has committed a micro-batch that ends behind the last row."""
+        location = CheckpointLocation(self.job.location)
+        committed = offset_log.newest(location, "commits")
+        return committed >= 0 and position_of_line(offset_log.source_lines(location, committed)[0]) >= ROWS
+
+    def settle(self) -> None:
+        """One more micro-batch of a query that nobody disturbs."""
+        driver = self.drivers[0]
+        before = self.place.committed()
+        self.do(driver, "start")
+        wait_until(lambda: self.place.committed() > before or self.ended(driver), f"one micro-batch more\n{self}", 60)
+        assert driver.running, str(self)
+        driver.stop()
+
+    def rewind(self) -> None:
+        """``barrier rewind``, when nobody is at work any more."""
+        for driver in self.drivers:
+            if driver.running:
+                driver.stop()
+        self.said.append("barrier rewind")
+        command = [sys.executable, "-m", "connector.cli", "rewind", self.job.location, "--yes", "--query-stopped"]
+        found = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, check=False)
+        self.said[-1] += f": {found.stdout.strip()[-300:]}"
+        assert found.returncode == 0, f"{found.stdout}{found.stderr}\n{self}"
+
+    def follow(self) -> None:
+        """Every decision, repair, verdict and void is of the run that was the newest then."""
+        for entry in self.place.entries():
+            if entry.number <= self.ledger.position:
+                continue
+            if entry.kind in (
+                EntryKind.DECIDED,
+                EntryKind.SETTLED,
+                EntryKind.VOID,
+                EntryKind.VERDICT,
+                EntryKind.REPAIR,
+            ):
+                rewinding, newest = self.ledger.rewinding, self.ledger.newest_run
+                owner = rewinding.token if rewinding is not None else newest.token if newest is not None else None
+                assert entry.body["run"] == owner, f"{entry.number} {entry.kind}\n{self}"
+            self.ledger.apply(entry)
+
+    def __str__(self) -> str:
+        return f"schedule {self.seed}:\n  " + "\n  ".join(self.said)
+
+
+def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Schedule:
+    schedule = Schedule(seed, folder, drivers)
+    try:
+        schedule.play()
+        schedule.finish()
+    finally:
+        for driver in drivers:
+            driver.faults.release()
+            if driver.frozen:
+                driver.thaw()
+            if driver.running:
+                driver.stop()
+    return schedule
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_two_drivers_that_are_frozen_and_thawed_at_random_write_every_row_once(
+    drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, seed: int
+) -> None:
+    play(seed, tmp_path, drivers)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(6000)
+def test_fifty_schedules_of_two_drivers_write_every_row_once(
+    drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path
+) -> None:
+    """And say how often which error has ended a driver: what a schedule is to provoke is provoked."""
+    seen: Counter[str] = Counter()
+    for seed in range(100, 150):
+        schedule = play(seed, tmp_path / str(seed), drivers)
+        for error in schedule.errors:
+            seen[next(known for known in EXPECTED if known in error)] += 1
+        shutil.rmtree(tmp_path / str(seed))
+    print(f"errors of 50 schedules: {dict(seen)}")
+    assert seen["RUN_SUPERSEDED"] >= 20, "the drivers hardly met"
