@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -12,17 +13,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from connector.spark import offset_log
 from connector.spark.location import CheckpointLocation
-from integration.driver_process import FolderOutput, Place, wait_until
+from integration.driver_process import Faults, FolderOutput, Place, wait_until
 from integration.jobs import Job
+from integration.live_query import LiveQuery
 from integration.ragged_source import position_of_line
 from integration.warm_driver import WarmDriver
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS = 60
 """Of every schedule's input: about ten micro-batches."""
@@ -71,6 +77,21 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmDriv
     folder = tmp_path_factory.mktemp("drivers")
     with WarmDriver(folder, "first") as first, WarmDriver(folder, "second") as second:
         yield first, second
+
+
+def is_done(path: str) -> bool:
+    """Whether Spark has committed a micro-batch that ends behind the last row."""
+    location = CheckpointLocation(path)
+    committed = offset_log.newest(location, "commits")
+    return committed >= 0 and position_of_line(offset_log.source_lines(location, committed)[0]) >= ROWS
+
+
+def rewind(path: str) -> str:
+    """``barrier rewind``; returns what it says."""
+    command = [sys.executable, "-m", "connector.cli", "rewind", path, "--yes", "--query-stopped", "--output", "json"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, f"{found.stdout}{found.stderr}"
+    return found.stdout.strip()
 
 
 @dataclass
@@ -222,9 +243,7 @@ class Schedule:
 
     def is_done(self) -> bool:
         """Whether Spark has committed a micro-batch that ends behind the last row."""
-        location = CheckpointLocation(self.job.location)
-        committed = offset_log.newest(location, "commits")
-        return committed >= 0 and position_of_line(offset_log.source_lines(location, committed)[0]) >= ROWS
+        return is_done(self.job.location)
 
     def settle(self) -> None:
         """One more micro-batch of a query that nobody disturbs."""
@@ -240,11 +259,7 @@ class Schedule:
         for driver in self.drivers:
             if driver.running:
                 driver.stop()
-        self.said.append("barrier rewind")
-        command = [sys.executable, "-m", "connector.cli", "rewind", self.job.location, "--yes", "--query-stopped"]
-        found = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, check=False)
-        self.said[-1] += f": {found.stdout.strip()[-300:]}"
-        assert found.returncode == 0, f"{found.stdout}{found.stderr}\n{self}"
+        self.said.append(f"barrier rewind: {rewind(self.job.location)}")
 
     def follow(self) -> None:
         """Every decision, repair, verdict and void is of the run that was the newest then."""
@@ -280,6 +295,41 @@ def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Sch
             if driver.running:
                 driver.stop()
     return schedule
+
+
+@pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.parametrize("by", [-3, 4])
+def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_output_exact(
+    spark: SparkSession, tmp_path: Path, faults: Faults, by: int, decided: bool
+) -> None:
+    """The file comes when the next micro-batch is at its commit, or over that one's own; it ends earlier, or later."""
+    with LiveQuery(spark, tmp_path, Job("", "", "ragged", batches=1, rows=ROWS)) as query:
+        query.start()
+        query.wait_committed(1)
+        faults.arm("commit.called", "pause")
+        wait_until(lambda: faults.fired("commit.called"), "a commit")
+        location = Path(query.job.location)
+        work = offset_log.newest(CheckpointLocation(query.job.location), "offsets")
+        late = location / "offsets" / str(work - 1 if decided else work)
+        lines = late.read_text().splitlines()
+        lines[2] = json.dumps({"row": position_of_line(lines[2]) + by})
+        (tmp_path / "late").write_text("\n".join(lines))
+        (tmp_path / "late").rename(late)
+        (late.parent / f".{late.name}.crc").unlink()
+        faults.resume("commit.called")
+        assert "BATCH_HAS_OTHER_SOURCES" in query.wait_failed()
+        query.place.check_partial(ROWS)
+        query.start()
+        if decided:
+            error = query.wait_failed()
+            assert "BATCH_HAS_OTHER_SOURCES" in error
+            assert "barrier rewind" in error
+            rewind(query.job.location)
+            query.start()
+        wait_until(lambda: is_done(query.job.location) or not query.query.isActive, "the last row")
+        assert query.query.exception() is None
+        query.stop()
+        assert {row for row, count in query.place.check_partial(ROWS).items() if count} == set(range(ROWS))
 
 
 @pytest.mark.timeout(240)
