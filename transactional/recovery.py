@@ -11,6 +11,7 @@ from transactional.errors import (
     AmbiguousOutcomeError,
     LocationError,
     OptionError,
+    RetriableError,
     RewindRequiredError,
 )
 from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
@@ -242,9 +243,9 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
         )
 
 
-def other_sources(batch: int) -> LocationError:
+def other_sources(batch: int) -> RetriableError:
     """The error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
-    return LocationError(
+    return RetriableError(
         "BATCH_HAS_OTHER_SOURCES",
         f"{_replaced(batch, 'the one that its tasks were planned by')} Nothing of the micro-batch is committed. Stop the other "
         "driver, and start the query again: it runs the micro-batch as the file says now",
