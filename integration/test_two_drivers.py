@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -120,11 +120,22 @@ class Schedule:
         for driver in self.drivers:
             driver.faults.reset()
 
+    expected: ClassVar[Sequence[str]] = EXPECTED
+
+    def job_of(self, driver: WarmDriver) -> Job:
+        """What it runs."""
+        return self.job
+
+    def workers(self) -> Sequence[WarmDriver]:
+        """Who can bring it to its end."""
+        return self.drivers
+
     # -- what is done -----------------------------------------------------------------------------------------------
 
     def play(self) -> None:
         """Disturb both until both have been at work, then let them go on by themselves."""
-        self.do(self.drivers[0], "start")
+        if not any(driver.running for driver in self.drivers):
+            self.do(self.workers()[0], "start")
         for _ in range(self.chance.randint(8, 14)):
             driver = self.chance.choice(self.drivers)
             if driver.frozen:
@@ -146,7 +157,7 @@ class Schedule:
         self.said.append(f"{driver.name}: {what}")
         if what == "start":
             driver.faults.reset()  # nothing of it stands: released when its query had ended
-            driver.start(self.job)
+            driver.start(self.job_of(driver))
         elif what == "freeze":
             driver.freeze()
         elif what == "freeze in a rename":
@@ -203,7 +214,7 @@ class Schedule:
                 self.said.append(f"{driver.name} ended: {error.splitlines()[0][:300]}")
                 self.errors.append(error)
                 driver.faults.release()
-                assert any(known in error for known in EXPECTED), f"{error}\n{self}"
+                assert any(known in error for known in self.expected), f"{error}\n{self}"
         self.place.check_partial(ROWS)
         self.follow()
 
@@ -219,7 +230,7 @@ class Schedule:
     def finish(self) -> None:
         """Start whoever is not at work until all rows are there, taking the way out that an error names."""
         for _ in range(8):
-            driver = next((each for each in self.drivers if each.running), self.chance.choice(self.drivers))
+            driver = next((each for each in self.workers() if each.running), self.chance.choice(self.workers()))
             if not driver.running:
                 self.do(driver, "start")
             wait_until(lambda driver=driver: self.is_done() or self.ended(driver), f"the end\n{self}", 60)  # type: ignore[misc]
@@ -247,7 +258,7 @@ class Schedule:
 
     def settle(self) -> None:
         """One more micro-batch of a query that nobody disturbs."""
-        driver = self.drivers[0]
+        driver = self.workers()[0]
         before = self.place.committed()
         self.do(driver, "start")
         wait_until(lambda: self.place.committed() > before or self.ended(driver), f"one micro-batch more\n{self}", 60)
@@ -278,6 +289,15 @@ class Schedule:
                 assert entry.body["run"] == owner, f"{entry.number} {entry.kind}\n{self}"
             self.ledger.apply(entry)
 
+    def quiet(self) -> None:
+        """Nothing of it runs or stands."""
+        for driver in self.drivers:
+            driver.faults.release()
+            if driver.frozen:
+                driver.thaw()
+            if driver.running:
+                driver.stop()
+
     def __str__(self) -> str:
         return f"schedule {self.seed}:\n  " + "\n  ".join(self.said)
 
@@ -288,12 +308,7 @@ def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Sch
         schedule.play()
         schedule.finish()
     finally:
-        for driver in drivers:
-            driver.faults.release()
-            if driver.frozen:
-                driver.thaw()
-            if driver.running:
-                driver.stop()
+        schedule.quiet()
     return schedule
 
 
