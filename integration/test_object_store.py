@@ -91,8 +91,29 @@ def test_a_query_with_its_checkpoints_in_s3_that_is_killed_twice_writes_every_ro
         listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert [each["id"] for each in listed["checkpoints"]] == sorted(ledger.checkpoints)
         command = [sys.executable, "-m", "connector.cli", "rewind", driver.job.location, "--yes", "--output", "json"]
-        refused = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
-        assert refused["condition"] == "LOCATION_NOT_LOCAL"
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        assert said["status"] == "nothing to do"
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_query_with_its_checkpoints_in_s3_goes_back(s3: ObjectStoreServer, tmp_path: Path) -> None:
+    with on_s3(s3, tmp_path, batches=5) as driver:
+        driver.start()
+        driver.wait_committed(2)
+        driver.kill()
+        first = min(driver.place.ledger().checkpoints)
+        assert len(driver.place.output.rows()) > 10
+        command = [sys.executable, "-m", "connector.cli", "rewind", driver.job.location, "--to", str(first)]
+        command += ["--allow-reemit", "--yes", "--output", "json"]
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        assert (said["status"], said["batch"]) == ("done", 0)
+        assert (newest(driver.job.location, "offsets"), newest(driver.job.location, "commits")) == (0, 0)
+        before = driver.place.output.rows()
+        driver.start()
+        assert driver.wait_exit() == 0, driver.tail()
+        found = driver.place.output.rows()
+        assert [found[row] - before[row] for row in range(50)] == [0] * 10 + [1] * 40, "what follows is written again"
 
 
 @pytest.mark.matrix

@@ -16,11 +16,12 @@ from connector.cli.words import batches_text
 from connector.spark import offset_log
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
+from connector.spark.remote_logs import RemoteLogs
 from transactional.errors import LocationError, OptionError, RewindRequiredError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Ledger, Rewind, RunRecord
 from transactional.recovery import check_sources
-from transactional.rewind import Rewinder
+from transactional.rewind import Rewinder, SparkLogs
 
 __all__ = ["rewind"]
 
@@ -57,6 +58,11 @@ class LocationLogs:
     def put_back(self, batch: int, text: str) -> None:
         """See `SparkLogs`."""
         offset_log.put_back(self._location, batch, text)
+
+
+def logs_of(location: CheckpointLocation) -> SparkLogs:
+    """Spark's logs, wherever they are."""
+    return LocationLogs(location) if location.is_local else RemoteLogs(location)
 
 
 def rewind(
@@ -156,7 +162,6 @@ def _from_file(path: str | None) -> dict[str, str]:
 
 
 def _rewind(path: str, request: Request, report: Report) -> None:
-    CheckpointLocation(path).must_be_local("rewind")
     location, journal = open_journal(path, "nothing to go back to")
     refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
     refuse_elsewhere(location, journal.ledger)
@@ -222,7 +227,7 @@ class _Work:
         self._sink = sink
         self._request = request
         self._report = report
-        self._rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
+        self._rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
 
     def begin(self) -> None:
         """Go back, from the beginning."""

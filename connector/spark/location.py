@@ -138,7 +138,7 @@ class CheckpointLocation:
         return Journal(self.files.journal_store("barrier/log"))
 
     def must_be_local(self, what: str) -> None:
-        """Refuse what changes Spark's own files.
+        """Refuse what makes files that Spark would read.
 
         Raises
         ------
@@ -148,8 +148,7 @@ class CheckpointLocation:
         if not self.is_local:
             raise LocationError(
                 "LOCATION_NOT_LOCAL",
-                f"{what} works on files of a local disk, and {self.path} is elsewhere. Stop the query, copy the location to a "
-                "disk, whole (aws s3 sync, hadoop fs -get), run `barrier adopt COPY --claim` and then this command there, copy "
-                "it back over the emptied place, and run `barrier adopt` with --claim once more",
+                f"{what} works on files of a local disk, and {self.path} is elsewhere: name a folder of a disk, and copy it "
+                "(aws s3 sync, hadoop fs -put) where it belongs",
                 path=self.path,
             )

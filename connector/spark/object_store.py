@@ -125,6 +125,20 @@ class ObjectFiles:
         """See `LocationFiles`."""
         return f"{self._url}/{name}"
 
+    def put(self, name: str, data: bytes) -> None:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        import obstore
+
+        with _told(self.shown(name), "writing"):
+            obstore.put(self._client(), name, data, use_multipart=False)
+
+    def tree(self, folder: str) -> list[str]:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        import obstore
+
+        with _told(self.shown(folder), "listing"):
+            return [str(each["path"]) for page in obstore.list(self._client(), folder) for each in page]
+
     # -- for the journal --------------------------------------------------------------------------------------------
 
     def create(self, name: str, data: bytes) -> bool:

@@ -63,6 +63,35 @@ class FilesystemFiles:
         """See `LocationFiles`."""
         return FilesystemJournalStore(self, folder)
 
+    def put(self, name: str, data: bytes) -> None:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        files, root = self.open()
+        folder, _, file = f"{root}/{name}".rpartition("/")
+        files.create_dir(folder, recursive=True)
+        temporary = f"{folder}/.{file}.{uuid.uuid4().hex}"
+        try:
+            with files.open_output_stream(temporary) as stream:
+                stream.write(data)
+            files.move(temporary, f"{folder}/{file}")
+        except OSError:
+            with contextlib.suppress(OSError):
+                files.delete_file(temporary)
+            raise
+
+    def delete(self, name: str) -> None:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        files, root = self.open()
+        with contextlib.suppress(FileNotFoundError):
+            files.delete_file(f"{root}/{name}")
+
+    def tree(self, folder: str) -> list[str]:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        files, root = self.open()
+        found = files.get_file_info(FileSelector(f"{root}/{folder}", allow_not_found=True, recursive=True))
+        return [each.path[len(root) + 1 :] for each in found if each.type is FileType.File]
+
     def shown(self, name: str) -> str:
         """See `LocationFiles`."""
         return f"{self._uri}/{name}"
@@ -105,22 +134,9 @@ class FilesystemJournalStore:
 
     def create(self, name: str, data: bytes) -> bool:
         """See `JournalStore`; exclusive only where nobody else creates at the same moment."""
-        from pyarrow.fs import FileType
-
-        files, root = self._files.open()
-        folder = f"{root}/{self._folder}"
-        files.create_dir(folder, recursive=True)
-        if files.get_file_info(f"{folder}/{name}").type is not FileType.NotFound:
+        if self._files.exists(f"{self._folder}/{name}"):
             return False
-        temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
-        try:
-            with files.open_output_stream(temporary) as stream:
-                stream.write(data)
-            files.move(temporary, f"{folder}/{name}")
-        except OSError:
-            with contextlib.suppress(OSError):
-                files.delete_file(temporary)
-            raise
+        self._files.put(f"{self._folder}/{name}", data)
         return True
 
     def names(self) -> list[str]:
@@ -133,6 +149,4 @@ class FilesystemJournalStore:
 
     def delete(self, name: str) -> None:
         """See `JournalStore`."""
-        files, root = self._files.open()
-        with contextlib.suppress(FileNotFoundError):
-            files.delete_file(f"{root}/{self._folder}/{name}")
+        self._files.delete(f"{self._folder}/{name}")
