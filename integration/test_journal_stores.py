@@ -212,6 +212,25 @@ def test_a_conflict_in_which_nothing_landed_is_tried_again(proxy: AnswerProxy) -
     assert proxy.spoil == []
 
 
+def test_an_entry_is_read_once_by_a_process_and_anew_where_the_place_was_made_anew(proxy: AnswerProxy) -> None:
+    location = through(proxy)
+    race(location.journal(), "d", 5)
+    files = location.files
+    assert isinstance(files, ObjectFiles)
+
+    def gets() -> list[str]:
+        return [name.rpartition("/")[2] for name in proxy.asked if name.startswith("GET") and name.endswith(".json")]
+
+    assert location.journal().load().position == 5
+    assert gets() == [], "written by this process"
+    for name in files.names("barrier/log"):
+        files.delete(f"barrier/log/{name}")
+    assert location.journal().load().position == 0
+    other = CheckpointLocation(location.path)  # by the store's own address
+    race(other.journal(), "another", 3)
+    assert {run.driver for run in location.journal().load().runs.values()} == {"another"}
+
+
 def test_a_store_that_is_not_there_is_an_error_that_names_it_and_no_secret(proxy: AnswerProxy) -> None:
     location = through(proxy)
     journal = location.journal()

@@ -111,7 +111,7 @@ def test_it_can_be_interrupted_after_every_step_and_said_again(
     shutil.copytree(begun, place.path)
     local(place.location)
     wanted = on_disk(place)
-    for last in itertools.count(1, 2):
+    for last in itertools.count(1, 6):
         spread(Place(begun), location)
         steps = itertools.count(1)
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from transactional.errors import JournalError, LocationError, OptionError
@@ -26,6 +29,14 @@ SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "a
 
 PROBE = ".conditional-put"
 """What is created twice to see that the second create is refused; stays in the journal's folder, empty."""
+
+KEPT = 1000
+"""Entries that a process keeps, of a few KB each: those of several queries between two snapshots."""
+
+AT_ONCE = 16
+"""Requests; each takes tens of milliseconds."""
+
+_ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
 NO_BUCKET = "NoSuchBucket"
 """What S3 calls it; the client takes it for a missing file, or for a failed listing."""
@@ -89,6 +100,16 @@ class ObjectFiles:
         LocationError
             ``LOCATION_UNREADABLE``: the store does not answer, or refuses.
         """
+        return list(self.listing(folder))
+
+    def listing(self, folder: str) -> Mapping[str, str]:
+        """What is in a folder, each with the tag of its content; folders, and what has no tag, with the empty one.
+
+        Raises
+        ------
+        LocationError
+            As `names`.
+        """
         import obstore
 
         try:
@@ -96,8 +117,9 @@ class ObjectFiles:
                 found = obstore.list_with_delimiter(self._client(), folder)
         except OSError as error:
             raise LocationError("LOCATION_UNREADABLE", str(error), path=self.shown(folder)) from error
-        paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        return [name for path in paths if (name := path[len(folder) :].strip("/"))]
+        tags = dict.fromkeys(found["common_prefixes"], "")
+        tags.update({each["path"]: each["e_tag"] or "" for each in found["objects"]})
+        return {name: tag for path, tag in tags.items() if (name := path[len(folder) :].strip("/"))}
 
     def read(self, name: str) -> bytes:
         """See `LocationFiles`."""
@@ -141,8 +163,14 @@ class ObjectFiles:
 
     # -- for the journal --------------------------------------------------------------------------------------------
 
-    def create(self, name: str, data: bytes) -> bool:
-        """One conditional put. Raises OSError, where nobody knows whether it was done."""
+    def create(self, name: str, data: bytes) -> str | None:
+        """One conditional put: the new object's tag, not empty, or None where the name is taken.
+
+        Raises
+        ------
+        OSError
+            Nobody knows whether it was done.
+        """
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -150,12 +178,12 @@ class ObjectFiles:
         for _ in range(CONFLICTS):
             try:
                 with _told(self.shown(name), "writing"):
-                    obstore.put(self._client(), name, data, mode="create", use_multipart=False)
+                    made = obstore.put(self._client(), name, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 if self.exists(name):
-                    return False
+                    return None
             else:
-                return True
+                return made["e_tag"] or "untagged"
             # S3 answers 409 where a delete or another put was under way, and nothing has landed: the client calls that taken.
             time.sleep(pause)
             pause *= 2
@@ -175,6 +203,9 @@ class ObjectFiles:
 class ObjectJournalStore:
     """See `transactional.journal.JournalStore`.
 
+    Entries never change, and a journal is read again at every planning and commit. So what was read is kept in the process, by
+    the tag of its content that the listing gives; and what a listing shows anew is read at once, many at a time.
+
     Parameters
     ----------
     files : ObjectFiles
@@ -185,6 +216,7 @@ class ObjectJournalStore:
     def __init__(self, files: ObjectFiles, folder: str) -> None:
         self._files = files
         self._folder = folder
+        self._tags: Mapping[str, str] = {}
 
     def create(self, name: str, data: bytes) -> bool:
         """See `JournalStore`.
@@ -197,11 +229,16 @@ class ObjectJournalStore:
             ``NO_CONDITIONAL_PUT``: the store has overwritten where it was to refuse.
         """
         self._see_that_it_arbitrates()
-        return self._files.create(f"{self._folder}/{name}", data)
+        tag = self._files.create(f"{self._folder}/{name}", data)
+        if tag is not None:
+            _KEPT.keep(self._key(name, tag), data)
+        return tag is not None
 
     def names(self) -> list[str]:
         """See `JournalStore`."""
-        return self._files.names(self._folder)
+        self._tags = self._files.listing(self._folder)
+        self._read_ahead()
+        return list(self._tags)
 
     def read(self, name: str) -> bytes:
         """See `JournalStore`.
@@ -211,6 +248,22 @@ class ObjectJournalStore:
         JournalError
             ``JOURNAL_STORE_FAILED``
         """
+        tag = self._tags.get(name, "")
+        data = _KEPT.get(self._key(name, tag)) if tag else None
+        if data is None:
+            data = self._fetch(name)
+            if tag:
+                _KEPT.keep(self._key(name, tag), data)
+        return data
+
+    def delete(self, name: str) -> None:
+        """See `JournalStore`."""
+        self._files.delete(f"{self._folder}/{name}")
+
+    def _key(self, name: str, tag: str) -> tuple[str, str]:
+        return self._files.shown(f"{self._folder}/{name}"), tag
+
+    def _fetch(self, name: str) -> bytes:
         try:
             return self._files.read(f"{self._folder}/{name}")
         except FileNotFoundError:
@@ -218,9 +271,20 @@ class ObjectJournalStore:
         except OSError as error:
             raise JournalError("JOURNAL_STORE_FAILED", str(error), file=name, reason=str(error)) from error
 
-    def delete(self, name: str) -> None:
-        """See `JournalStore`."""
-        self._files.delete(f"{self._folder}/{name}")
+    def _read_ahead(self) -> None:
+        """Of what a journal reads next, the newest snapshot and the entries after it: what is not kept yet."""
+        numbers = {match: int(match[1]) for match in filter(None, map(_ENTRY.fullmatch, self._tags))}
+        folded = max((number for match, number in numbers.items() if match[2]), default=0)
+        wanted = [match[0] for match, number in numbers.items() if number > folded or (match[2] and number == folded)]
+        missing = [name for name in wanted if self._tags[name] and _KEPT.get(self._key(name, self._tags[name])) is None]
+        if len(missing) < 2:
+            return
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self._try_to_keep, missing))
+
+    def _try_to_keep(self, name: str) -> None:
+        with contextlib.suppress(OSError, JournalError):  # who needs it finds out
+            _KEPT.keep(self._key(name, self._tags[name]), self._fetch(name))
 
     def _see_that_it_arbitrates(self) -> None:
         """Create a file that is there: a store that ignores the condition would let both drivers decide."""
@@ -228,7 +292,7 @@ class ObjectJournalStore:
         where = self._files.shown(probe)
         if where in _ARBITRATING:
             return
-        if self._files.create(probe, b"") and self._files.create(probe, b""):
+        if self._files.create(probe, b"") is not None and self._files.create(probe, b"") is not None:
             raise JournalError(
                 "NO_CONDITIONAL_PUT",
                 f"{where} was created twice: this store ignores If-None-Match, and can't tell which of two drivers decides. "
@@ -237,6 +301,31 @@ class ObjectJournalStore:
             )
         _ARBITRATING.add(where)
 
+
+class _Kept:
+    """Contents by name and tag, the last used ones. A tag stands for one content, so that none is ever stale."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> bytes | None:
+        """The content, where it is kept."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def keep(self, key: tuple[str, str], data: bytes) -> None:
+        """Keep a content, and forget the one that was not used for longest."""
+        with self._lock:
+            self._found[key] = data
+            if len(self._found) > self._most:
+                self._found.popitem(last=False)
+
+
+_KEPT = _Kept(KEPT)
 
 _ARBITRATING: set[str] = set()
 """Folders whose store was seen to refuse a second create: a fact about the store, whichever query has found it."""
