@@ -317,12 +317,12 @@ def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Sch
 def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_output_exact(
     spark: SparkSession, tmp_path: Path, faults: Faults, by: int, decided: bool
 ) -> None:
-    """The file comes when the next micro-batch is at its commit, or over that one's own; it ends earlier, or later."""
+    """The file comes while the next micro-batch's tasks are at work, or over that one's own; it ends earlier, or later."""
     with LiveQuery(spark, tmp_path, Job("", "", "ragged", batches=1, rows=ROWS)) as query:
         query.start()
         query.wait_committed(1)
-        faults.arm("commit.called", "pause")
-        wait_until(lambda: faults.fired("commit.called"), "a commit")
+        faults.arm("task.prepared", "pause")
+        wait_until(lambda: faults.fired("task.prepared"), "a task")
         location = Path(query.job.location)
         work = offset_log.newest(CheckpointLocation(query.job.location), "offsets")
         late = location / "offsets" / str(work - 1 if decided else work)
@@ -331,7 +331,7 @@ def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_o
         (tmp_path / "late").write_text("\n".join(lines))
         (tmp_path / "late").rename(late)
         (late.parent / f".{late.name}.crc").unlink()
-        faults.resume("commit.called")
+        faults.resume("task.prepared")
         assert "BATCH_HAS_OTHER_SOURCES" in query.wait_failed()
         query.place.check_partial(ROWS)
         query.start()
