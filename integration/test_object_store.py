@@ -64,7 +64,8 @@ def on_s3(server: ObjectStoreServer, folder: Path, batches: int = 3) -> DriverPr
     return driver
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
 def test_a_query_with_its_checkpoints_in_s3_that_is_killed_twice_writes_every_row_once(
     s3: ObjectStoreServer, tmp_path: Path
 ) -> None:
