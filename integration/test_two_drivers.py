@@ -79,6 +79,12 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WarmDriv
         yield first, second
 
 
+def told(error: str) -> str:
+    """An error's own sentence, in Spark's text."""
+    ours = [line for line in error.splitlines() if line.startswith("transactional.errors.")]
+    return (ours or error.splitlines())[-1 if ours else 0][:300]
+
+
 def is_done(path: str) -> bool:
     """Whether Spark has committed a micro-batch that ends behind the last row."""
     location = CheckpointLocation(path)
@@ -211,7 +217,7 @@ class Schedule:
                 continue
             error = driver.error()
             if error:
-                self.said.append(f"{driver.name} ended: {error.splitlines()[0][:300]}")
+                self.said.append(f"{driver.name} ended: {told(error)}")
                 self.errors.append(error)
                 driver.faults.release()
                 assert any(known in error for known in self.expected), f"{error}\n{self}"
@@ -260,10 +266,15 @@ class Schedule:
         """One more micro-batch of a query that nobody disturbs."""
         driver = self.workers()[0]
         before = self.place.committed()
-        self.do(driver, "start")
-        wait_until(lambda: self.place.committed() > before or self.ended(driver), f"one micro-batch more\n{self}", 60)
-        assert driver.running, str(self)
-        driver.stop()
+        for _ in range(3):  # who was superseded at a commit hears of it once more, when it starts
+            self.do(driver, "start")
+            wait_until(
+                lambda: self.place.committed() > before or self.ended(driver), f"one micro-batch more\n{self}", 60
+            )
+            if driver.running:
+                driver.stop()
+                return
+        raise AssertionError(f"it does not start\n{self}")
 
     def rewind(self) -> None:
         """``barrier rewind``, when nobody is at work any more."""
@@ -357,16 +368,18 @@ def test_two_drivers_that_are_frozen_and_thawed_at_random_write_every_row_once(
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(6000)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(100, 150, 10))
 def test_fifty_schedules_of_two_drivers_write_every_row_once(
-    drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path
+    drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, first: int
 ) -> None:
-    """And say how often which error has ended a driver: what a schedule is to provoke is provoked."""
+    """Ten at a time. And say how often which error has ended a driver: what a schedule is to provoke is provoked."""
     seen: Counter[str] = Counter()
-    for seed in range(100, 150):
+    for seed in range(first, first + 10):
         schedule = play(seed, tmp_path / str(seed), drivers)
         for error in schedule.errors:
             seen[next(known for known in EXPECTED if known in error)] += 1
+        seen["rewinds"] += sum("barrier rewind" in said for said in schedule.said)
         shutil.rmtree(tmp_path / str(seed))
-    print(f"errors of 50 schedules: {dict(seen)}")
-    assert seen["RUN_SUPERSEDED"] >= 20, "the drivers hardly met"
+    print(f"schedules {first} to {first + 9}: {dict(seen)}")
+    assert seen["RUN_SUPERSEDED"] >= 3, "the drivers hardly met"
