@@ -63,7 +63,7 @@ from transactional.recovery import (
     check_schedule,
     check_sources,
     judge_prepared,
-    other_sources,
+    replaced_since_planned,
     whose_run,
 )
 from transactional.settlement import Settlement
@@ -353,7 +353,7 @@ class CheckpointCoordinator:
             raise ProtocolError("MISSING_ACKNOWLEDGEMENT", f"micro-batch {batch}: a writer task has not acknowledged")
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
-            raise other_sources(batch)
+            raise replaced_since_planned(batch)
         check_origin(ledger, origin)
         found = ledger.batches.get(batch)
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago

@@ -30,6 +30,7 @@ __all__ = [
     "judge_checkpoint",
     "judge_prepared",
     "other_sources",
+    "replaced_since_planned",
     "whose_run",
 ]
 
@@ -234,7 +235,7 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
             continue
         what = f"the one that the journal recorded (entry {record.entry})"
         if batch not in ledger.logs:
-            raise LocationError("BATCH_HAS_OTHER_SOURCES", f"{_replaced(batch, what)} {WAY_OUT_ADOPT}", batch=batch)
+            raise other_sources(batch, what)
         raise RewindRequiredError(
             "BATCH_HAS_OTHER_SOURCES",
             f"{_replaced(batch, what)} Stop every driver of the query and run `barrier rewind LOCATION`: it puts the file "
@@ -243,7 +244,12 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
         )
 
 
-def other_sources(batch: int) -> RetriableError:
+def other_sources(batch: int, wanted: str) -> LocationError:
+    """The error of an ``offsets/`` file that is not what was read: Spark would go on where it ends."""
+    return LocationError("BATCH_HAS_OTHER_SOURCES", f"{_replaced(batch, wanted)} {WAY_OUT_ADOPT}", batch=batch)
+
+
+def replaced_since_planned(batch: int) -> RetriableError:
     """The error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
     return RetriableError(
         "BATCH_HAS_OTHER_SOURCES",
