@@ -308,7 +308,19 @@ HOST_OPTIONS = OptionTable(
             False,
             as_bool,
             "true says that somebody else guarantees one driver per checkpoint location, where its store can't create "
-            "a file exclusively.",
+            "a file exclusively (HDFS).",
+        ),
+        Option(
+            "checkpointEndpoint",
+            None,
+            as_str,
+            "URL of the object store that holds checkpointLocation; AWS_ENDPOINT_URL of the driver's environment by default.",
+        ),
+        Option(
+            "checkpointRegion",
+            None,
+            as_str,
+            "Its region; AWS_REGION of the driver's environment by default. Credentials come from the environment only.",
         ),
         Option(
             "maxBatchesPerCheckpoint",

@@ -223,10 +223,10 @@ class DriverProcess:
         self.folder = folder
         self.program = program
         job = job or Job("", "")
-        location = Path(job.location or folder / "checkpoint")
+        location = job.location or str(folder / "checkpoint")
         target = job.output or str(folder / "output")
-        self.job = replace(job, location=str(location), output=target)
-        self.place = Place(location, output or FolderOutput(Path(target)))
+        self.job = replace(job, location=location, output=target)
+        self.place = Place(Path(location), output or FolderOutput(Path(target)))
         self.faults = Faults(folder / "faults")
         self._process: subprocess.Popen[str] | None = None
         self._logs: list[Path] = []

@@ -41,6 +41,19 @@ TOKEN_PROVIDER_VERSION = "4.0.0"
 
 COMMONS_POOL_VERSION = "2.12.1"
 
+HADOOP_VERSION = "3.5.0"
+"""That of pyspark's own hadoop-client jars."""
+
+AWS_SDK_VERSION = "2.35.4"
+"""What hadoop-aws is built against. Its bundle has 650 MB; the modules that S3A loads have 10."""
+
+AWS_MODULES = (
+    "annotations", "apache-client", "arns", "auth", "aws-core", "aws-query-protocol", "aws-xml-protocol", "checksums",
+    "checksums-spi", "crt-core", "endpoints-spi", "http-auth", "http-auth-aws", "http-auth-aws-eventstream", "http-auth-spi",
+    "http-client-spi", "identity-spi", "json-utils", "metrics-spi", "netty-nio-client", "profiles", "protocol-core", "regions",
+    "retries", "retries-spi", "s3", "s3-transfer-manager", "sdk-core", "sts", "third-party-jackson-core", "utils", "utils-lite",
+)  # fmt: skip
+
 _IVY_MODULE = """\
 <ivy-module version="2.0">
   <info organisation="barrier-kafka" module="{module}"/>
@@ -180,6 +193,26 @@ def resolve_spark_kafka(version: str = SPARK_KAFKA_VERSION) -> list[Path]:
         ("org.apache.commons", "commons-pool2", COMMONS_POOL_VERSION),
     ]
     jars = Jars(f"spark-kafka-{version}", artifacts, whole=False)
+    folder = resolve(jars)
+    return [folder / file for file in jars.files()]
+
+
+def resolve_s3a() -> list[Path]:
+    """Return the jars of Hadoop's ``s3a://``, resolving them when they are not there yet.
+
+    Raises
+    ------
+    JarResolutionError
+        As `resolve_kafka`.
+    """
+    artifacts = [
+        ("org.apache.hadoop", "hadoop-aws", HADOOP_VERSION),
+        ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
+        ("software.amazon.eventstream", "eventstream", "1.0.1"),
+        ("org.reactivestreams", "reactive-streams", "1.0.4"),
+        *(("software.amazon.awssdk", module, AWS_SDK_VERSION) for module in AWS_MODULES),
+    ]
+    jars = Jars(f"s3a-{HADOOP_VERSION}", artifacts, whole=False)
     folder = resolve(jars)
     return [folder / file for file in jars.files()]
 

@@ -70,7 +70,7 @@ from transactional.recovery import (
     check_schedule,
     check_sources,
     judge_prepared,
-    other_sources,
+    replaced_since_planned,
     unrecorded_repartitions,
     whose_run,
 )
@@ -407,7 +407,7 @@ class CheckpointCoordinator:
             raise ProtocolError("MISSING_ACKNOWLEDGEMENT", f"micro-batch {batch}: a writer task has not acknowledged")
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
-            raise other_sources(batch, "the one that its tasks were planned by")
+            raise replaced_since_planned(batch)
         check_origin(ledger, origin)
         found = ledger.batches.get(batch)
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
@@ -459,6 +459,7 @@ class CheckpointCoordinator:
             "run": token,
             "batch": batch,
             "sources": self._view.sources,
+            "log": self._view.text,
             "writers": len(messages),
             "origin": origin,
             "parts": [part.to_json() for part in pending.parts],

@@ -49,6 +49,7 @@ REWIND_POINTS = (
     "rewind.commit-deleted",
     "rewind.offset-deleted",
     "rewind.deleted",
+    "rewind.put-back",
 )
 
 SAVEPOINT_POINTS = ("savepoint.copied", "restore.copied", "restore.moved", "restore.whole", "restore.named")

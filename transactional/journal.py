@@ -6,6 +6,7 @@ taken stays taken, also after its entry was folded into a snapshot and deleted.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import uuid
@@ -21,6 +22,8 @@ from transactional.ownership import moved_on
 
 __all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore"]
 
+log = logging.getLogger(__name__)
+
 SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
 RELIST = 20  # times a listing that a snapshot changed meanwhile is taken again
 
@@ -32,7 +35,13 @@ class JournalStore(Protocol):
     """Files by name, with the one operation that arbitrates. Names are ``<n>.json`` and ``<n>.snapshot.json``."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create whole, durably, or not at all; False where the name is taken."""
+        """Create whole, durably, or not at all; False where the name is taken.
+
+        Raises
+        ------
+        OSError
+            It may be created or not. `Journal` reads it back, also where the name is taken: it may be so by this very call.
+        """
 
     def names(self) -> list[str]:
         """All names, in any order."""
@@ -213,7 +222,7 @@ class Journal:
         FencedError
             By `judge`; or the number had been folded into a snapshot: a newer run has gone on; or the query was moved.
         JournalError
-            The store failed and a read shows that the entry is not there.
+            ``JOURNAL_STORE_FAILED``: the store failed, and a read shows that the entry is not there, or failed, too.
         """
         nonce = self._nonce()
         while True:
@@ -231,17 +240,31 @@ class Journal:
             self.load()
 
     def _create(self, entry: Entry) -> bool:
-        """Exclusive create; a lost answer is settled by reading back."""
+        """Exclusive create; a lost answer is settled by reading back, also one that the store's client has hidden.
+
+        A client that sends a create again, because the first answer was lost, finds the number taken: by ourselves.
+        """
         name = f"{entry.number}.json"
+        failure: Exception | None = None
         try:
-            return self._store.create(name, encode(entry))
+            if self._store.create(name, encode(entry)):
+                return True
         except OSError as error:
-            try:
-                return self._entry(entry.number).nonce == entry.nonce
-            except FileNotFoundError:
-                raise JournalError(
-                    "JOURNAL_STORE_FAILED", f"writing {name} failed: {error}", file=name, reason=str(error)
-                ) from error
+            failure = error
+        try:
+            return self._entry(entry.number).nonce == entry.nonce
+        except FileNotFoundError as error:
+            if failure is None:  # taken, folded and deleted since
+                return False
+            raise self._failed(name, failure) from error
+        except JournalError as error:
+            if failure is None or error.condition != "JOURNAL_STORE_FAILED":
+                raise
+            raise self._failed(name, failure) from error
+
+    @staticmethod
+    def _failed(name: str, failure: Exception) -> JournalError:
+        return JournalError("JOURNAL_STORE_FAILED", f"writing {name} failed: {failure}", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
         """A snapshot at or above our number: it was taken before, deleted, and our entry counts for nothing."""
@@ -265,7 +288,13 @@ class Journal:
             return
         number = self.ledger.position
         entry = Entry(number, EntryKind.SNAPSHOT, self._nonce(), int(self._clock.now() * 1000), self.ledger.to_json())
-        self._store.create(f"{number}.snapshot.json", encode(entry))
+        try:
+            self._store.create(f"{number}.snapshot.json", encode(entry))
+        except (
+            OSError
+        ) as error:  # it may be there or not; the entries stay either way, and the next planning tries again
+            log.warning("the journal is not folded now: %s", error)
+            return
         entries, snapshots = self._list()
         self._snapshots = snapshots
         if len(snapshots) < 2:

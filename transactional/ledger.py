@@ -315,6 +315,9 @@ class Ledger:
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
         The last ones.
+    logs : dict[int, str]
+        Spark's ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood
+        still may replace the file, and Spark would go on where the late one ends.
     """
 
     position: int = 0
@@ -339,6 +342,7 @@ class Ledger:
     runs: dict[int, RunRecord] = field(default_factory=dict)
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
+    logs: dict[int, str] = field(default_factory=dict)
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -486,6 +490,9 @@ class Ledger:
             for p in body["parts"]
         ]
         self.voided = [number for number in self.voided if number != body["batch"]]
+        self.logs.pop(body["batch"], None)
+        if body.get("log"):
+            self.logs[body["batch"]] = body["log"]
         if self.replay is not None and body["batch"] > self.accounted:
             self.replay = None
         return BatchRecord(
@@ -494,6 +501,13 @@ class Ledger:
 
     def _prepared(self, entry: Entry, body: Mapping[str, Any]) -> None:
         self.batches[body["batch"]] = self._record(entry, body, None)
+        self._keep_logs()
+
+    def _keep_logs(self) -> None:
+        last = self.accounted
+        self.logs = {
+            n: text for n, text in self.logs.items() if n in self.batches and n in (last, last - 1, self.decided)
+        }
 
     def _decided(self, entry: Entry, body: Mapping[str, Any]) -> None:
         self.origin = body.get("origin") or self.origin
@@ -531,6 +545,7 @@ class Ledger:
         if settled:
             self._complete(entry.number, entry.time)
         self._trim()
+        self._keep_logs()
 
     def _complete(self, checkpoint: int, time: int) -> None:
         found = self.checkpoints[checkpoint]
@@ -575,6 +590,7 @@ class Ledger:
         batches = self.checkpoints.pop(body["checkpoint"]).batches if "checkpoint" in body else [body["prepared"]]
         for batch in batches:
             del self.batches[batch]
+            self.logs.pop(batch, None)
         self.voided += batches
         self._failed(entry, CheckpointFailureReason.VOID.name, batches)
 
@@ -621,6 +637,7 @@ class Ledger:
         self.declined = []
         self.base = min(self.base, last)
         self.replay = last + 1 if kept else None
+        self.logs = {number: text for number, text in self.logs.items() if number <= last}
 
     def _moved(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
@@ -638,6 +655,7 @@ class Ledger:
             self.originals = sorted({*self.originals, *(run.prefix for run in self.runs.values())})
         self.identity_suffix = body["suffix"]
         self.base = body["base"]
+        self.logs = {}  # what stands in Spark's logs is accepted
         if body["drop"]:  # the unsettled entries are another location's, or about batches that Spark no longer has
             self.checkpoints = {k: c for k, c in self.checkpoints.items() if c.settled and max(c.batches) <= self.base}
             self.batches = {k: b for k, b in self.batches.items() if b.checkpoint in self.checkpoints}
@@ -692,6 +710,7 @@ class Ledger:
                 for k, v in value["batches"].items()
             },
             checkpoints={int(k): CheckpointRecord(**v) for k, v in value["checkpoints"].items()},
+            logs={int(k): v for k, v in value.get("logs", {}).items()},
         )
 
 

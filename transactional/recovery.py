@@ -11,6 +11,7 @@ from transactional.errors import (
     AmbiguousOutcomeError,
     LocationError,
     OptionError,
+    RetriableError,
     RewindRequiredError,
 )
 from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
@@ -30,6 +31,7 @@ __all__ = [
     "judge_checkpoint",
     "judge_prepared",
     "other_sources",
+    "replaced_since_planned",
     "topics_of",
     "unrecorded_repartitions",
     "whose_run",
@@ -74,6 +76,8 @@ class SparkView:
     repartitions : Sequence[int]
         The micro-batches directly before `batch`, in order, that Spark's repartition of a stopped query has added: they
         have the sources of the one before them, were written by no sink, and are committed.
+    text : str
+        The whole of ``offsets/<batch>``, for the journal; empty where there is none to keep.
     """
 
     queryId: str
@@ -85,6 +89,7 @@ class SparkView:
     gaps: bool = False
     oldest: int = 0
     repartitions: Sequence[int] = ()
+    text: str = ""
 
     @property
     def sources(self) -> str:
@@ -271,21 +276,45 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
 
     Raises
     ------
+    RewindRequiredError
+        A rewind puts back the file, of which the journal has a copy.
     LocationError
+        The journal has none.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         record = ledger.batches.get(batch)
-        if record is not None and lines and record.sources != sources_digest(lines):
-            raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
+        if record is None or not lines or record.sources == sources_digest(lines):
+            continue
+        what = f"the one that the journal recorded (entry {record.entry})"
+        if batch not in ledger.logs:
+            raise other_sources(batch, what)
+        raise RewindRequiredError(
+            "BATCH_HAS_OTHER_SOURCES",
+            f"{_replaced(batch, what)} Stop every driver of the query and run `barrier rewind LOCATION`: it puts the file "
+            f"back, and nothing is lost or written twice. {WAY_OUT_ADOPT}",
+            batches=[batch],
+        )
 
 
 def other_sources(batch: int, wanted: str) -> LocationError:
     """The error of an ``offsets/`` file that is not what was read: Spark would go on where it ends."""
-    return LocationError(
+    return LocationError("BATCH_HAS_OTHER_SOURCES", f"{_replaced(batch, wanted)} {WAY_OUT_ADOPT}", batch=batch)
+
+
+def replaced_since_planned(batch: int) -> RetriableError:
+    """The error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
+    return RetriableError(
         "BATCH_HAS_OTHER_SOURCES",
-        f"offsets/{batch} is not {wanted}: Spark's logs were changed or rewound by hand, or a former driver that stood "
-        f"still has written the file late, over the present one. {WAY_OUT_ADOPT}",
+        f"{_replaced(batch, 'the one that its tasks were planned by')} Nothing of the micro-batch is committed. Stop the other "
+        "driver, and start the query again: it runs the micro-batch as the file says now",
         batch=batch,
+    )
+
+
+def _replaced(batch: int, wanted: str) -> str:
+    return (
+        f"offsets/{batch} is not {wanted}: Spark's logs were changed or rewound by hand, or a former driver that stood "
+        "still has written the file late, over the present one."
     )
 
 

@@ -45,6 +45,12 @@ class SparkLogs(Protocol):
     def replay(self, first: int, last: int) -> None:
         """Spark runs these micro-batches again, with the offsets that they had, and nothing later."""
 
+    def is_replaced(self, batch: int, text: str) -> bool:
+        """``offsets/<batch>`` is there, and has other sources than this text of it."""
+
+    def put_back(self, batch: int, text: str) -> None:
+        """Make this the text of ``offsets/<batch>``."""
+
 
 @dataclass(frozen=True)
 class Preview:
@@ -110,7 +116,7 @@ class Rewinder:
         unsettled = ledger.unsettled()
         target = ledger.checkpoints.get(checkpoint) if checkpoint is not None else None
         if checkpoint is None:
-            if not (unsettled or ledger.undecided() or ledger.voided or self._strays()):
+            if not (unsettled or ledger.undecided() or ledger.voided or self._strays() or self._replaced()):
                 raise LocationError(
                     "NOTHING_TO_REWIND",
                     f"everything up to micro-batch {ledger.accounted} is committed: start the query, or name the checkpoint "
@@ -142,6 +148,10 @@ class Rewinder:
         offsets, commits = self._logs.highest()
         accounted = self._journal.ledger.accounted
         return commits <= accounted and offsets > accounted + 1
+
+    def _replaced(self) -> list[int]:
+        """Micro-batches whose ``offsets/`` file a driver that stood still has written late, over the recorded one."""
+        return [batch for batch, text in self._journal.ledger.logs.items() if self._logs.is_replaced(batch, text)]
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
         """R2: from here on only the rewind owns the location.
@@ -298,10 +308,15 @@ class Rewinder:
             # Spark may not have come to the first of them since an earlier rewind: it is only planned.
             first = min([*lost, *([ledger.replay] if ledger.replay is not None else [])])
             self._logs.replay(first, max(kept.batches))
-            return first - 1, kept.id
-        batch = ledger.decided if target is None else max(target.batches)
-        if batch < 0:
-            self._logs.replay(0, 0)
+            batch = first - 1
         else:
-            self._logs.delete_after(batch)
-        return batch, None
+            batch = ledger.decided if target is None else max(target.batches)
+            if batch < 0:
+                self._logs.replay(0, 0)
+            else:
+                self._logs.delete_after(batch)
+        for number in self._replaced():
+            if number <= batch:
+                self._logs.put_back(number, ledger.logs[number])
+                faults.reach("rewind.put-back")
+        return batch, kept.id if kept is not None else None

@@ -112,15 +112,23 @@ def _consequences(
     if drop and ledger.accounted > committed:
         again = f"{committed + 1} to {ledger.accounted}"
         yield f"Micro-batches {again} were handled before, and are written AGAIN: DOUBLED there."
+    if drop and ledger.accounted == committed and not _same_sources(location, ledger):
+        yield (
+            f"offsets/{committed} is not the one that the journal recorded: rows between the two ends are LOST, or DOUBLED. "
+            f"{'`barrier rewind LOCATION` puts the recorded one back instead.' if committed in ledger.logs else ''}"
+        )
     if drop and claim and ledger.accounted < committed:
         yield (f"Micro-batches {ledger.accounted + 1} to {committed} count as handled; the journal can't show it.")
 
 
 def _agrees(location: CheckpointLocation, ledger: Ledger, committed: int) -> bool:
     """Whether the journal and Spark's logs tell the same story."""
+    return committed <= ledger.accounted <= committed + 1 and _same_sources(location, ledger)
+
+
+def _same_sources(location: CheckpointLocation, ledger: Ledger) -> bool:
+    """Whether Spark's file of the last micro-batch in the journal is the one that it recorded."""
     last = ledger.accounted
-    if not committed <= last <= committed + 1:
-        return False
     record = ledger.batches.get(last)
     try:
         return record is None or sources_digest(source_lines(location, last)) == record.sources

@@ -84,7 +84,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
     """
     from connector.spark.batch_writer import WHOSE
 
-    if os.path.exists(os.path.join(location.path, "barrier", WHOSE)):
+    if location.files.exists(f"barrier/{WHOSE}"):
         raise LocationError(
             "LOCATION_OF_BATCH_WRITES",
             f"{location.path} belongs to df.write, not to a streaming query: {instead}",

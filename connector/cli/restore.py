@@ -20,7 +20,7 @@ from connector.spark.recorded import recorded_run, recorded_sink
 from connector.spark.repartition import repartition
 from connector.spark.restore import NewLocation, refuse_unless_free
 from connector.spark.savepoint import Savepoint, read
-from connector.spark.taking_back import LocationLogs
+from connector.spark.taking_back import logs_of
 from transactional import faults
 from transactional.errors import JournalError, LocationError, StoreError
 from transactional.journal import Journal
@@ -267,7 +267,7 @@ class _Restore:
         self._prepare()
         sink = recorded_sink(run, origin, request.given)
         try:
-            rewinder = Rewinder(journal, sink, LocationLogs(origin), origin.query_id(), run.prefix)
+            rewinder = Rewinder(journal, sink, logs_of(origin), origin.query_id(), run.prefix)
             body: dict[str, Any] = {
                 MOVING: {"location": self._location.path, "savepoint": self._savepoint.id},
                 "process": this_process(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -16,8 +17,8 @@ from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
-from connector.spark.taking_back import LocationLogs
-from transactional.errors import LocationError, TwoPhaseCommitError
+from connector.spark.taking_back import logs_of
+from transactional.errors import LocationError, RewindRequiredError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import Rewind, RunRecord
 from transactional.recovery import check_sources
@@ -121,7 +122,7 @@ class _Work:
         self._sink = sink
         self._request = request
         self._report = report
-        self._rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
+        self._rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
 
     def begin(self) -> None:
         """Go back, from the beginning."""
@@ -131,7 +132,8 @@ class _Work:
             raise running
         preview = self._rewinder.preview(request.to)
         if preview.batch >= 0:
-            check_sources(ledger, offset_log.spark_view(self._location, preview.batch))
+            with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+                check_sources(ledger, offset_log.spark_view(self._location, preview.batch))
         tell(ledger, preview, request, self._report)
         if self._refused(running, emission(preview, self._sink, request)):
             return

@@ -41,7 +41,7 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
         The user says so. It is not enough where the query has state and its driver lives.
     """
     alive = is_alive(run.process)
-    if alive and stopped and os.path.isdir(os.path.join(location.path, "state")):
+    if alive and stopped and location.files.exists("state"):
         told = driver_text(run.process, alive)
         return FencedError("DRIVER_HOLDS_STATE", f"the driver of run {run.token}: {told}. {STATE}")
     if alive is False or stopped:
@@ -71,6 +71,10 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
     FencedError
         ``REWIND_RUNS``
     """
+    if not location.is_local:
+        log.warning("%s can't be locked: make sure that no other rewind is at work on it", location.path)
+        yield
+        return
     folder = os.open(os.path.join(location.path, "barrier", "log"), os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -7,7 +7,6 @@ commit and abort know the plan, and what planning did is not done again.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from connector.spark import internals
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
 from transactional.checkpoint import TaskPlan
 from transactional.errors import LocationError, OptionError, ProtocolError
-from transactional.journal import LocalJournalStore
 from transactional.metadata import canonical
 from transactional.recovery import SparkView
 
@@ -103,15 +101,15 @@ class HostedBatchWriter(DataSourceArrowWriter):
         LocationError
             The location is a streaming query's, or another application's.
         """
-        path = self._sink.location.path
-        if os.path.exists(os.path.join(path, "metadata")):
+        path, files = self._sink.location.path, self._sink.location.files
+        if files.exists("metadata"):
             raise LocationError(
                 "LOCATION_OF_A_QUERY",
                 f"{path} is a streaming query's checkpoint location: give df.write one of its own (option "
                 "checkpointLocation), also in that query's foreachBatch",
                 path=path,
             )
-        store = LocalJournalStore(os.path.join(path, "barrier"))
+        store = files.journal_store("barrier")
         options = self._sink.options
         target = [self._sink.type.name(), options.get("path", ""), options.get("topic", "")]
         made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}

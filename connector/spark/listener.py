@@ -185,7 +185,7 @@ def listen(
     Raises
     ------
     OptionError
-        The location is not on a local disk.
+        ``NO_EXCLUSIVE_CREATE``: the location is on a store that has none.
     JournalError
 
     Notes

@@ -1,4 +1,4 @@
-"""The checkpoint location: a local folder that holds Spark's logs and our journal."""
+"""The checkpoint location: a folder that holds Spark's logs and our journal, on a disk or in an object store."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ import os
 import re
 from collections.abc import Mapping
 
+from connector.spark.location_files import LocalFiles, LocationFiles
+from connector.spark.object_store import ObjectFiles, canonical_url
+from connector.spark.single_driver import FilesystemFiles
 from transactional.errors import LocationError, OptionError
-from transactional.journal import Journal, LocalJournalStore
+from transactional.journal import Journal
+from transactional.sink import Options
 
 __all__ = ["CheckpointLocation", "local_path"]
+
+SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
+"""An environment variable that says to commands what the option singleDriver says to a query."""
+
+STORE_OPTIONS = {"endpoint": "checkpointEndpoint", "region": "checkpointRegion"}
+"""The object store's settings, and the sink's options that give them."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -38,24 +48,49 @@ class CheckpointLocation:
     Parameters
     ----------
     location : str
-        A local path, or a ``file:`` URI, as given to ``checkpointLocation``.
+        As given to ``checkpointLocation``: a local path or a ``file:`` URI; a folder of an object store (``s3a://bucket/..``,
+        ``gs://``, ``abfss://``); with `single_driver` what else pyarrow knows (``hdfs://``).
+    options : Mapping[str, str], optional
+        ``endpoint`` and ``region`` of an object store, where the environment does not say them.
+    single_driver : bool
+        Somebody else guarantees one driver: the store need not create a file exclusively.
+
+    Attributes
+    ----------
+    path : str
+        Canonical: an absolute local path, or a URL.
 
     Raises
     ------
     OptionError
-        Not on a local disk: only there is exclusive create known to arbitrate.
+        ``NO_EXCLUSIVE_CREATE``: nothing there tells which of two drivers decides.
     """
 
-    def __init__(self, location: str) -> None:
-        path = local_path(location)
-        if path is None:
-            raise OptionError(
-                "LOCATION_NOT_LOCAL",
-                f"checkpointLocation={location}: the journal needs exclusive create, which this version does on local "
-                "disks only (a path or a file: URI that every driver of the query shares)",
-                option="checkpointLocation",
-            )
-        self.path = os.path.realpath(path)
+    def __init__(
+        self, location: str, options: Mapping[str, str] | None = None, single_driver: bool | None = None
+    ) -> None:
+        path, url = local_path(location), canonical_url(location)
+        self.files: LocationFiles
+        self.is_local = path is not None
+        if path is not None:
+            self.path = os.path.realpath(path)
+            self.files = LocalFiles(self.path)
+        elif url is not None:
+            self.path = url
+            self.files = ObjectFiles(url, options or {})
+        else:
+            told = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
+            if not told:
+                raise OptionError(
+                    "NO_EXCLUSIVE_CREATE",
+                    f"checkpointLocation={location}: the journal needs a store that creates a file exclusively, to tell which "
+                    "of two drivers decides. Local disks do (a path or a file: URI that every driver of the query shares), "
+                    "and s3a://, gs:// and abfss:// by conditional puts. Where something else guarantees that never two "
+                    f"drivers run on it, say singleDriver=true (to commands: the environment variable {SINGLE_DRIVER}=true)",
+                    option="checkpointLocation",
+                )
+            self.path = location.rstrip("/")
+            self.files = FilesystemFiles(self.path)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> CheckpointLocation:
@@ -66,7 +101,8 @@ class CheckpointLocation:
         OptionError
             The option is missing: Spark passes the location only where it is set on the writer.
         """
-        location = options.get("checkpointlocation") or options.get("checkpointLocation")
+        given = Options(options)
+        location = given.get("checkpointLocation")
         if not location:
             raise OptionError(
                 "MISSING_OPTION",
@@ -74,7 +110,9 @@ class CheckpointLocation:
                 "spark.sql.streaming.checkpointLocation, and without the location nothing is exactly-once",
                 option="checkpointLocation",
             )
-        return cls(location)
+        store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}
+        single = given["singleDriver"].strip().lower() == "true" if "singleDriver" in given else None
+        return cls(location, store, single)
 
     def query_id(self) -> str:
         """The query's id, from Spark's ``metadata`` file.
@@ -84,10 +122,9 @@ class CheckpointLocation:
         LocationError
             It is not a checkpoint location (any more).
         """
-        path = os.path.join(self.path, "metadata")
+        path = self.files.shown("metadata")
         try:
-            with open(path, encoding="utf-8") as file:
-                return str(json.load(file)["id"])
+            return str(json.loads(self.files.read("metadata").decode("utf-8"))["id"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LocationError(
                 "NO_SPARK_METADATA",
@@ -98,4 +135,20 @@ class CheckpointLocation:
 
     def journal(self) -> Journal:
         """The journal at ``barrier/log``."""
-        return Journal(LocalJournalStore(os.path.join(self.path, "barrier", "log")))
+        return Journal(self.files.journal_store("barrier/log"))
+
+    def must_be_local(self, what: str) -> None:
+        """Refuse what makes files that Spark would read.
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_NOT_LOCAL``
+        """
+        if not self.is_local:
+            raise LocationError(
+                "LOCATION_NOT_LOCAL",
+                f"{what} works on files of a local disk, and {self.path} is elsewhere: name a folder of a disk, and copy it "
+                "(aws s3 sync, hadoop fs -put) where it belongs",
+                path=self.path,
+            )

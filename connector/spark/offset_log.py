@@ -48,15 +48,17 @@ from connector.spark.state_files import (
     stores_of,
 )
 from transactional import faults
-from transactional.barrier import offset_of_line
+from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
 from transactional.recovery import SparkView
 
 __all__ = [
     "check_can_go_back",
     "delete_after",
+    "is_replaced",
     "newest",
     "plan_ends",
+    "put_back",
     "repartitions_before",
     "replay",
     "source_lines",
@@ -75,11 +77,7 @@ _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
 
 def newest(location: CheckpointLocation, log: str) -> int:
     """The highest micro-batch in ``offsets`` or ``commits``; -1 where there is none."""
-    try:
-        names = os.listdir(os.path.join(location.path, log))
-    except FileNotFoundError:
-        return -1
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return max((int(name) for name in location.files.names(log) if name.isdigit()), default=-1)
 
 
 def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
@@ -90,15 +88,24 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
     LocationError
         Missing, torn, or of a version that this project has not been tested with.
     """
-    path = os.path.join(location.path, "offsets", str(batch))
+    return _lines(location, batch, _text(location, batch))
+
+
+def _text(location: CheckpointLocation, batch: int) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        return location.files.read(f"offsets/{batch}").decode("utf-8")
     except OSError as error:
+        path = location.files.shown(f"offsets/{batch}")
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
+
+
+def _lines(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]:
+    """The source lines in the text of an offset file."""
+    lines = text.splitlines()
     version = lines[0] if lines else ""
     if version == "v1" and len(lines) >= 3:
         return lines[2:]
+    path = location.files.shown(f"offsets/{batch}")
     raise LocationError(
         "SPARK_OFFSETS_UNKNOWN",
         f"{path} has version line {version!r}; this version reads v1. Start the query with "
@@ -117,18 +124,20 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
     batch : int, optional
         The micro-batch at work; the newest of ``offsets`` by default.
     """
-    known = _entries(os.path.join(location.path, "offsets"))
+    known = _entries(location, "offsets")
     at_work = max(known, default=-1) if batch is None else batch
     previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
+    text = _text(location, at_work)
     return SparkView(
         queryId=location.query_id(),
         location=location.path,
         batch=at_work,
         committed=newest(location, "commits"),
-        lines=source_lines(location, at_work),
+        lines=_lines(location, at_work, text),
         previous=previous,
         oldest=min(known, default=0),
         repartitions=repartitions_before(location, at_work),
+        text=text,
     )
 
 
@@ -146,7 +155,7 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
             break
         bare = [{**each, "conf": {**each["conf"], SHUFFLE_PARTITIONS: ""}} for each in (now, before)]
         same = bare[0] == bare[1] and source_lines(location, number) == source_lines(location, number - 1)
-        if not same or not os.path.exists(os.path.join(location.path, "commits", str(number))):
+        if not same or not location.files.exists(f"commits/{number}"):
             break
         found.insert(0, number)
     return found
@@ -230,6 +239,18 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
     _delete(location, offsets=first, commits=first - 1, version=first)
 
 
+def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
+    """Whether ``offsets/<batch>`` is there and has other sources than this text of it, planned ends apart."""
+    if not _has(location, batch):
+        return False
+    return sources_digest(source_lines(location, batch)) != sources_digest(_lines(location, batch, text))
+
+
+def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
+    """Write ``offsets/<batch>`` as the journal keeps it, whole or not at all. Can be repeated."""
+    _replace(os.path.join(location.path, "offsets", str(batch)), text)
+
+
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     """Write the recorded ends of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
 
@@ -298,14 +319,18 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
 
 def _rewrite(path: str, offsets: Iterable[Mapping[str, Any]]) -> None:
     """Replace an offset file's source lines: whole or not at all."""
-    folder, name = os.path.split(path)
     with open(path, encoding="utf-8") as file:
         head = file.read().split("\n")[:2]
     # Inner keys keep their order: partitions stand in the order of their numbers.
     lines = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in offsets]
+    _replace(path, "\n".join([*head, *lines]))
+
+
+def _replace(path: str, text: str) -> None:
+    folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.planned.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
-        file.write("\n".join([*head, *lines]))
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     shutil.copymode(path, temporary)
@@ -320,7 +345,7 @@ def _rewrite(path: str, offsets: Iterable[Mapping[str, Any]]) -> None:
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
     """Delete what is above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
     folders = {log: os.path.join(location.path, log) for log in ("commits", "offsets")}
-    files = {log: _entries(folder) for log, folder in folders.items()}
+    files = {log: _entries(location, log) for log in folders}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
         for name in files["commits"].get(batch, []):
@@ -369,7 +394,7 @@ class _Kept:
             changes = frozenset(int(match[1]) for match in files if match[2] in CHANGES)
             snapshots = frozenset(int(match[1]) for match in files if match[2] not in CHANGES)
             stores[os.path.relpath(store, location.path)] = (snapshots, changes)
-        logs = (_entries(os.path.join(location.path, log)).items() for log in ("offsets", "commits"))
+        logs = (_entries(location, log).items() for log in ("offsets", "commits"))
         offsets, commits = (frozenset(batch for batch, names in log if str(batch) in names) for log in logs)
         return cls(location, offsets, commits, stores)
 
@@ -426,12 +451,11 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     )
 
 
-def _entries(folder: str) -> dict[int, list[str]]:
+def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
     """A log's files by micro-batch, checksums and leftovers first."""
     found: dict[int, list[str]] = {}
-    with contextlib.suppress(FileNotFoundError):
-        for match in filter(None, map(_ENTRY.fullmatch, os.listdir(folder))):
-            found.setdefault(int(match[1]), []).append(match[0])
+    for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
+        found.setdefault(int(match[1]), []).append(match[0])
     return {batch: sorted(names) for batch, names in found.items()}
 
 
@@ -452,4 +476,4 @@ def _sync(folder: str) -> None:
 
 
 def _has(location: CheckpointLocation, batch: int) -> bool:
-    return os.path.exists(os.path.join(location.path, "offsets", str(batch)))
+    return location.files.exists(f"offsets/{batch}")

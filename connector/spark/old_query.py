@@ -101,7 +101,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     Parameters
     ----------
     path : str
-        Its checkpoint location, on a local disk.
+        Its checkpoint location.
     take_uncommitted : bool
         A last micro-batch that was begun and not committed counts as written.
 
@@ -111,7 +111,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
         ``NO_SPARK_METADATA``, ``NO_SPARK_OFFSETS``, ``SPARK_OFFSETS_UNKNOWN``, ``SPARK_LOGS_INCONSISTENT``;
         ``NOTHING_TO_IMPORT``: no micro-batch was ever begun.
     OptionError
-        ``LOCATION_NOT_LOCAL``.
+        ``NO_EXCLUSIVE_CREATE``: a store that can't be read here.
     """
     location = CheckpointLocation(path)
     query = location.query_id()
@@ -145,7 +145,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
         sources=[_source(location, number, line) for number, line in enumerate(lines)],
         metadata=_with_watermark(_line(location, "offsets", max(batch, 0)), watermark),
         watermark=watermark,
-        has_state=os.path.isdir(os.path.join(location.path, "state")),
+        has_state=location.files.exists("state"),
     )
 
 
@@ -155,8 +155,9 @@ def refuse_unless_empty(location: CheckpointLocation) -> None:
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_EMPTY``
+        ``LOCATION_NOT_EMPTY``, ``LOCATION_NOT_LOCAL``
     """
+    location.must_be_local("import-offsets makes a new location, which")
     try:
         found = sorted(os.listdir(location.path))
     except FileNotFoundError:
@@ -240,10 +241,9 @@ def _kafka_positions(line: str) -> Positions | None:
 
 def _initial_line(location: CheckpointLocation, number: int) -> str:
     """Where a source began, as Spark's Kafka source keeps it; the line of a source without offset where it does not."""
-    path = os.path.join(location.path, "sources", str(number), "0")
     try:
-        with open(path, "rb") as file:
-            head, _, text = file.read().lstrip(b"\0").decode("utf-8").partition("\n")
+        data = location.files.read(f"sources/{number}/0")
+        head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")
     except (FileNotFoundError, UnicodeDecodeError):
         return _VOID
     return text.strip() if head == "v1" else _VOID
@@ -275,10 +275,9 @@ def _number(text: str, key: str) -> int:
 
 def _line(location: CheckpointLocation, log: str, batch: int) -> str:
     """The line after the version."""
-    path = os.path.join(location.path, log, str(batch))
+    path = location.files.shown(f"{log}/{batch}")
     try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = location.files.read(f"{log}/{batch}").decode("utf-8").splitlines()
     except OSError as error:
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
     return lines[1] if len(lines) > 1 else "{}"

@@ -76,8 +76,7 @@ def partitions_of(metadata: Mapping[str, Any] | None) -> int | None:
 def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | None:
     """The metadata in ``offsets/<batch>``; None where there is none."""
     try:
-        with open(os.path.join(location.path, "offsets", str(batch)), encoding="utf-8") as file:
-            value = json.loads(file.read().splitlines()[1])
+        value = json.loads(location.files.read(f"offsets/{batch}").decode("utf-8").splitlines()[1])
     except (OSError, ValueError, IndexError):
         return None
     return value if isinstance(value, dict) else None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 from connector.spark import offset_log
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
-from transactional.errors import LocationError
+from connector.spark.remote_logs import RemoteLogs
+from transactional.errors import LocationError, RewindRequiredError
 from transactional.recovery import SparkView, check_place, check_sources
-from transactional.rewind import Rewinder
+from transactional.rewind import Rewinder, SparkLogs
 
-__all__ = ["LocationLogs", "take_back"]
+__all__ = ["LocationLogs", "logs_of", "take_back"]
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,19 @@ class LocationLogs:
     def replay(self, first: int, last: int) -> None:
         """See `SparkLogs`."""
         offset_log.replay(self._location, first, last)
+
+    def is_replaced(self, batch: int, text: str) -> bool:
+        """See `SparkLogs`."""
+        return offset_log.is_replaced(self._location, batch, text)
+
+    def put_back(self, batch: int, text: str) -> None:
+        """See `SparkLogs`."""
+        offset_log.put_back(self._location, batch, text)
+
+
+def logs_of(location: CheckpointLocation) -> SparkLogs:
+    """Spark's logs, wherever they are."""
+    return LocationLogs(location) if location.is_local else RemoteLogs(location)
 
 
 def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: bool = False) -> int | None:
@@ -82,7 +97,7 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
         try:
-            rewinder = Rewinder(journal, sink, LocationLogs(location), query, run.prefix)
+            rewinder = Rewinder(journal, sink, logs_of(location), query, run.prefix)
             if ledger.rewinding is not None:
                 other = rewind_at_work(ledger.rewinding, stopped)
                 if other is not None:
@@ -93,7 +108,8 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
                     return rewinder.finish()
             preview = rewinder.preview()
             if preview.batch >= 0:
-                check_sources(ledger, offset_log.spark_view(location, preview.batch))
+                with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+                    check_sources(ledger, offset_log.spark_view(location, preview.batch))
             with alone(location):
                 rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
                 batch = rewinder.finish()

@@ -52,6 +52,7 @@ class CliPlace:
             (self.path / log).mkdir(parents=True)
         (self.path / "metadata").write_text('{"id":"q"}')
         self.checkpoints: list[int] = []
+        self.keeps_logs = False
 
     def __str__(self) -> str:
         return str(self.path)
@@ -105,7 +106,8 @@ class CliPlace:
         transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"n{batch}"))
         sink.write(transaction, pa.record_batch({"value": list(range(rows))}))
         part = {"partition": 0, "handle": sink.preCommit(transaction), "rows": rows, "bytes": 8 * rows, "digest": "1:0"}
-        return recorded(batch, [part], covers, sources=sources_digest([f"line {batch}"]), **replaced)
+        log = f"v1\n{{}}\nline {batch}" if self.keeps_logs else ""
+        return recorded(batch, [part], covers, sources=sources_digest([f"line {batch}"]), log=log, **replaced)
 
     def _move(self, handle: Mapping[str, Any], folder: str) -> None:
         (self.output / "pending" / handle["file"]).rename(self.output / folder / handle["file"])

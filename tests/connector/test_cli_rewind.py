@@ -15,11 +15,15 @@ from deltalake import DeltaTable, write_deltalake
 from connector.cli import main
 from connector.cli.report import Report
 from connector.delta.sink import DeltaSink
+from connector.spark.location import CheckpointLocation
+from connector.spark.offset_log import spark_view
 from connector.spark.process import this_process
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
 from transactional.checkpoint import CompletedCheckpoint
+from transactional.errors import RewindRequiredError
 from transactional.metadata import EntryKind
+from transactional.recovery import check_sources
 from transactional.sink import Options
 
 
@@ -122,6 +126,33 @@ def test_a_decided_checkpoint_whose_transactions_were_lost_is_void(tmp_path: Pat
         path.unlink()
     status, document, _ = answer(capsys, "rewind", str(place), "--yes")
     assert (status, document["settled"], document["gone"], document["batch"]) == (0, [], [decided], 2)
+
+
+@pytest.mark.parametrize("replaced", [1, 2])
+def test_offsets_that_a_driver_has_replaced_late_are_put_back_and_nothing_is_emitted_again(
+    tmp_path: Path, capsys: Capture, replaced: int
+) -> None:
+    """Spark would go on where the late file ends: what lies between the two ends would be lost, or written twice."""
+    place = CliPlace(tmp_path)
+    place.keeps_logs = True
+    place.run(process=dead_process())
+    for batch in range(3):
+        place.decided(batch)
+    (place.path / "offsets" / "3").write_text("v1\n{}\nwhat follows the late file")
+    late = place.path / "offsets" / str(replaced)
+    late.write_text("v1\n{}\nline of a driver that stood still")
+    (place.path / "offsets" / f".{replaced}.crc").write_text("of the late file")
+    with pytest.raises(RewindRequiredError, match="BATCH_HAS_OTHER_SOURCES"):
+        check_sources(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
+    _, _, said = answer(capsys, "adopt", str(place), "--claim")
+    assert ("are LOST, or DOUBLED" in said) is (replaced == 2)
+    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["status"], document["batch"], document["emitted"]) == (0, "done", 2, [])
+    assert place.spark("offsets") == [0, 1, 2]
+    assert late.read_text() == f"v1\n{{}}\nline {replaced}"
+    check_sources(place.ledger(), spark_view(CheckpointLocation(str(place))))
+    assert (place.files("committed"), place.files("pending")) == ([0, 1, 2], [])
+    assert answer(capsys, "rewind", str(place), "--yes")[1]["status"] == "nothing to do"
 
 
 # -- who else is at work --------------------------------------------------------------------------------------------
@@ -352,7 +383,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
         return found
 
     assert condition(tmp_path) == "NO_JOURNAL"
-    assert condition("s3a://bucket/place") == "LOCATION_NOT_LOCAL"
+    assert condition("hdfs://host/place") == "NO_EXCLUSIVE_CREATE"
     assert condition(str(place), "--to", "99") == "UNKNOWN_CHECKPOINT"
     mark = place.path / "barrier" / "batch-writer.json"
     mark.write_text("{}")

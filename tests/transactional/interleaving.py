@@ -118,7 +118,7 @@ class TurnstileStore:
         created = self._world.create(self._actor.name, name, data)
         if variant == "lost":
             raise OSError("the answer was lost")
-        return created
+        return created and variant != "hidden"
 
     def names(self) -> list[str]:
         """A listing is atomic here."""
@@ -492,7 +492,7 @@ class World:
             and budget.fault
             and current.at.startswith(("create", "commit", "abort", "recover", "sweep"))
         ):
-            variant = ("lost", "fail", "late")[choice % (3 if current.at.startswith("create") else 2)]
+            variant = ("lost", "fail", "late", "hidden")[choice % (4 if current.at.startswith("create") else 2)]
             budget.fault -= 1
             self.trace.append(f"{current.name}: {variant}: {current.at}")
             self._go(current, variant)

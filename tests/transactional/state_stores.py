@@ -128,6 +128,14 @@ class SparkFiles:
         faults.reach("rewind.planned")
         self._delete(first, first + 1)
 
+    def is_replaced(self, batch: int, text: str) -> bool:
+        """See `transactional.rewind.SparkLogs`. The journal keeps no text of these files."""
+        return False
+
+    def put_back(self, batch: int, text: str) -> None:
+        """See `transactional.rewind.SparkLogs`."""
+        raise AssertionError("nothing was replaced")
+
     def _delete(self, commits: int, offsets: int) -> None:
         for number in sorted({*self.offsets, *self.commits}, reverse=True):
             if number >= commits and number in self.commits:
@@ -139,7 +147,7 @@ class SparkFiles:
 
 
 class FaultyStore(MemoryJournalStore):
-    """Creates as it is told: refused, done with its answer lost, or done much later.
+    """Creates as it is told: refused, done with its answer lost or with an answer that says *taken*, or done much later.
 
     Attributes
     ----------
@@ -167,7 +175,7 @@ class FaultyStore(MemoryJournalStore):
         created = self.wake(name, data)
         if how == "lost":
             raise OSError("the answer was lost")
-        return created
+        return created and how != "hidden"  # the store's client has sent it again
 
     def wake(self, name: str, data: bytes) -> bool:
         """An exclusive create takes place."""

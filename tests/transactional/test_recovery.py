@@ -190,6 +190,29 @@ def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_que
         check_account(ledger, replace(right, lines=[lines], previous=[previous]))
 
 
+@pytest.mark.parametrize(("lines", "previous"), [("another", "line 0"), ("line 1", "another")])
+def test_a_replaced_file_of_offsets_of_which_the_journal_has_a_copy_asks_for_a_rewind(
+    lines: str, previous: str
+) -> None:
+    ledger = fold(
+        *(
+            (
+                EntryKind.DECIDED,
+                {
+                    **batch(number, 1, covers=[]),
+                    "sources": sources_digest([f"line {number}"]),
+                    "log": f"v1\n{{}}\nline {number}",
+                },
+            )
+            for number in (0, 1)
+        )
+    )
+    assert sorted(ledger.logs) == [0, 1]
+    replaced = SparkView("q", "here", 1, 0, [lines], [previous])
+    with pytest.raises(RewindRequiredError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/[01].*barrier rewind LOCATION"):
+        check_account(ledger, replaced)
+
+
 def test_a_copy_does_not_use_the_prefix_of_its_original() -> None:
     copied = {"location": "there", "suffix": "-1a2b", "base": 0, "drop": True}
     ledger = fold((EntryKind.RUN, {**RUN, "prefix": "orders"}), (EntryKind.ADOPT, copied))

@@ -292,7 +292,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         self._disturbed(lambda: self.world.run(execution, 1, 2, kind), "declined.prepared", action, 0, 30)
 
     @rule(
-        how=st.sampled_from(["refuse", "lost", "late"]),
+        how=st.sampled_from(["refuse", "lost", "hidden", "late"]),
         kind=st.sampled_from(["", "", "decided", "decided", "prepared", "settled", "run", "void", "verdict", "repair"]),
         times=st.sampled_from([1, 2, 7]),
         seconds=st.sampled_from([0, 0, 3, 60]),

@@ -403,6 +403,6 @@ def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tas
     messages = query.tasks(query.plan(0))
     view = query.view
     query.view = lambda batch: replace(view(batch), lines=["another"])  # type: ignore[method-assign]
-    with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/0 is not the one that its tasks"):
+    with pytest.raises(RetriableError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/0 is not the one that its tasks"):
         query.commit(messages, 0)
     assert "decided" not in query.kinds()

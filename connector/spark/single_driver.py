@@ -1,0 +1,152 @@
+"""A checkpoint location on a store without exclusive create (HDFS), where somebody else guarantees one driver.
+
+A create looks whether the name is there, writes a temporary file, and moves it to the name: whole or not at all. It does
+**not** arbitrate: pyarrow's move replaces on every file system, on HDFS by deleting the target first. Two drivers that look
+at once both succeed, and both decide. Nothing here sees that; ``singleDriver=true`` says that it can't be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING
+
+from connector.spark.object_store import told_error
+from transactional.errors import LocationError, OptionError
+from transactional.journal import JournalStore
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+__all__ = ["FilesystemFiles", "FilesystemJournalStore"]
+
+
+class FilesystemFiles:
+    """See `connector.spark.location_files.LocationFiles`. Holds no client: pickled to executors with its location.
+
+    Parameters
+    ----------
+    uri : str
+        As `pyarrow.fs.FileSystem.from_uri` takes it.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def names(self, folder: str) -> list[str]:
+        """See `LocationFiles`. Raises LocationError, ``LOCATION_UNREADABLE``."""
+        from pyarrow.fs import FileSelector
+
+        files, root = self.open()
+        try:
+            found = files.get_file_info(FileSelector(f"{root}/{folder}", allow_not_found=True))
+        except OSError as error:
+            raise LocationError(
+                "LOCATION_UNREADABLE", f"listing {self.shown(folder)}: {told_error(error)}", path=self.shown(folder)
+            ) from error
+        return [each.base_name for each in found]
+
+    def read(self, name: str) -> bytes:
+        """See `LocationFiles`."""
+        files, root = self.open()
+        with files.open_input_stream(f"{root}/{name}") as stream:
+            return bytes(stream.read())
+
+    def exists(self, name: str) -> bool:
+        """See `LocationFiles`."""
+        from pyarrow.fs import FileType
+
+        files, root = self.open()
+        return bool(files.get_file_info(f"{root}/{name}").type is not FileType.NotFound)
+
+    def journal_store(self, folder: str) -> JournalStore:
+        """See `LocationFiles`."""
+        return FilesystemJournalStore(self, folder)
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        files, root = self.open()
+        folder, _, file = f"{root}/{name}".rpartition("/")
+        files.create_dir(folder, recursive=True)
+        temporary = f"{folder}/.{file}.{uuid.uuid4().hex}"
+        try:
+            with files.open_output_stream(temporary) as stream:
+                stream.write(data)
+            files.move(temporary, f"{folder}/{file}")
+        except OSError:
+            with contextlib.suppress(OSError):
+                files.delete_file(temporary)
+            raise
+
+    def delete(self, name: str) -> None:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        files, root = self.open()
+        with contextlib.suppress(FileNotFoundError):
+            files.delete_file(f"{root}/{name}")
+
+    def tree(self, folder: str) -> list[str]:
+        """See `connector.spark.remote_logs.RemoteFiles`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        files, root = self.open()
+        found = files.get_file_info(FileSelector(f"{root}/{folder}", allow_not_found=True, recursive=True))
+        return [each.path[len(root) + 1 :] for each in found if each.type is FileType.File]
+
+    def shown(self, name: str) -> str:
+        """See `LocationFiles`."""
+        return f"{self._uri}/{name}"
+
+    def open(self) -> tuple[FileSystem, str]:
+        """The file system, and the location in it.
+
+        Raises
+        ------
+        OptionError
+            ``LOCATION_UNKNOWN_STORE``: pyarrow does not know it, or its client is not installed.
+        """
+        from pyarrow.fs import FileSystem
+
+        try:
+            files, root = FileSystem.from_uri(self._uri)
+        except (OSError, ValueError) as error:
+            raise OptionError(
+                "LOCATION_UNKNOWN_STORE",
+                f"checkpointLocation={self._uri} can't be opened by pyarrow: {told_error(error)}. HDFS needs Hadoop's client "
+                "on the driver (HADOOP_HOME, CLASSPATH as `hadoop classpath --glob` says); dbfs: and wasb: are unknown to it",
+                option="checkpointLocation",
+            ) from None
+        return files, root.rstrip("/")
+
+
+class FilesystemJournalStore:
+    """See `transactional.journal.JournalStore`, and this module for what it does not promise.
+
+    Parameters
+    ----------
+    files : FilesystemFiles
+    folder : str
+        Relative to the location.
+    """
+
+    def __init__(self, files: FilesystemFiles, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `JournalStore`; exclusive only where nobody else creates at the same moment."""
+        if self._files.exists(f"{self._folder}/{name}"):
+            return False
+        self._files.put(f"{self._folder}/{name}", data)
+        return True
+
+    def names(self) -> list[str]:
+        """See `JournalStore`."""
+        return self._files.names(self._folder)
+
+    def read(self, name: str) -> bytes:
+        """See `JournalStore`."""
+        return self._files.read(f"{self._folder}/{name}")
+
+    def delete(self, name: str) -> None:
+        """See `JournalStore`."""
+        self._files.delete(f"{self._folder}/{name}")

@@ -1,0 +1,140 @@
+"""A query whose checkpoint location is in S3, with real Spark: killed twice, started again, read by the commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from connector.spark.location import CheckpointLocation
+from integration.driver_process import DriverProcess, Place, wait_until
+from integration.jars import resolve_s3a
+from integration.jobs import Job, newest
+from integration.object_store import BUCKET, ObjectStoreServer
+from transactional.ledger import Ledger
+from transactional.metadata import Entry, decode
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[ObjectStoreServer]:
+    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
+        for key, value in server.environment.items():
+            environment.setenv(key, value)
+        yield server
+
+
+@dataclass(frozen=True)
+class RemotePlace(Place):
+    """A place whose checkpoint location is in the store."""
+
+    url: str = ""
+
+    def entries(self) -> list[Entry]:
+        """See `Place`."""
+        store = CheckpointLocation(self.url).files.journal_store("barrier/log")
+        numbers = sorted(int(name[:-5]) for name in store.names() if name[:-5].isdigit())
+        return [decode(store.read(f"{number}.json"), f"{number}.json") for number in numbers]
+
+    def ledger(self) -> Ledger:
+        """See `Place`."""
+        return CheckpointLocation(self.url).journal().load()
+
+    def committed(self) -> int:
+        """See `Place`."""
+        return newest(self.url, "commits")
+
+
+def on_s3(server: ObjectStoreServer, folder: Path, batches: int = 3) -> DriverProcess:
+    """A driver whose query writes files to a local folder, and has its checkpoint location in the store."""
+    url = f"s3a://{BUCKET}/{folder.name}/check point"
+    conf = {
+        "spark.jars": ",".join(map(str, resolve_s3a())),
+        "spark.hadoop.fs.s3a.endpoint": server.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    }
+    driver = DriverProcess(folder, Job(url, str(folder / "output"), batches=batches, conf=conf))
+    driver.place = RemotePlace(driver.place.location, driver.place.output, url)
+    return driver
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_query_with_its_checkpoints_in_s3_that_is_killed_twice_writes_every_row_once(
+    s3: ObjectStoreServer, tmp_path: Path
+) -> None:
+    with on_s3(s3, tmp_path) as driver:
+        for point in ("decision.written", "commit.one"):
+            driver.faults.arm(point, "kill-jvm")
+            driver.start()
+            driver.wait_death(point)
+            driver.place.check_partial(driver.expected)
+        assert len(driver.place.ledger().unsettled()) == 1
+        driver.finish()
+        ledger = driver.place.ledger()
+        assert ledger.location == f"s3://{BUCKET}/{tmp_path.name}/check point"
+        command = [
+            sys.executable,
+            "-m",
+            "connector.cli",
+            "checkpoints",
+            "list",
+            driver.job.location,
+            "--output",
+            "json",
+        ]
+        listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        assert [each["id"] for each in listed["checkpoints"]] == sorted(ledger.checkpoints)
+        command = [sys.executable, "-m", "connector.cli", "rewind", driver.job.location, "--yes", "--output", "json"]
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        assert said["status"] == "nothing to do"
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_a_query_with_its_checkpoints_in_s3_goes_back(s3: ObjectStoreServer, tmp_path: Path) -> None:
+    with on_s3(s3, tmp_path, batches=5) as driver:
+        driver.start()
+        driver.wait_committed(2)
+        driver.kill()
+        first = min(driver.place.ledger().checkpoints)
+        assert len(driver.place.output.rows()) > 10
+        command = [sys.executable, "-m", "connector.cli", "rewind", driver.job.location, "--to", str(first)]
+        command += ["--allow-reemit", "--yes", "--output", "json"]
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        assert (said["status"], said["batch"]) == ("done", 0)
+        assert (newest(driver.job.location, "offsets"), newest(driver.job.location, "commits")) == (0, 0)
+        before = driver.place.output.rows()
+        driver.start()
+        assert driver.wait_exit() == 0, driver.tail()
+        found = driver.place.output.rows()
+        assert [found[row] - before[row] for row in range(50)] == [0] * 10 + [1] * 40, "what follows is written again"
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_of_two_drivers_on_s3_the_one_paused_before_its_decision_is_fenced_and_the_other_wins(
+    s3: ObjectStoreServer, tmp_path: Path
+) -> None:
+    with on_s3(s3, tmp_path) as first, on_s3(s3, tmp_path) as second:
+        second.folder = tmp_path / "second"
+        second.faults = type(second.faults)(second.folder / "faults")
+        first.faults.arm("commit.looked", "pause")
+        first.start()
+        first.wait_fired("commit.looked")
+        second.start()
+        second.wait_entry("settled")
+        first.faults.resume("commit.looked")
+        wait_until(first.error, "the end of the first driver")
+        newest_run = second.place.ledger().newest_run
+        assert newest_run is not None
+        assert "RUN_SUPERSEDED" in first.error()
+        assert f"superseded by run {newest_run.token}" in first.error()
+        assert second.wait_exit() == 0, second.tail()
+        second.place.check_whole(second.expected)

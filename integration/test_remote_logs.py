@@ -1,0 +1,159 @@
+"""Spark's logs in an object store and on a filesystem of pyarrow's, taken back as they are on a disk."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from connector.spark import offset_log
+from connector.spark.location import CheckpointLocation
+from connector.spark.remote_logs import RemoteFiles, RemoteLogs
+from connector.spark.single_driver import FilesystemFiles
+from integration.object_store import BUCKET, ObjectStoreServer
+from tests.connector.test_offset_log import Place
+from transactional import faults
+from transactional.errors import LocationError
+
+CHANGES: dict[str, tuple[Callable[[CheckpointLocation], None], Callable[[RemoteLogs], None]]] = {
+    "after 5": (lambda local: offset_log.delete_after(local, 5), lambda logs: logs.delete_after(5)),
+    "to the beginning": (lambda local: offset_log.replay(local, 0, 0), lambda logs: logs.replay(0, 0)),
+    "4 to 7 again": (lambda local: offset_log.replay(local, 4, 7), lambda logs: logs.replay(4, 7)),
+}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[ObjectStoreServer]:
+    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
+        for key, value in server.environment.items():
+            environment.setenv(key, value)
+        yield server
+
+
+@pytest.fixture(params=["s3", "filesystem"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointLocation:
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+        return CheckpointLocation(f"s3a://{BUCKET}/{tmp_path.name}")
+    return on_a_filesystem(tmp_path)
+
+
+def on_a_filesystem(folder: Path) -> CheckpointLocation:
+    """What HDFS is served by, on a file system that is here."""
+    found = CheckpointLocation("hdfs://nowhere/place", single_driver=True)
+    found.files = FilesystemFiles(f"file://{folder}/remote")
+    return found
+
+
+def files_of(location: CheckpointLocation) -> RemoteFiles:
+    found: RemoteFiles = location.files  # type: ignore[assignment]
+    return found
+
+
+def spread(place: Place, location: CheckpointLocation) -> None:
+    """Copy a place of a disk to the store."""
+    for path in place.path.rglob("*"):
+        if path.is_file():
+            files_of(location).put(str(path.relative_to(place.path)), path.read_bytes())
+
+
+def held(location: CheckpointLocation) -> dict[str, bytes]:
+    """All files of Spark's at the store."""
+    files = files_of(location)
+    return {name: files.read(name) for folder in ("offsets", "commits", "state") for name in files.tree(folder)}
+
+
+def on_disk(place: Place) -> dict[str, bytes]:
+    """All files of Spark's on the disk."""
+    found = {str(path.relative_to(place.path)): path for path in place.path.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if name != "metadata"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path / "local").log(0, 9, committed=8, sources=2)
+    place.state(*(f"{version}.delta" for version in range(1, 11)), "3.snapshot", "9.snapshot")
+    return place.state(*(f"{version}.delta" for version in range(1, 11)), store="0/1")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_logs_that_are_no_local_files_are_taken_back_as_those_are(
+    place: Place, location: CheckpointLocation, change: str
+) -> None:
+    spread(place, location)
+    local, remote = CHANGES[change]
+    local(place.location)
+    logs = RemoteLogs(location)
+    remote(logs)
+    assert held(location) == on_disk(place)
+    remote(logs)
+    assert held(location) == on_disk(place), "said again it changes nothing"
+    assert logs.highest() == (
+        offset_log.newest(place.location, "offsets"),
+        offset_log.newest(place.location, "commits"),
+    )
+
+
+@pytest.mark.parametrize("change", ["after 5", "4 to 7 again"])
+def test_it_can_be_interrupted_after_every_step_and_said_again(
+    place: Place, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupt(Exception):
+        pass
+
+    local, remote = CHANGES[change]
+    location = on_a_filesystem(tmp_path)
+    spread(place, location)
+    begun = place.path.rename(place.path.with_name("begun"))
+    shutil.copytree(begun, place.path)
+    local(place.location)
+    wanted = on_disk(place)
+    for last in itertools.count(1, 6):
+        spread(Place(begun), location)
+        steps = itertools.count(1)
+
+        def reach(point: str, steps: Iterator[int] = steps, last: int = last) -> None:
+            if next(steps) == last:
+                raise Interrupt
+
+        monkeypatch.setattr(faults, "reach", reach)
+        try:
+            remote(RemoteLogs(location))
+            break
+        except Interrupt:
+            pass
+        monkeypatch.setattr(faults, "reach", lambda point: None)
+        highest = RemoteLogs(location).highest()
+        assert highest[1] <= highest[0] <= highest[1] + 1, "Spark could read this"
+        remote(RemoteLogs(location))
+        assert held(location) == wanted
+    assert held(location) == wanted
+    assert last > 1
+
+
+def test_what_is_too_far_back_is_refused_with_the_location_s_own_name(
+    place: Place, location: CheckpointLocation
+) -> None:
+    for batch in range(3):
+        (place.path / "offsets" / str(batch)).unlink()
+    spread(place, location)
+    before = held(location)
+    with pytest.raises(LocationError, match=r"REWIND_TOO_FAR.*needs offsets/1"):
+        RemoteLogs(location).delete_after(1)
+    assert held(location) == before
+
+
+def test_a_replaced_file_is_put_back(place: Place, location: CheckpointLocation) -> None:
+    spread(place, location)
+    logs = RemoteLogs(location)
+    text = (place.path / "offsets" / "7").read_text()
+    late = text.replace('"10": 70', '"10": 71')
+    assert late != text
+    assert not logs.is_replaced(7, text)
+    files_of(location).put("offsets/7", late.encode())
+    assert logs.is_replaced(7, text)
+    logs.put_back(7, text)
+    assert not logs.is_replaced(7, text)
