@@ -575,6 +575,22 @@ def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_m
             assert query.finish() == []
 
 
+@pytest.mark.matrix
+def test_a_topic_made_anew_is_read_at_once_by_a_worker_that_read_the_old_one_at_later_epochs(topic_name: str) -> None:
+    with Cluster(jvm_options=("-Xms64m", "-Xmx256m")) as cluster:
+        reader, end = begun(cluster, topic_name, 10, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "8000"})
+        cluster.restart()  # each of a partition's leaders has a higher epoch than the one before
+        produce(cluster, topic_name, [10], partitions=1)
+        end, read = read_on(reader, end)
+        assert read == [10]
+        cluster.delete_topic(topic_name)
+        cluster.create_topic(topic_name)
+        produce(cluster, topic_name, range(100, 103), partitions=1)
+        # This process's consumer knows the old leader's epoch.
+        end, read = read_on(reader, end)
+        assert read == [100, 101, 102]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_death_of_a_broker_of_three_during_a_read_loses_and_doubles_nothing(topic_name: str) -> None:

@@ -261,6 +261,66 @@ def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: s
         assert third is not failed
 
 
+def test_a_consumer_that_read_a_topic_of_another_id_is_not_used_again(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    config = reader_of(kafka, topic_name)._config
+    with borrow_consumer(config, topic_name, "one") as first:
+        pass
+    with borrow_consumer(config, "another", "two") as second:
+        assert second is first
+    with borrow_consumer(config, topic_name, "three") as third:
+        assert third is not first
+    with borrow_consumer(config, topic_name, "three") as fourth:
+        assert fourth is third
+
+
+def test_a_task_keeps_no_more_large_rows_in_memory_than_a_batch_may_hold(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0})
+    for number in range(120):  # large ones behind small ones, whose size told how many to ask for
+        producer.produce(topic_name, bytes(10 if number < 20 else 900_000))
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    small = {"kafka.queued.max.messages.kbytes": "2048", "kafka.max.partition.fetch.bytes": "1000000"}
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest", **small)
+    start = reader.initialOffset()
+    [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    sizes = [(batch.num_rows, batch.nbytes) for batch in reader.read(partition)]
+    assert sum(rows for rows, _ in sizes) == 120
+    assert max(size for _, size in sizes) < 24 << 20
+
+
+def test_a_timestamp_or_header_that_no_column_holds_is_an_error_with_the_offset(
+    kafka: Cluster, topic_name: str
+) -> None:
+    anytime = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    kafka.create_topic(topic_name, config=anytime)
+    produce(kafka, topic_name, [0], partitions=1)
+    produce(kafka, topic_name, [1], partitions=1, timestamp=1_700_000_000_000_000_000)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    with pytest.raises(StoreError, match=rf"BAD_TIMESTAMP.*{topic_name}-0 at offset 1 .*1700000000000000000"):
+        rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+
+    class Latin(str):
+        __slots__ = ()
+
+        def encode(self, *_: str) -> bytes:
+            return b"\xe9"
+
+    from kafka import KafkaProducer
+
+    other = f"{topic_name}-headers"
+    kafka.create_topic(other)
+    writer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    writer.send(other, b"1", headers=[(Latin("e"), b"1")]).get(30)
+    writer.close()
+    reader = reader_of(kafka, other, startingOffsets="earliest", includeHeaders="true")
+    start = reader.initialOffset()
+    with pytest.raises(StoreError, match=rf"BAD_HEADER.*{other}-0 at offset 0 .*includeHeaders"):
+        rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+
+
 def test_no_client_is_pickled(kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name)
     reader = reader_of(kafka, topic_name)

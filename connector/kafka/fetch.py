@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,9 @@ LOOK_SECONDS: Final = 3.0
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
-"""A batch ends at whichever comes first: its rows are in memory three times (client, Python, Arrow)."""
+"""A batch ends at whichever comes first: its rows are in memory three times (client, Python, Arrow).
+
+One more of the client's queues may be in it, because that is taken whole."""
 
 FIRST_ROWS: Final = 500
 """Asked for until the size of this range's rows is known."""
@@ -82,31 +84,45 @@ _OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _LOST: Final = _OUT_OF_RANGE | {"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
 """Errors that may say that rows are gone; `LossTolerance` looks whether they are."""
 
-# One idle consumer per worker process. It knows addresses and rights, never a query's positions. The process id is part
-# of the key: a client does not survive a fork.
-_idle: dict[tuple[int, frozenset[tuple[str, Any]]], Consumer] = {}
+# One idle consumer per worker process, and the ids of the topics that it has read. It knows addresses and rights, never a
+# query's positions. The process id is part of the key: a client does not survive a fork.
+_idle: dict[tuple[int, frozenset[tuple[str, Any]]], tuple[Consumer, dict[str, str | None]]] = {}
 
 # What a client of this process complained of last: for the text of an error only.
 _complaints: deque[str] = deque(maxlen=1)
 
 
 @contextmanager
-def borrow_consumer(config: ClientConfig) -> Iterator[Consumer]:
+def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None = None) -> Iterator[Consumer]:
     """A consumer with these settings, the last one of this process where there is one. *Called on an executor*.
 
-    It is in use by one task at a time. After an error it is dropped.
+    It is in use by one task at a time. After an error it is dropped, and where it has read another topic of this name: the
+    client remembers the leader's epoch, and waits for ever for a leader of a new topic, whose epochs begin at 0 again.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    topic : str
+        That is to be read.
+    topic_id : str, optional
+        Its id, where it is known.
     """
     from confluent_kafka import Consumer
 
     settings = {**TUNED, **config.for_librdkafka(), **OURS}
     key = (os.getpid(), frozenset(settings.items()))
-    consumer = _idle.pop(key, None) or Consumer({**settings, "error_cb": _note})
+    consumer, ids = _idle.pop(key, (None, {}))
+    if consumer is not None and ids.get(topic, topic_id) != topic_id:
+        consumer.close()
+        consumer, ids = None, {}
+    if consumer is None:
+        consumer = Consumer({**settings, "error_cb": _note})
     yield consumer
     consumer.unassign()
     for other in list(_idle):
         if other[0] == os.getpid():
-            _idle.pop(other).close()
-    _idle[key] = consumer
+            _idle.pop(other)[0].close()
+    _idle[key] = consumer, {**ids, topic: topic_id}
 
 
 def fetch(
@@ -169,6 +185,7 @@ def fetch(
     begin_at(wanted.start)
     position, ask = wanted.start, FIRST_ROWS
     batch: list[Message] = []
+    size = 0
     _complaints.clear()
     while position < end:
         # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
@@ -191,6 +208,7 @@ def fetch(
                         _judge(consumer, error, wanted, position)
                     elif position < end:
                         position = left(position, stopped=True)
+                        break  # what follows is asked for again
             messages = rows
         if messages:
             position = max(position, _offset(messages[-1]) + 1)
@@ -198,12 +216,13 @@ def fetch(
             if position > end:
                 messages = [message for message in messages if _offset(message) < end]
             batch += messages
+            size += _bytes_of(messages)
         elif position < end:
             position = wait(position)
-        if len(batch) >= ask:
+        if len(batch) >= ask or size >= BATCH_BYTES:
             yield batch
             ask = _rows_to_ask(batch)
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 
@@ -213,6 +232,12 @@ def _offset(message: Message) -> int:
     if offset is None:  # The client's types allow it; what it delivers always has one.
         raise StoreError("READ_FAILED", "barrier-kafka: the client delivered a row without an offset.")
     return offset
+
+
+def _bytes_of(messages: Sequence[Message]) -> int:
+    """About how much they hold."""
+    step = 1 + len(messages) // 16
+    return sum(map(len, messages[::step])) * step
 
 
 def _rows_to_ask(batch: list[Message]) -> int:

@@ -410,7 +410,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
         return
     at = wanted.partition
     tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
-    with borrow_consumer(options.config) as consumer:
+    with borrow_consumer(options.config, at.topic, topic_id) as consumer:
         for messages in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
             yield to_record_batch(messages, at.topic, at.number, options.include_headers)
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["arrow_schema", "spark_schema", "to_record_batch"]
+
+LATEST_MS: Final = (2**63 - 1) // 1000
+"""Spark's timestamps are 64 bits of microseconds."""
 
 
 def spark_schema(include_headers: bool) -> StructType:
@@ -83,6 +88,11 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     pyarrow.RecordBatch
         Of `arrow_schema`. A message without a timestamp has null there; one without headers has null there, as in
         Spark.
+
+    Raises
+    ------
+    StoreError
+        ``BAD_TIMESTAMP``, ``BAD_HEADER``: no column can hold it.
     """
     import numpy as np
     import pyarrow as pa
@@ -99,6 +109,7 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     millis = np.fromiter(map(itemgetter(1), stamps), np.int64, count)
     kinds = np.fromiter(map(itemgetter(0), stamps), np.int32, count)
     absent = kinds == 0
+    _check_times(millis, messages, topic, partition)
     # librdkafka counts 0 none, 1 create, 2 append; Java and Spark -1, 0, 1.
     timestamps = pa.array(millis * 1000, pa.int64(), mask=absent if absent.any() else None)
     columns = [
@@ -111,16 +122,43 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
         pa.array(kinds - TIMESTAMP_CREATE_TIME),
     ]
     if include_headers:
-        columns.append(_headers(messages))
+        columns.append(_headers(messages, topic, partition))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
 
 
-def _headers(messages: Sequence[Message]) -> Any:
+def _check_times(millis: Any, messages: Sequence[Message], topic: str, partition: int) -> None:
+    """Refuse what Spark's microseconds can't hold, as Spark's own source does: a producer has counted in nanoseconds."""
+    if abs(int(millis.max())) <= LATEST_MS and abs(int(millis.min())) <= LATEST_MS:
+        return
+    at = next(index for index, time in enumerate(millis.tolist()) if abs(time) > LATEST_MS)
+    raise StoreError(
+        "BAD_TIMESTAMP",
+        f"barrier-kafka: the row of {topic}-{partition} at offset {messages[at].offset()} has the timestamp {millis[at]}, in "
+        "milliseconds since 1970, which Spark's timestamps can't hold: its producer counted in another unit. Begin behind it.",
+        partition=f"{topic}-{partition}",
+        offset=messages[at].offset(),
+        timestamp=int(millis[at]),
+    )
+
+
+def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
     import numpy as np
     import pyarrow as pa
 
     kind = arrow_schema(True).field("headers").type
-    lists = [message.headers() for message in messages]
+    lists: list[Any] = []
+    try:
+        for message in messages:
+            lists.append(message.headers())  # noqa: PERF401 - how far it came says which one it was
+    except (UnicodeDecodeError, SystemError):  # the client returns with the error set
+        offset = messages[len(lists)].offset()
+        raise StoreError(
+            "BAD_HEADER",
+            f"barrier-kafka: the row of {topic}-{partition} at offset {offset} has a header whose key is not UTF-8, and the "
+            "client can't read it: leave out includeHeaders, or begin behind it.",
+            partition=f"{topic}-{partition}",
+            offset=offset,
+        ) from None
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
