@@ -115,9 +115,11 @@ def restore(
         claim, force, allow_reemit, allow_non_restored_state, shuffle_partitions, query_stopped, given, yes
     )
     with reporting(output) as report:
+        place = CheckpointLocation(location)
+        place.must_be_local("barrier restore")
         savepoint = read(saved)
         savepoint.verify()
-        _Restore(savepoint, CheckpointLocation(location), request, report).run()
+        _Restore(savepoint, place, request, report).run()
 
 
 class _Restore:

@@ -172,11 +172,12 @@ def take(
     ------
     LocationError
         ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
-        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``; or the journal is not this place's.
+        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not this place's.
     FencedError
         ``LOCATION_MOVED_ON``
     """
     place, folder = CheckpointLocation(location), os.path.realpath(target)
+    place.must_be_local("a savepoint")
     clock = clock or SystemClock()
     if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
         raise LocationError(

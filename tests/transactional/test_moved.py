@@ -39,6 +39,12 @@ class Logs:
     def replay(self, first: int, last: int) -> None:
         raise AssertionError
 
+    def is_replaced(self, batch: int, text: str) -> bool:
+        raise AssertionError
+
+    def put_back(self, batch: int, text: str) -> None:
+        raise AssertionError
+
 
 class Claim:
     """A claim of the checkpoint of micro-batch 0, begun again until it is done."""
