@@ -164,7 +164,7 @@ def closes_by(reason: ClosingReason, monkeypatch: pytest.MonkeyPatch) -> str:
     return world.book.reasons[-1]
 
 
-@pytest.mark.parametrize("reason", [reason for reason in ClosingReason if reason is not ClosingReason.REPARTITION])
+@pytest.mark.parametrize("reason", sorted(set(ClosingReason) - {ClosingReason.REPARTITION, ClosingReason.STOP}))
 def test_a_checkpoint_closes_for_each_reason(reason: ClosingReason, monkeypatch: pytest.MonkeyPatch) -> None:
     assert closes_by(reason, monkeypatch) == reason.name
 
