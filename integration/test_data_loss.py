@@ -575,6 +575,19 @@ def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_m
             assert query.finish() == []
 
 
+def test_a_row_that_was_damaged_on_the_brokers_disk_is_an_error_and_no_row(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, [123456789], partitions=1)
+    [log] = kafka.data.glob(f"**/{topic_name}-0/00000000000000000000.log")
+    with log.open("r+b") as file:
+        file.seek(log.read_bytes().index(b"123456789"))
+        file.write(b"123456780")
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    with pytest.raises(StoreError, match=rf"READ_FAILED.*{topic_name}-0.*offset 0.*CRC"):
+        rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+
+
 @pytest.mark.matrix
 def test_a_topic_made_anew_is_read_at_once_by_a_worker_that_read_the_old_one_at_later_epochs(topic_name: str) -> None:
     with Cluster(jvm_options=("-Xms64m", "-Xmx256m")) as cluster:
