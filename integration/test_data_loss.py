@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from connector.kafka.lanes import TransactionalId
+from connector.kafka.offsets import Partition
 from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
 from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.subscription import TopicReader
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.live_query import LiveQuery
@@ -573,6 +575,50 @@ def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_m
         else:
             # The rows that expired are committed; the lost task's number and rows are those of the first time.
             assert query.finish() == []
+
+
+def test_a_row_that_was_damaged_on_the_brokers_disk_is_an_error_and_no_row(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, [123456789], partitions=1)
+    [log] = kafka.data.glob(f"**/{topic_name}-0/00000000000000000000.log")
+    with log.open("r+b") as file:
+        file.seek(log.read_bytes().index(b"123456789"))
+        file.write(b"123456780")
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    with pytest.raises(StoreError, match=rf"READ_FAILED.*{topic_name}-0.*offset 0.*CRC"):
+        rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+
+
+@pytest.mark.parametrize("stale", ["id", "partitions", "topic"])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_one_broker_that_is_behind_the_others_doubles_and_fails_nothing(
+    kafka: Cluster, topic_name: str, stale: str, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.create_topic(topic_name, partitions=2)
+    produce(kafka, topic_name, range(6))
+    more = {"failOnDataLoss": fails, "fetchOffset.retryIntervalMs": "100"}
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest", **more)
+    [(end, _)] = batches_of(reader)
+    produce(kafka, topic_name, range(6, 8))
+    ask_brokers = TopicReader.partitions
+    answers: list[int] = []
+
+    def partitions(self: TopicReader, *arguments: Any) -> list[Partition]:
+        found = ask_brokers(self, *arguments)
+        answers.append(len(found))
+        if len(answers) == 1:  # the next question goes to another broker
+            if stale == "id":
+                self.ids = {topic_name: "that-of-the-topic-before"}
+            elif stale == "topic":
+                self.ids = {}
+            found = {"id": found, "partitions": found[:1], "topic": []}[stale]
+        return found
+
+    monkeypatch.setattr(TopicReader, "partitions", partitions)
+    end, read = read_on(reader, end)
+    assert read == [6, 7]
+    assert "lost" not in end
 
 
 @pytest.mark.matrix

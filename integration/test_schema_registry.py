@@ -139,6 +139,18 @@ def test_json_becomes_columns_and_a_bad_record_goes_where_the_mode_says(
     frame = rows(spark, good, short, None)
     found = values(frame.select(decode_json("value", registry, topic="orders", position=WHERE)))
     assert [row and tuple(row) for row in found] == [(1, ["a", "b"]), (2, None), None]
+    ends = (
+        '{"id": 1}{"id": 2}',
+        '{"id": 1} x',
+        '{"id": 1}} x',
+        '{"id": 1}]',
+        '{"id": 1}, {"id": 2}',
+        '{"id": 1}, "x": 2',
+    )
+    others = ('[{"id": 1}, {"id": 2}]', "[]", "null", " ", "{'id': 1}", b'{"id": 1, "x": "\xff"}')
+    lost = rows(spark, *(framed(number, text) for text in (*ends, *others)), framed(number, ' {"id": 3}\n'))
+    found = values(lost.select(decode_json("value", registry, topic="orders", mode="PERMISSIVE")))
+    assert [row and row.id for row in found] == [*[None] * (len(ends) + len(others)), 3]
     bad = rows(spark, wrong, framed(number, "{"), framed(number, ""), b'{"id": 1}', b"", None, good)
     assert [
         row and row.id for row in values(bad.select(decode_json("value", registry, topic="orders", mode="PERMISSIVE")))

@@ -688,6 +688,26 @@ def test_a_batch_read_sees_committed_rows_only_and_none_that_come_later(
     assert sum(batch.num_rows for batch in reader.read(partition)) == 3
 
 
+def test_the_isolation_level_means_the_same_in_any_case_to_the_driver_and_to_its_tasks(
+    kafka: Cluster, topic_name: str
+) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, [0], partitions=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic_name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic_name, b"open", partition=0)
+    assert producer.flush(30) == 0
+    found = {}
+    for level in ("READ_COMMITTED", "Read_Uncommitted"):
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic_name}
+        reader = batch_reader({**options, "kafka.isolation.level": level, "kafkaConsumer.pollTimeoutMs": "3000"})
+        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        found[level] = [value for batch in batches for value in batch.column("value").to_pylist()]
+    producer.abort_transaction(30)
+    assert found == {"READ_COMMITTED": [b"0"], "Read_Uncommitted": [b"0", b"open"]}
+
+
 @pytest.mark.parametrize(
     ("where", "rows", "ranges"),
     [

@@ -221,6 +221,9 @@ def client_config(
     plain, stores = security.java_stores(table.name, given)
     translated = translate(table.name, plain, "sink" if forbidden is SINK_FORBIDDEN else "source")
     settings = security.check_security(table.name, translated.settings)
+    if "isolation.level" in settings:
+        # librdkafka takes any case, and the driver compares: were they not of one mind, ranges would end where no task can.
+        settings["isolation.level"] = settings["isolation.level"].lower()
     return ClientConfig(
         table.name, {**(defaults or {}), **settings}, {**stores, **translated.origins}, translated.ignored
     )
@@ -267,7 +270,7 @@ def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> Adm
         security.ssl_context(config.name, config.settings)  # says by name which file or password is wrong
     try:
         admin = AdminClient({**limits, **config.for_librdkafka()})
-    except (KafkaException, ValueError, TypeError) as problem:
+    except (KafkaException, ValueError, TypeError, AttributeError) as problem:
         raise config.refused(problem) from None
     while True:
         # Short waits, so that an error that nothing heals ends it early.
@@ -314,7 +317,7 @@ def check_reader(config: ClientConfig) -> None:
     plain = {k: v for k, v in config.settings.items() if k != BOOTSTRAP and not k.startswith(("sasl.", "https."))}
     try:
         Consumer({**plain, "security.protocol": "PLAINTEXT", "log_level": 0}).close()
-    except (KafkaException, ValueError, TypeError) as problem:
+    except (KafkaException, ValueError, TypeError, AttributeError) as problem:
         raise config.refused(problem) from None
 
 

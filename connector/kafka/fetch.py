@@ -49,6 +49,8 @@ TUNED: Mapping[str, Any] = {
     "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 100_000,
     "fetch.message.max.bytes": 4 << 20,
+    # As Java's. With the client's own false, what a disk has damaged is a row like others.
+    "check.crcs": True,
     # Between two batches the whole query runs.
     "max.poll.interval.ms": 86_400_000,
     # An idle consumer's lost connections are nobody's problem; a busy one's reasons are in its errors.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -345,8 +345,30 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Where the query stands in the partitions that exist now, and their topics' ids."""
         topics = self._topics()
         read_before = {partition.topic for partition in before.topics}
-        partitions = topics.partitions(self._subscription, read_before | set(before.gone))
-        return topics, stand(before, partitions, topics.ids), topics.ids
+        standing = self._surely(topics, before, self._subscription, read_before | set(before.gone))
+        return topics, standing, topics.ids
+
+    def _surely(
+        self, topics: TopicReader, at: SourceOffset, subscription: Subscription, may_miss: Collection[str]
+    ) -> Standing:
+        """Where a query stands, by two answers where the first says that something is gone.
+
+        Any broker answers, and one may be behind the others: it does not know a new partition yet, or knows the former
+        topic still. To take that for another topic made anew would read this one again from its first row.
+        """
+        found = stand(at, topics.partitions(subscription, may_miss), topics.ids)
+        if not found.lost:
+            return found
+        self._clock.sleep(self._options.retries.pause_seconds)
+        ids = topics.ids
+        again = stand(at, topics.partitions(subscription, may_miss), topics.ids)
+        if (again, topics.ids) != (found, ids):
+            raise StoreError(
+                "TOPIC_CHANGED",
+                "barrier-kafka: the brokers do not agree on which topics and partitions there are: try again.",
+                topics=sorted({partition.topic for partition in {*found.lost, *again.lost}}),
+            )
+        return found
 
     def _what_is_left(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """A replay's ranges: the topics may have changed since its offsets were picked."""
@@ -354,7 +376,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         # What was recorded, whatever the options name now.
         names = tuple(sorted({partition.topic for partition in after.topics}))
         topics = self._topics()
-        standing = stand(after, topics.partitions(Subscription(topics=names), names), topics.ids)
+        standing = self._surely(topics, after, Subscription(topics=names), names)
         if self.fail_on_data_loss and standing.lost:
             raise lost_error(standing.lost)
         there = [partition for partition in wanted if partition in standing.known]

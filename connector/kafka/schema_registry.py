@@ -21,6 +21,10 @@ Mode = Literal["FAILFAST", "PERMISSIVE", "ERRORS"]
 MODES: Final = ("FAILFAST", "PERMISSIVE", "ERRORS")
 
 _CORRUPT: Final = "__barrier_kafka_corrupt"
+_RECORD: Final = "__barrier_kafka_record"
+_END: Final = "__barrier_kafka_end"
+
+_STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
 
 
 def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
@@ -140,18 +144,29 @@ def decode_json(
     not checked. What the schema does not name is dropped, what a record does not have is null.
     """
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StringType, StructField, StructType
+    from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
     from connector.kafka.json_values import json_type
 
     _check_mode(mode)
     definition = Registry(registry).subject(subject or subject_name(topic, record, key=key), version, "JSON")
     wanted = json_type(definition)
-    spied = StructType([*wanted.fields, StructField(_CORRUPT, StringType())])
+    # Inside of another object, and before its last field: from_json stops behind a value, and passes over what follows it,
+    # be it a second record.
+    spied = StructType(
+        [
+            StructField(_RECORD, ArrayType(wanted)),
+            StructField(_END, BooleanType()),
+            StructField(_CORRUPT, StringType()),
+        ]
+    )
     payload = f.col(column) if isinstance(column, str) else column
     number = f.conv(f.hex(f.substring(payload, 2, MAGIC_BYTES - 1)), 16, 10)
     text = f.substring(payload, MAGIC_BYTES + 1, 2**31 - 1).cast("string")
-    parsed = f.from_json(text, spied, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    wrapped = f.concat(f.lit(f'{{"{_RECORD}":['), text, f.lit(f'],"{_END}":true}}'))
+    parsed = f.from_json(wrapped, spied, _STRICT)
+    decoded = f.get(parsed[_RECORD], f.lit(0))
+    is_one = parsed[_END].isNotNull() & parsed[_CORRUPT].isNull() & decoded.isNotNull() & (f.size(parsed[_RECORD]) == 1)
     reason = (
         f.when(f.octet_length(payload) < MAGIC_BYTES, f.lit("it is too short for the registry's wire format"))
         .when(
@@ -159,11 +174,11 @@ def decode_json(
             f.lit("it does not begin with byte 0: it is not in the registry's wire format"),
         )
         .when(
-            parsed.isNull() | parsed[_CORRUPT].isNotNull(),
+            ~is_one | ~f.is_valid_utf8(text),
             f.concat(f.lit("it is not JSON of the column's types (schema id "), number, f.lit(")")),
         )
     )
-    value = f.when(payload.isNotNull() & reason.isNull(), parsed.dropFields(_CORRUPT))
+    value = f.when(payload.isNotNull() & reason.isNull(), decoded)
     if mode == "PERMISSIVE":
         return value
     if mode == "ERRORS":

@@ -96,6 +96,12 @@ _TLS_ADVICE: Final[Mapping[str, str]] = {
 }
 """Part of OpenSSL's reason → what to do; the first that fits."""
 
+_BOOLEANS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("true", "t", "1"), "true"),
+    **dict.fromkeys(("false", "f", "0"), "false"),
+}
+"""How librdkafka reads them, in any case."""
+
 _FILES: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
 
@@ -272,6 +278,13 @@ def _check_ssl(settings: dict[str, str], invalid: Any) -> None:
     settings["ssl.endpoint.identification.algorithm"] = identification or "none"
     if settings["ssl.endpoint.identification.algorithm"] not in ("https", "none"):
         raise invalid("ssl.endpoint.identification.algorithm", f"is {identification!r}; expected https or none.")
+    verify = settings.get("enable.ssl.certificate.verification")
+    if verify is not None:
+        word = _BOOLEANS.get(verify.lower())
+        if word is None:
+            raise invalid("enable.ssl.certificate.verification", f"is {verify!r}; expected true or false.")
+        # Both libraries must read the same: what one takes for true must not be another's false.
+        settings["enable.ssl.certificate.verification"] = word
     for key in ("ssl.ca", "ssl.certificate", "ssl.key"):
         if f"{key}.location" in settings and f"{key}.pem" in settings:
             raise invalid(f"{key}.location", f"and kafka.{key}.pem are one setting: give one.")
@@ -432,7 +445,7 @@ def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    verify = settings.get("enable.ssl.certificate.verification", "true").lower() == "true"
+    verify = settings.get("enable.ssl.certificate.verification", "true") != "false"
     context.check_hostname = verify and settings.get("ssl.endpoint.identification.algorithm") != "none"
     context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
     at = ""

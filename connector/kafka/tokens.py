@@ -144,12 +144,21 @@ def provider_of(path: str) -> Callable[[str], Any]:
 
 def _requested(settings: Mapping[str, str]) -> Token:
     """Ask the endpoint (RFC 6749, 4.4: the client credentials grant)."""
+    import http.client
     import ssl
     import urllib.error
     import urllib.parse
     import urllib.request
 
     url = settings[ENDPOINT]
+
+    def refused(reason: str) -> StoreError:
+        # What the endpoint says may quote what it was told.
+        secret = settings.get(CLIENT_SECRET, "")
+        for form in {secret, urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret)} - {""}:
+            reason = reason.replace(form, "(hidden)")
+        return _no_token(url, reason)
+
     quoted = (urllib.parse.quote(settings.get(key, ""), safe="") for key in (CLIENT_ID, CLIENT_SECRET))
     basic = base64.b64encode(":".join(quoted).encode()).decode()
     form = {"grant_type": "client_credentials"}
@@ -168,10 +177,10 @@ def _requested(settings: Mapping[str, str]) -> Token:
         with urllib.request.urlopen(request, timeout=REQUEST_SECONDS, context=context) as answer:
             told = json.loads(answer.read())
         text = str(told["access_token"])
-    except urllib.error.HTTPError as refused:
-        raise _no_token(url, f"HTTP {refused.code}{_reason(refused)}") from None
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise _no_token(url, f"{type(problem).__name__}: {problem}") from None
+    except urllib.error.HTTPError as answer:
+        raise refused(f"HTTP {answer.code}{_reason(answer)}") from None
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as problem:
+        raise refused(f"{type(problem).__name__}: {problem}") from None
     life = told.get("expires_in")
     expires = begin + float(life) if life is not None else _expiry(text) or begin + UNKNOWN_LIFE_SECONDS
     pairs = (pair.partition("=") for pair in settings.get("sasl.oauthbearer.extensions", "").split(",") if pair)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import ssl
 import time
+from email.message import Message
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -69,6 +74,7 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         ({**SASL, "ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128"}, "write OpenSSL's"),
         ({**SASL, "ssl.cipher.suites": "NOT-A-CIPHER"}, "kafka.ssl.cipher.suites gives can't be used"),
         ({**SASL, "ssl.endpoint.identification.algorithm": "http"}, "expected https or none"),
+        ({**SASL, "enable.ssl.certificate.verification": "yes"}, "verification is 'yes'; expected true or false"),
         ({**SASL, "ssl.enabled.protocols": "TLSv1.3"}, "both clients speak TLS 1.2 and 1.3"),
         ({**SASL, "ssl.curves.list": "P-256"}, "kafka-python, which commits the transactions, does not"),
         ({**SASL, "ssl.truststore.location": "/t.jks"}, "keytool -list -rfc"),
@@ -138,6 +144,19 @@ def test_a_key_without_a_password_is_not_taken_as_text_for_spark_shows_it(client
     assert client.both.read_text().splitlines()[1] not in told
 
 
+@pytest.mark.parametrize(
+    ("text", "verifies"), [("true", True), ("1", True), ("T", True), ("False", False), ("0", False), ("f", False)]
+)
+def test_both_libraries_read_the_same_of_whether_brokers_are_verified(text: str, verifies: bool) -> None:
+    from confluent_kafka import Consumer
+
+    config = config_of(**{"security.protocol": "SSL", "enable.ssl.certificate.verification": text})
+    mode = config.for_kafka_python()["ssl_context"].verify_mode
+    assert (mode is ssl.CERT_REQUIRED) == verifies
+    assert config.for_librdkafka()["enable.ssl.certificate.verification"] == str(verifies).lower()
+    Consumer({"group.id": "g", "enable.ssl.certificate.verification": text, "log_level": 0}).close()
+
+
 def test_what_may_be_shown_is_shown_and_nothing_else() -> None:
     secret: tuple[str, ...] = (
         "sasl.password",
@@ -193,6 +212,22 @@ def test_a_provider_that_fails_is_named_and_what_it_says_is_not(config: str, tol
     with pytest.raises((StoreError, OptionError), match=told) as caught:
         source("broken", config).token()
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("said", [f"no client has {SECRET}", f"secret={SECRET.replace('-', '%2D')}-{SECRET}"])
+def test_an_endpoint_that_quotes_the_secret_is_quoted_without_it_in_every_process(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        told = json.dumps({"error": "invalid_client", "error_description": said}).encode()
+        raise HTTPError("http://endpoint", 401, "no", Message(), io.BytesIO(told))
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    names = {"token.endpoint.url": "http://endpoint", "client.id": "me", "client.secret": SECRET}
+    settings = config_of(**OAUTH, **{f"sasl.oauthbearer.{key}": text for key, text in names.items()}).settings
+    with pytest.raises(StoreError, match=r"NO_TOKEN.*invalid_client") as caught:
+        TokenSource.of(settings)("")  # what a task's client calls
+    assert SECRET not in f"{caught.value}{caught.value!r}{caught.value.parameters}"
 
 
 # -- kafka-python ---------------------------------------------------------------------------------------------------
