@@ -172,7 +172,7 @@ def test_a_copy_and_its_original_run_side_by_side_without_touching_each_other(
     assert 200 - len(rows) == 10 * (saved.batch + 1), "it wrote what comes after the savepoint, once"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_a_query_whose_place_is_claimed_under_it_stops_and_nothing_is_doubled(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
@@ -334,3 +334,40 @@ def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
             produce_to(kafka, topic_name, range(120), 2)
             run_to_the_end(moved)
     assert FolderOutput(tmp_path / "output").rows() == Counter(range(120))
+
+
+# -- what nobody takes any more -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(300)
+def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_only_where_that_was_allowed(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = distinct_job(kafka, topic_name, tmp_path)
+    other = f"{topic_name}-other"
+    kafka.create_topic(other, partitions=1)
+    both = replace(job, source={**job.source, "subscribe": f"{topic_name},{other}"})
+    produce_to(kafka, topic_name, range(20), 2)
+    produce_to(kafka, other, range(20, 30), 1)
+    with LiveQuery(spark, tmp_path / "old", both) as query:
+        run_to_the_end(query)
+        saved = take(query.job.location, str(tmp_path / "saved"))
+    produce_to(kafka, topic_name, range(40), 2)
+    new = str(tmp_path / "new" / "checkpoint")
+    moved = LiveQuery(spark, tmp_path / "new", replace(job, output=str(tmp_path / "copies")))
+    for allowed in ([], ["--allow-non-restored-state"]):
+        assert answer(capsys, "restore", saved.path, new, "--no-claim", "--yes", *allowed)[0] == 0
+        with moved:
+            moved.start()
+            assert "PARTITIONS_GONE" in moved.wait_failed(), "the source's own lock"
+            tolerant = {**job.source, "failOnDataLoss": "false"}
+            moved.start(source=tolerant)
+            if allowed:
+                moved.query.processAllAvailable()
+            else:
+                problem = moved.wait_failed()
+                assert "STATE_NOT_RESTORED" in problem
+                assert f"the topic {other}" in problem
+                assert moved.place.kinds() == [], "nothing was begun"
+    assert FolderOutput(tmp_path / "copies").rows() == Counter(range(30, 40)), "the state is there"

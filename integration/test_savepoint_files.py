@@ -88,19 +88,19 @@ def test_the_files_of_a_committed_micro_batch_do_not_change(store: str, query: Q
     seen: dict[int, dict[str, Stands]] = {}
     query.control(until=0, step=10)
     with settings(query.session, STORES[store]):
-        run_to(query, 60, seen)
-        wait_until(lambda: later_snapshots(query, 3), "a snapshot that maintenance made late")
+        run_to(query, 50, seen)
+        wait_until(lambda: later_snapshots(query, 2), "a snapshot that maintenance made late")
         assert changed(query, seen) == []
         wait_stores_closed(query.session)
         replayed = newest(query.location, "commits")
         for name in (f"commits/{replayed}", f"commits/.{replayed}.crc"):
             Path(query.location.path, name).unlink()
-        query.control(until=60, step=10)
+        query.control(until=50, step=10)
         with query.running() as drain:
             drain()
             assert newest(query.location, "commits") == replayed
             seen[replayed] = needed(query, replayed)
-        run_to(query, 90, seen)
+        run_to(query, 70, seen)
         wait_stores_closed(query.session)
         # Of the version that was made twice maintenance may have written a snapshot each time; changes are written once.
         snapshots = {

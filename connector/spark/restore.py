@@ -19,8 +19,8 @@ import shutil
 import uuid
 
 from connector.spark.location import CheckpointLocation
-from connector.spark.saved_files import copy_file, sync_folders, write_file
-from connector.spark.savepoint import CHECKPOINT, Savepoint
+from connector.spark.manifest import CHECKPOINT, Savepoint
+from connector.spark.saved_files import copy_file, sync_folder, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import JournalError, LocationError
@@ -135,7 +135,7 @@ class NewLocation:
             shutil.rmtree(former, ignore_errors=True)
         else:
             os.rename(self.draft.path, self._location.path)  # takes the place of an empty folder only
-        _sync(self._parent)
+        sync_folder(self._parent)
         faults.reach("restore.named")
 
     def drop(self) -> None:
@@ -157,11 +157,3 @@ class NewLocation:
                     write_file(file, after)
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(folder, f".{name}.crc"))
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folders", "write_file"]
+__all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folder", "sync_folders", "write_file"]
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
@@ -92,11 +92,16 @@ def describe(folder: str, paths: Iterable[str]) -> list[SavedFile]:
 def sync_folders(root: str) -> None:
     """Make the names in a folder, and in all folders below it, durable."""
     for folder, _, _ in os.walk(root):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Still:

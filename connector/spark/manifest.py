@@ -1,0 +1,249 @@
+"""What a savepoint says of itself: ``savepoint.json``, the files that it lists, and the journal as of its checkpoint.
+
+``savepoint.json`` is written last: a folder without it is no savepoint. Nothing in one is ever changed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.spark.saved_files import SavedFile, describe, sync_folder, write_file
+from transactional.clock import Clock
+from transactional.errors import LocationError
+from transactional.ledger import CheckpointRecord, Ledger
+from transactional.metadata import Entry, EntryKind, canonical, decode, encode
+
+__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "read", "write"]
+
+FORMAT: Final = 1
+MANIFEST: Final = "savepoint.json"
+JOURNAL: Final = "journal.json"
+CHECKPOINT: Final = "checkpoint"
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """What ``savepoint.json`` says.
+
+    Parameters
+    ----------
+    path : str
+        The folder that was read.
+    id : str
+    query : str
+        Spark's id of the query.
+    location : str
+        The checkpoint location that it was taken of.
+    checkpoint : int
+        The checkpoint; its last micro-batch is `batch`.
+    batch : int
+    time : int
+        Milliseconds since the epoch.
+    prefix, sink : str
+        Of the newest run.
+    position : int
+        Of the journal when it was taken.
+    partitions : int or None
+        ``spark.sql.shuffle.partitions`` of the state; None where the offsets do not say.
+    stateful : bool
+    files : Sequence[SavedFile]
+        All but ``savepoint.json`` itself.
+    """
+
+    path: str
+    id: str
+    query: str
+    location: str
+    checkpoint: int
+    batch: int
+    time: int
+    prefix: str
+    sink: str
+    position: int
+    partitions: int | None
+    stateful: bool
+    files: Sequence[SavedFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes, of all files."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types; without the path and the files."""
+        return {key: value for key, value in vars(self).items() if key not in ("path", "files")}
+
+    def ledger(self) -> Ledger:
+        """The journal as of the checkpoint.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``
+        JournalError
+            Of a newer format.
+        """
+        data = _bytes(os.path.join(self.path, JOURNAL))
+        return Ledger.from_json(decode(data, JOURNAL).body)
+
+    def verify(self) -> None:
+        """Read every file, and compare it with the manifest.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``: names the file.
+        """
+        for recorded in self.files:
+            try:
+                [found] = describe(self.path, [recorded.path])
+            except OSError as error:
+                raise _damaged(self.path, recorded.path, error.strerror or str(error)) from error
+            if found != recorded:
+                told = f"it has {found.size} bytes, {recorded.size} were written"
+                raise _damaged(self.path, recorded.path, told if found.size != recorded.size else "its bytes changed")
+
+    def checkpoint_files(self) -> list[str]:
+        """The paths of Spark's files, relative to a checkpoint location."""
+        return [file.path.removeprefix(f"{CHECKPOINT}/") for file in self.files if file.path != JOURNAL]
+
+
+def read(path: str) -> Savepoint:
+    """A savepoint's manifest; its files are not read.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``
+    """
+    folder = os.path.realpath(path)
+    name = os.path.join(folder, MANIFEST)
+    if not os.path.isfile(name):
+        raise LocationError(
+            "SAVEPOINT_NOT_FOUND",
+            f"{folder} is no savepoint: it has no {MANIFEST}, which is written last. Name the folder that `barrier savepoint "
+            "take` has made (`barrier savepoint list FOLDER`)",
+            path=folder,
+        )
+    try:
+        value = json.loads(_bytes(name))
+        version, checksum = value["format"], value.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, MANIFEST, f"it is no manifest ({error})") from error
+    if version != FORMAT:
+        raise LocationError(
+            "SAVEPOINT_FORMAT_UNKNOWN",
+            f"{name} has format {version}; this version reads format {FORMAT}: use the version that took it, or a newer one",
+            path=name,
+            format=version,
+        )
+    if checksum != _checksum(value):
+        raise _damaged(folder, MANIFEST, "its checksum does not match")
+    files = [SavedFile(**file) for file in value.pop("files")]
+    outside = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
+    if outside:
+        raise _damaged(folder, MANIFEST, f"it names a file outside of the savepoint ({outside[0]})")
+    return Savepoint(path=folder, files=files, **{key: each for key, each in value.items() if key != "format"})
+
+
+def find(folder: str) -> list[Savepoint | LocationError]:
+    """The savepoints in a folder, oldest first; of those that can't be read, why."""
+    found: list[Savepoint | LocationError] = []
+    root = os.path.realpath(folder)
+    try:
+        names = sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise LocationError("SAVEPOINT_NOT_FOUND", f"{root} is no folder", path=root) from error
+    for name in names:
+        if name[0] == "." or not os.path.isfile(os.path.join(root, name, MANIFEST)):
+            continue
+        try:
+            found.append(read(os.path.join(root, name)))
+        except LocationError as problem:
+            found.append(problem)
+    return sorted(found, key=lambda each: each.time if isinstance(each, Savepoint) else -1)
+
+
+def dispose(savepoint: Savepoint) -> None:
+    """Delete a savepoint; the manifest first, so that what a death leaves is none."""
+    os.unlink(os.path.join(savepoint.path, MANIFEST))
+    sync_folder(savepoint.path)
+    shutil.rmtree(savepoint.path)
+
+
+def write(
+    draft: str,
+    ledger: Ledger,
+    chosen: CheckpointRecord,
+    query: str,
+    partitions: int | None,
+    files: Sequence[SavedFile],
+    clock: Clock,
+) -> Savepoint:
+    """Finish a folder that holds a checkpoint's files: the journal, then the manifest.
+
+    Parameters
+    ----------
+    draft : str
+    ledger : Ledger
+        Cut to the checkpoint.
+    chosen : CheckpointRecord
+    query : str
+        Spark's id of the query.
+    partitions : int or None
+        See `Savepoint`.
+    files : Sequence[SavedFile]
+        That were copied.
+    clock : Clock
+    """
+    now, run = int(clock.now() * 1000), ledger.newest_run
+    entry = Entry(ledger.position, EntryKind.SNAPSHOT, uuid.uuid4().hex, now, ledger.to_json())
+    journal = write_file(os.path.join(draft, JOURNAL), encode(entry), JOURNAL)
+    found = Savepoint(
+        path=draft,
+        id=uuid.uuid4().hex,
+        query=query,
+        location=ledger.location,
+        checkpoint=chosen.id,
+        batch=max(chosen.batches),
+        time=now,
+        prefix=run.prefix if run else "",
+        sink=run.sink if run else "",
+        position=ledger.position,
+        partitions=partitions,
+        stateful=any(file.path.startswith(f"{CHECKPOINT}/state/") for file in files),
+        files=[journal, *sorted(files, key=lambda file: file.path)],
+    )
+    value = {**found.to_json(), "format": FORMAT, "files": [file.to_json() for file in found.files]}
+    text = canonical({**value, "checksum": _checksum(value)}) + "\n"
+    write_file(os.path.join(draft, MANIFEST), text.encode())
+    return found
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise _damaged(os.path.dirname(path), os.path.basename(path), error.strerror or str(error)) from error
+
+
+def _damaged(folder: str, path: str, why: str) -> LocationError:
+    return LocationError(
+        "SAVEPOINT_DAMAGED",
+        f"{path} of the savepoint {folder} can't be used: {why}. Nothing was changed. Restore another savepoint, or this one "
+        "from a backup",
+        path=path,
+        savepoint=folder,
+    )
