@@ -223,7 +223,7 @@ def test_a_stop_between_two_lives_ends_what_the_first_has_left(
 # -- Kafka --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_query_whose_prepared_transactions_were_lost_goes_back_by_itself_and_is_stopped_while_it_is_idle(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
