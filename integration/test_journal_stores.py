@@ -231,6 +231,22 @@ def test_an_entry_is_read_once_by_a_process_and_anew_where_the_place_was_made_an
     assert {run.driver for run in location.journal().load().runs.values()} == {"another"}
 
 
+def test_what_a_planning_reads_in_an_object_store_is_nine_requests(proxy: AnswerProxy) -> None:
+    """Spark's logs, and a journal of which the process knows the entries: it is listed, and listed again."""
+    location = through(proxy)
+    assert isinstance(location.files, ObjectFiles)
+    location.files.put("metadata", b'{"id":"q"}')
+    for number in range(120):
+        location.files.put(f"offsets/{number}", f"v1\n{{}}\nline {number}".encode())
+    race(location.journal(), "d", 5)
+    proxy.asked.clear()
+    offset_log.spark_view(location)
+    journal = location.journal()
+    journal.load()
+    journal.load()
+    assert len(proxy.asked) == 9, proxy.asked
+
+
 def test_a_store_that_is_not_there_is_an_error_that_names_it_and_no_secret(proxy: AnswerProxy) -> None:
     location = through(proxy)
     journal = location.journal()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -47,30 +48,37 @@ POINTS = (
 )
 """Where a driver's Python process may stand still, beside the moments at which the whole driver is frozen."""
 
-EXPECTED = (
-    # ours
-    "RUN_SUPERSEDED",
-    "RUN_ENDED",
-    "BATCH_TAKEN",
-    "CHECKPOINT_TAKEN",
-    "SPARK_LOGS_INCONSISTENT",
-    "BATCHES_NOT_ACCOUNTED",
-    "BATCH_HAS_OTHER_SOURCES",
-    "SPARK_LOGS_AHEAD",
-    "HANDLE_NOT_ALIVE",
-    "LOST_AFTER_DECISION",
-    "NOT_SETTLED",
-    "REPAIR_LOST",
-    "PLAN_OF_ANOTHER_BATCH",
-    # the file sink's own, for a file that the other's sweep has taken away
-    "No such file or directory",
-    # Spark's own
-    "CONCURRENT_STREAM_LOG_UPDATE",
-    "Multiple streaming",
-    "doesn't exist",
-    "assertion failed",  # it reads its logs while the other writes them
+EXPECTED = frozenset(
+    {
+        "RUN_SUPERSEDED",
+        "RUN_ENDED",
+        "BATCH_TAKEN",
+        "CHECKPOINT_TAKEN",
+        "SPARK_LOGS_INCONSISTENT",
+        "BATCHES_NOT_ACCOUNTED",
+        "BATCH_HAS_OTHER_SOURCES",
+        "SPARK_LOGS_AHEAD",
+        "HANDLE_NOT_ALIVE",
+        "LOST_AFTER_DECISION",
+        "NOT_SETTLED",
+        "REPAIR_LOST",
+        "PLAN_OF_ANOTHER_BATCH",
+    }
 )
 """With one of these a driver may end that meets another."""
+
+SINKS_OWN = "No such file or directory"
+"""The file sink's, for a file that the other's sweep has taken away."""
+
+
+def kind_of(error: str) -> str:
+    """The condition of our error, or whose it is: Spark's own, of a driver that was frozen or found the other's files."""
+    ours = re.findall(r"transactional\.errors\.\w+: \[([A-Z_]+)\]", error)
+    if ours:
+        return str(ours[-1])
+    if "Traceback" not in error:
+        return "Spark's own"
+    return "the file sink's own" if SINKS_OWN in error else error
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +135,7 @@ class Schedule:
         for driver in self.drivers:
             driver.faults.reset()
 
-    expected: ClassVar[Sequence[str]] = EXPECTED
+    expected: ClassVar[frozenset[str]] = EXPECTED | {"Spark's own", "the file sink's own"}
 
     def job_of(self, driver: WarmDriver) -> Job:
         """What it runs."""
@@ -221,7 +229,7 @@ class Schedule:
                 self.said.append(f"{driver.name} ended: {told(error)}")
                 self.errors.append(error)
                 driver.faults.release()
-                assert any(known in error for known in self.expected), f"{error}\n{self}"
+                assert kind_of(error) in self.expected, f"{error}\n{self}"
         self.place.check_partial(ROWS)
         self.follow()
 
@@ -324,8 +332,15 @@ def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Sch
     return schedule
 
 
-@pytest.mark.parametrize("decided", [True, False])
-@pytest.mark.parametrize("by", [-3, 4])
+@pytest.mark.parametrize(
+    ("by", "decided"),
+    [
+        (4, True),
+        (-3, False),
+        pytest.param(-3, True, marks=pytest.mark.matrix),
+        pytest.param(4, False, marks=pytest.mark.matrix),
+    ],
+)
 def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_output_exact(
     spark: SparkSession, tmp_path: Path, faults: Faults, by: int, decided: bool
 ) -> None:
@@ -361,7 +376,7 @@ def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_o
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.matrix) for seed in (0, 2))])
 def test_two_drivers_that_are_frozen_and_thawed_at_random_write_every_row_once(
     drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, seed: int
 ) -> None:
@@ -379,7 +394,7 @@ def test_fifty_schedules_of_two_drivers_write_every_row_once(
     for seed in range(first, first + 10):
         schedule = play(seed, tmp_path / str(seed), drivers)
         for error in schedule.errors:
-            seen[next(known for known in EXPECTED if known in error)] += 1
+            seen[kind_of(error)] += 1
         seen["rewinds"] += sum("barrier rewind" in said for said in schedule.said)
         shutil.rmtree(tmp_path / str(seed))
     print(f"schedules {first} to {first + 9}: {dict(seen)}")

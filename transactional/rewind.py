@@ -151,7 +151,8 @@ class Rewinder:
 
     def _replaced(self) -> list[int]:
         """Micro-batches whose ``offsets/`` file a driver that stood still has written late, over the recorded one."""
-        return [batch for batch, text in self._journal.ledger.logs.items() if self._logs.is_replaced(batch, text)]
+        ledger = self._journal.ledger
+        return [n for n, text in ledger.logs.items() if n in ledger.batches and self._logs.is_replaced(n, text)]
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
         """R2: from here on only the rewind owns the location.
