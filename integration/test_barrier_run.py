@@ -288,7 +288,7 @@ def test_a_query_with_state_is_taken_back_between_two_drivers(kafka: Cluster, to
         driver.start()
         pile_up(driver.place, 3)
         driver.kill()
-        lose_all(driver.place)
+        output.lose(output.open_transactions())
     with keeper(tmp_path, WITH_SUPERVISE, job=job, output=output) as driver:
         driver.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
         assert driver.wait_exit(SECONDS) == 0, driver.tail()
