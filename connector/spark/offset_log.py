@@ -124,7 +124,8 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
     batch : int, optional
         The micro-batch at work; the newest of ``offsets`` by default.
     """
-    known = _entries(location, "offsets")
+    # Not what another driver is writing at this moment, .13.UUID.tmp: it can't be read yet.
+    known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
     at_work = max(known, default=-1) if batch is None else batch
     previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
     text = _text(location, at_work)

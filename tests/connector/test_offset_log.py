@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import check_can_go_back, delete_after, newest, plan_ends, replay, source_lines
+from connector.spark.offset_log import (
+    check_can_go_back,
+    delete_after,
+    newest,
+    plan_ends,
+    replay,
+    source_lines,
+    spark_view,
+)
 from transactional import faults
 from transactional.errors import LocationError
 
@@ -437,6 +445,13 @@ def test_each_step_is_durable_before_the_next(place: Place, monkeypatch: pytest.
     assert steps[:5] == ["fsync", "rewind.planned", "rewind.planned", "fsync", "rewind.planned"]
     for before, after in itertools.pairwise(steps[5:]):
         assert "fsync" in (before, after) or before == after, "commits/M is gone for good before offsets/M goes"
+
+
+def test_a_file_that_another_driver_is_writing_is_not_taken_for_the_micro_batch_at_work(place: Place) -> None:
+    place.log(0, 3)
+    assert list((place.path / "offsets").glob(".4.*.tmp"))
+    view = spark_view(place.location)
+    assert (view.batch, view.oldest) == (3, 0)
 
 
 def test_its_fault_points_are_known() -> None:
