@@ -44,7 +44,9 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
         )
     found.checkpoints = {number: each for number, each in found.checkpoints.items() if number <= checkpoint}
     found.batches = {number: each for number, each in found.batches.items() if number <= last}
+    found.logs = {number: text for number, text in found.logs.items() if number <= last}
     found.base = min(found.base, last)
+    found.stop = None
     found.voided, found.declined = [], []
     found.rewinding, found.request, found.moved, found.restored = None, None, None, None
     return found
