@@ -75,7 +75,7 @@ _BY_CONDITION = {
     # Two supervisors of one location would start for ever, each fencing the other.
     "RUN_SUPERSEDED": Remedy.NONE,
     "PREFIX_TAKEN": Remedy.NONE,
-    "MOVED": Remedy.NONE,
+    "LOCATION_MOVED_ON": Remedy.NONE,
     "DRIVER_HOLDS_STATE": Remedy.NONE,
     "REWIND_UNKNOWN": Remedy.NONE,
     "UNKNOWN_SPARK": Remedy.NONE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from connector.spark.alone import query_at_work
 from connector.spark.closing import Standing, close, request_stop, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run
+from connector.spark.savepoint import take
 from transactional.errors import LocationError
 
 __all__ = ["stop"]
@@ -69,8 +69,7 @@ def stop(
             report.status = "nothing to do"
             report.say("it has been stopped before: everything is committed, and nothing is open")
         if savepoint is not None:
-            # By name: who stops a query without one needs none of it.
-            importlib.import_module("connector.spark.savepoint").take(place.path, savepoint)
+            take(place.path, savepoint)
             report.say(f"savepoint: {savepoint}")
             report.facts.update(savepoint=savepoint)
 

@@ -156,6 +156,10 @@ def closes_by(reason: ClosingReason, monkeypatch: pytest.MonkeyPatch) -> str:
         world.run(execution, 1, 3, "none")
         world.clock.advance(LIFETIME / 2)
         world.run(execution, 1, 3, "none")
+    elif reason is ClosingReason.STOP:
+        world.run(execution, 1, 3, "none")
+        world.ask_to_stop()
+        world.run(execution, 1, 3, "none")
     elif reason is ClosingReason.REQUEST:
         world.ask()
         world.run(execution, 2, 3, "none")
