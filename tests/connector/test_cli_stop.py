@@ -11,6 +11,7 @@ import pytest
 from connector.spark.closing import end_run, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
+from connector.spark.savepoint import read
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional.metadata import EntryKind
 
@@ -44,6 +45,14 @@ def test_what_a_dead_driver_has_prepared_is_committed_and_nothing_is_open(
     assert newest.process == dead_process(), "it is still the driver's process that counts"
     status, document, _ = answer(capsys, "stop", str(place))
     assert (status, document["status"], place.ledger().position) == (0, "nothing to do", ledger.position)
+
+
+def test_the_final_checkpoint_becomes_a_savepoint_where_it_was_asked_for(tmp_path: Path, capsys: Capture) -> None:
+    place = two_prepared(tmp_path)
+    status, document, said = answer(capsys, "stop", str(place), "--savepoint", str(tmp_path / "saved"))
+    assert (status, document["savepoint"]) == (0, str(tmp_path / "saved")), said
+    saved = read(str(tmp_path / "saved"))
+    assert (saved.batch, saved.checkpoint) == (2, max(place.ledger().checkpoints))
 
 
 def test_a_query_that_runs_is_asked_once_and_waited_for(tmp_path: Path, capsys: Capture) -> None:
