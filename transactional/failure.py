@@ -63,6 +63,7 @@ _BY_CONDITION = {
     # Another process of the query was at work with the journal, or its disk failed.
     "JOURNAL_STORE_FAILED": Remedy.RESTART,
     "JOURNAL_UNREADABLE": Remedy.RESTART,
+    "LOCATION_UNREADABLE": Remedy.RESTART,
     # What may be there again: a broker, a registry, a token's server.
     "BROKERS_UNREACHABLE": Remedy.RESTART,
     "NO_COORDINATOR": Remedy.RESTART,
