@@ -103,6 +103,7 @@ def test_a_query_is_seen_while_it_runs_and_its_listener_hears_of_each_checkpoint
         "triggered": len(decided),
         "completed": len(decided),
         "failed": 0,
+        "restarts": 0,
         "declined": 0,
         "restored": 0,
     }

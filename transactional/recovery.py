@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from transactional.barrier import offset_of_line, sources_digest
@@ -73,7 +73,7 @@ class SparkView:
         Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
     oldest : int
         The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
-    repartitions : Sequence[int]
+    repartitions : Callable[[], Sequence[int]]
         The micro-batches directly before `batch`, in order, that Spark's repartition of a stopped query has added: they
         have the sources of the one before them, were written by no sink, and are committed.
     text : str
@@ -88,7 +88,7 @@ class SparkView:
     previous: Sequence[str] | None
     gaps: bool = False
     oldest: int = 0
-    repartitions: Sequence[int] = ()
+    repartitions: Callable[[], Sequence[int]] = tuple
     text: str = ""
 
     @property
@@ -226,9 +226,10 @@ def check_account(ledger: Ledger, view: SparkView) -> None:
 
 def unrecorded_repartitions(ledger: Ledger, view: SparkView) -> list[int]:
     """Micro-batches that follow the journal's last, and that no sink has to account for; in order."""
-    found = [batch for batch in view.repartitions if batch > ledger.accounted]
-    voided = ledger.accounted + 1 in ledger.voided
-    return found if not voided and found and found[0] == ledger.accounted + 1 else []
+    if view.batch - 1 <= ledger.accounted or ledger.accounted + 1 in ledger.voided:
+        return []
+    found = [batch for batch in view.repartitions() if batch > ledger.accounted]
+    return found if found and found[0] == ledger.accounted + 1 else []
 
 
 def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> None:

@@ -34,6 +34,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from connector.spark.location import CheckpointLocation
@@ -137,7 +138,7 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
         lines=_lines(location, at_work, text),
         previous=previous,
         oldest=min(known, default=0),
-        repartitions=repartitions_before(location, at_work),
+        repartitions=partial(repartitions_before, location, at_work),
         text=text,
     )
 
@@ -167,7 +168,9 @@ def stopped_view(location: CheckpointLocation) -> SparkView:
     view = spark_view(location)
     if view.batch > view.committed:
         return view
-    return replace(view, batch=view.committed + 1, lines=(), previous=view.lines)
+    following = view.committed + 1
+    repartitions = partial(repartitions_before, location, following)
+    return replace(view, batch=following, lines=(), previous=view.lines, repartitions=repartitions)
 
 
 # -- going back: the driver has ended --------------------------------------------------------------------------------

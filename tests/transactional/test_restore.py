@@ -182,7 +182,7 @@ def repartitioned(ledger: Ledger, first: int, count: int = 1, committed: int | N
         at_work - 1 if committed is None else committed,
         [LINE],
         [LINE],
-        repartitions=batches,
+        repartitions=lambda: batches,
     )
 
 
@@ -191,9 +191,9 @@ def test_micro_batches_of_a_repartition_are_accounted_for_and_no_others() -> Non
     assert unrecorded_repartitions(ledger, repartitioned(ledger, 4, 2)) == [4, 5]
     check_account(ledger, repartitioned(ledger, 4, 2))
     with pytest.raises(LocationError, match="BATCHES_NOT_ACCOUNTED"):
-        check_account(ledger, replace(repartitioned(ledger, 4, 2), repartitions=[5]))
+        check_account(ledger, replace(repartitioned(ledger, 4, 2), repartitions=lambda: [5]))
     with pytest.raises(LocationError, match="BATCHES_NOT_ACCOUNTED"):
-        check_account(ledger, replace(repartitioned(ledger, 5), repartitions=[5]))
+        check_account(ledger, replace(repartitioned(ledger, 5), repartitions=lambda: [5]))
     ledger.voided = [4]
     with pytest.raises(TwoPhaseCommitError, match="PREPARED_LOST"):
         check_account(ledger, repartitioned(ledger, 4))

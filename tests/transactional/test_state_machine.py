@@ -427,12 +427,19 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 # -- the machine --------------------------------------------------------------------------------------------------------
 
+UNMET = {
+    EntryKind.ADOPT,
+    EntryKind.RESOLVE,
+    EntryKind.RESTARTED,
+    EntryKind.MOVED,
+}  # of commands, and of who keeps it up
+
 # What a search has to meet, so that its silence says something.
 MET = (
     *(f"closed by {reason}" for reason in ("AGE", "BARRIER", "ENOUGH", "FINAL", "NO_DATA", "REQUEST", "STOP")),
     *("decided with lanes", "void: decided", "void: prepared", "a create that counts for nothing"),
     *("mode: drain", "mode: repair", "mode: write", "declined: HOOK_FAILED", "declined: JOURNAL_REFUSED"),
-    *(f"entry: {kind}" for kind in sorted(EntryKind.ALL - {EntryKind.ADOPT, EntryKind.RESOLVE, EntryKind.RESTARTED})),
+    *(f"entry: {kind}" for kind in sorted(EntryKind.ALL - UNMET)),
     *(
         "store: late",
         "store: lost",
