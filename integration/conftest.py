@@ -93,6 +93,8 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2,2]")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.codegen.wholeStage", "false")  # to compile plans takes longer than to run them here
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             .config("spark.jars", ",".join(map(str, [*resolve_delta(), *resolve_spark_kafka()])))
             .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
             .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
