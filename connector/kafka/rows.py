@@ -5,6 +5,7 @@ No Python loop over fields: each column is one ``map`` of a C method over the me
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
@@ -146,10 +147,12 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
     import pyarrow as pa
 
     kind = arrow_schema(True).field("headers").type
+    # Called so, its result is checked: the client returns with the error set, and a direct call raises it some steps later.
+    read = operator.methodcaller("headers")
     lists: list[Any] = []
     try:
         for message in messages:
-            lists.append(message.headers())  # noqa: PERF401 - how far it came says which one it was
+            lists.append(read(message))  # noqa: PERF401 - how far it came says which one it was
     except (UnicodeDecodeError, SystemError):  # the client returns with the error set
         offset = messages[len(lists)].offset()
         raise StoreError(
