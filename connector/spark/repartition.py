@@ -64,7 +64,7 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         for key, value in settings.items():
             spark.conf.set(key, value)
         try:
-            assert spark.streams.active is not None  # its first use starts the coordinator of the state stores
+            _ = spark.streams.active  # its first use starts the coordinator of the state stores
             manager: Any = spark._streamingCheckpointManager
             manager.repartition(location.path, partitions)
         except Exception as problem:
