@@ -20,7 +20,7 @@ from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, decode, encode, torn
 from transactional.ownership import moved_on
 
-__all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore"]
+__all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore", "sync_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,15 @@ class JournalStore(Protocol):
         """Deleting what is gone is no error."""
 
 
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class LocalJournalStore:
     """A folder on a local disk: temporary file, fsync, link to the name, fsync of the folder.
 
@@ -81,7 +90,7 @@ class LocalJournalStore:
                 return False
         finally:
             os.unlink(temporary)
-        self._sync()
+        sync_folder(self.folder)
         return True
 
     def names(self) -> list[str]:
@@ -105,13 +114,6 @@ class LocalJournalStore:
             os.unlink(os.path.join(self.folder, name))
         except FileNotFoundError:
             return
-
-    def _sync(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class MemoryJournalStore:

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector.spark.saved_files import SavedFile, describe, sync_folder, write_file
+from connector.spark.saved_files import SavedFile, describe, write_file
 from transactional.clock import Clock
 from transactional.errors import LocationError
+from transactional.journal import sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import Entry, EntryKind, canonical, decode, encode
 
@@ -103,7 +104,7 @@ class Savepoint:
         """
         for recorded in self.files:
             try:
-                [found] = describe(self.path, [recorded.path])
+                found = describe(os.path.join(self.path, *recorded.path.split("/")), recorded.path)
             except OSError as error:
                 raise _damaged(self.path, recorded.path, error.strerror or str(error)) from error
             if found != recorded:

@@ -51,6 +51,7 @@ from connector.spark.state_files import (
 from transactional import faults
 from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
+from transactional.journal import sync_folder
 from transactional.recovery import SparkView
 
 __all__ = [
@@ -469,14 +470,8 @@ def _unlink(path: str) -> None:
 
 
 def _sync(folder: str) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError):
+        sync_folder(folder)
 
 
 def _has(location: CheckpointLocation, batch: int) -> bool:

@@ -26,9 +26,11 @@ from typing import Any, Final
 from connector.kafka.offsets import Positions, SourceOffset, positions_from_json
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, source_lines
+from connector.spark.saved_files import sync_folders, write_file
 from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
+from transactional.journal import sync_folder
 
 __all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_unless_empty"]
 
@@ -194,17 +196,16 @@ def make_location(
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
     ends = [SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=True) for at in sources]
     try:
-        os.makedirs(os.path.join(draft, "offsets"))
-        _write(draft, "metadata", json.dumps({"id": query}))
-        _write(draft, "offsets/0", "\n".join(["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]))
-        for folder in ("offsets", ""):
-            _sync(os.path.join(draft, folder))
+        lines = ["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]
+        write_file(os.path.join(draft, "metadata"), json.dumps({"id": query}).encode())
+        write_file(os.path.join(draft, "offsets", "0"), "\n".join(lines).encode())
+        sync_folders(draft)
         try:
             os.rename(draft, location.path)  # takes the place of an empty folder only
         except OSError as error:
             refuse_unless_empty(location)
             raise error from None
-        _sync(parent)
+        sync_folder(parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return query
@@ -290,18 +291,3 @@ def _not_empty(location: CheckpointLocation, found: Sequence[str]) -> LocationEr
         "checkpoint location that is new. Name one that is not there yet",
         path=location.path,
     )
-
-
-def _write(folder: str, name: str, text: str) -> None:
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

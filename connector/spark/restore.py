@@ -20,10 +20,11 @@ import uuid
 
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import CHECKPOINT, Savepoint
-from connector.spark.saved_files import copy_file, sync_folder, sync_folders, write_file
+from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import JournalError, LocationError
+from transactional.journal import sync_folder
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, encode
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folder", "sync_folders", "write_file"]
+from transactional.journal import sync_folder
+
+__all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folders", "write_file"]
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
@@ -48,16 +50,12 @@ def copy_file(source: str, target: str, path: str) -> SavedFile:
         Of the answer.
     """
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    with open(source, "rb") as reading, open(target, "wb") as writing:
-        while chunk := reading.read(CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            writing.write(chunk)
+    with open(target, "wb") as writing:
+        found = describe(source, path, writing.write)
         writing.flush()
         os.fsync(writing.fileno())
     shutil.copymode(source, target)
-    return SavedFile(path, size, digest.hexdigest())
+    return found
 
 
 def write_file(target: str, data: bytes, path: str = "") -> SavedFile:
@@ -70,38 +68,36 @@ def write_file(target: str, data: bytes, path: str = "") -> SavedFile:
     return SavedFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
-def describe(folder: str, paths: Iterable[str]) -> list[SavedFile]:
-    """What stands at these paths now.
+def describe(source: str, path: str, also: Callable[[bytes], object] | None = None) -> SavedFile:
+    """What stands in a file now.
+
+    Parameters
+    ----------
+    source : str
+    path : str
+        Of the answer.
+    also : Callable[[bytes], object], optional
+        Gets all of it, piece by piece.
 
     Raises
     ------
     OSError
-        One can't be read.
+        It can't be read.
     """
-    found = []
-    for path in paths:
-        digest, size = hashlib.sha256(), 0
-        with open(os.path.join(folder, *path.split("/")), "rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-        found.append(SavedFile(path, size, digest.hexdigest()))
-    return found
+    digest, size = hashlib.sha256(), 0
+    with open(source, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            if also is not None:
+                also(chunk)
+    return SavedFile(path, size, digest.hexdigest())
 
 
 def sync_folders(root: str) -> None:
     """Make the names in a folder, and in all folders below it, durable."""
     for folder, _, _ in os.walk(root):
         sync_folder(folder)
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Still:

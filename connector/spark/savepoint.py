@@ -32,13 +32,13 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import CHECKPOINT, MANIFEST, Savepoint, dispose, find, read, write
 from connector.spark.offset_log import check_can_go_back, source_lines
 from connector.spark.process import is_alive
-from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folder, sync_folders
+from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folders
 from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from transactional import faults
 from transactional.barrier import sources_digest
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import LocationError
-from transactional.journal import Journal
+from transactional.journal import Journal, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import EntryKind
 from transactional.ownership import moved_on

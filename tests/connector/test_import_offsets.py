@@ -11,9 +11,9 @@ import pytest
 
 from connector.cli import main
 from connector.kafka.offsets import Partition, SourceOffset
-from connector.spark import old_query
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import source_lines, spark_view
+from connector.spark.saved_files import sync_folders
 from tests.connector.cli_place import answer
 from transactional.recovery import check_account, check_place
 
@@ -193,14 +193,13 @@ def test_a_query_that_takes_the_new_location_first_keeps_it(
     old: Old, new: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old.committed(0, KAFKA)
-    sync = old_query._sync
 
     def somebody_else(folder: str) -> None:
         new.mkdir(exist_ok=True)
         (new / "metadata").write_text('{"id":"other"}')
-        sync(folder)
+        sync_folders(folder)
 
-    monkeypatch.setattr(old_query, "_sync", somebody_else)
+    monkeypatch.setattr("connector.spark.old_query.sync_folders", somebody_else)
     assert run(capsys, old, new, status=1)[0]["condition"] == "LOCATION_NOT_EMPTY"
     assert os.listdir(new) == ["metadata"]
     assert sorted(os.listdir(new.parent)) == ["new", "old"]
