@@ -194,7 +194,7 @@ def make_location(
     os.makedirs(parent, exist_ok=True)
     draft = os.path.join(parent, f".{name}.importing-{query[:8]}")
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
-    ends = [SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=True) for at in sources]
+    ends = [SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=1) for at in sources]
     try:
         lines = ["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]
         write_file(os.path.join(draft, "metadata"), json.dumps({"id": query}).encode())
