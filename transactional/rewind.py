@@ -198,10 +198,17 @@ class Rewinder:
         LocationError
             ``NO_REWIND``, ``LOCATION_BUSY``
         """
-        begun = self._begun()
+        begun = self.begun()
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
-    def _begun(self) -> Rewind:
+    def begun(self) -> Rewind:
+        """What was begun, and is not done.
+
+        Raises
+        ------
+        LocationError
+            ``NO_REWIND``
+        """
         begun = self._journal.ledger.rewinding
         if begun is None:
             raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
@@ -217,7 +224,7 @@ class Rewinder:
         AmbiguousOutcomeError
             A transaction's outcome can't be told: resolve it, then finish.
         """
-        rewind = self._begun()
+        rewind = self.begun()
         self._leave_nothing_open(rewind.token)
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
         if target is not None and rewind.request.get("restoreTables"):
@@ -253,7 +260,7 @@ class Rewinder:
         AmbiguousOutcomeError
             A transaction's outcome can't be told: resolve it, then go on.
         """
-        token = self._begun().token
+        token = self.begun().token
         self._leave_nothing_open(token)
         unsettled = self._journal.ledger.unsettled()
         if unsettled:

@@ -8,10 +8,8 @@ from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
-from transactional.ownership import moved_on
-from transactional.recovery import SparkView, check_place
 
-__all__ = ["load_journal", "open_journal", "refuse_batch_writes", "refuse_elsewhere", "unchanged"]
+__all__ = ["load_journal", "open_journal", "unchanged"]
 
 
 def load_journal(location: CheckpointLocation) -> Journal:
@@ -72,35 +70,3 @@ def unchanged(found: Ledger, position: int) -> None:
             "the journal grew meanwhile: a query is at work on this location; stop it first",
             position=position,
         )
-
-
-def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
-    """The location is a streaming query's.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_OF_BATCH_WRITES``
-    """
-    from connector.spark.batch_writer import WHOSE
-
-    if location.files.exists(f"barrier/{WHOSE}"):
-        raise LocationError(
-            "LOCATION_OF_BATCH_WRITES",
-            f"{location.path} belongs to df.write, not to a streaming query: {instead}",
-            path=location.path,
-        )
-
-
-def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """The journal was written at this place, for the query that is here, and goes on here.
-
-    Raises
-    ------
-    LocationError
-    FencedError
-        ``LOCATION_MOVED_ON``
-    """
-    if ledger.moved is not None:
-        raise moved_on(ledger)
-    check_place(ledger, SparkView(location.query_id(), location.path, -1, -1, [], None))

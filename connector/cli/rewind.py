@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given
-from connector.cli.place import open_journal, refuse_batch_writes, refuse_elsewhere
+from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.rewind_plan import Request, Sink, emission, tell
 from connector.cli.words import batches_text
 from connector.spark import offset_log
 from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
-from connector.spark.taking_back import logs_of
-from transactional.errors import LocationError, RewindRequiredError, TwoPhaseCommitError
+from connector.spark.taking_back import NOTHING, check_target, logs_of
+from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.journal import Journal
-from transactional.ledger import Rewind, RunRecord
-from transactional.recovery import check_sources
+from transactional.ledger import RunRecord
 from transactional.rewind import Rewinder
 
 __all__ = ["rewind"]
-
-NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
-"""Conditions that say that all is done."""
 
 
 def rewind(
@@ -131,9 +127,7 @@ class _Work:
         if running is not None and not request.dry_run:
             raise running
         preview = self._rewinder.preview(request.to)
-        if preview.batch >= 0:
-            with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
-                check_sources(ledger, offset_log.spark_view(self._location, preview.batch))
+        check_target(self._location, ledger, preview)
         tell(ledger, preview, request, self._report)
         if self._refused(running, emission(preview, self._sink, request)):
             return
@@ -146,7 +140,7 @@ class _Work:
     def resume(self) -> None:
         """Finish what was begun."""
         request, report = self._request, self._report
-        begun = self._begun()
+        begun = self._rewinder.begun()
         target = f"checkpoint {begun.checkpoint}" if begun.checkpoint is not None else "where nothing is written twice"
         report.say(f"A rewind to {target} was begun (journal entry {begun.token}).")
         report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
@@ -160,16 +154,10 @@ class _Work:
             report.confirm(request.yes)
         with alone(self._location):
             self._journal.load()
-            self._begun()  # still: it may have been finished, and the query started, before the door was shut
+            self._rewinder.begun()  # still: it may have been finished, and the query started, before the door was shut
             body = {"restoreTables": False, "allowReemit": True} if gives_up else {}
             self._rewinder.again({**body, "process": this_process()})
             self._finish()
-
-    def _begun(self) -> Rewind:
-        begun = self._journal.ledger.rewinding
-        if begun is None:
-            raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
-        return begun
 
     def _refused(self, *needs: TwoPhaseCommitError | None) -> bool:
         """Raise the first; a dry run names all instead, and ends."""

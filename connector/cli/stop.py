@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given
-from connector.cli.place import open_journal, refuse_batch_writes, refuse_elsewhere
+from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
 from connector.spark.alone import query_at_work
+from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.closing import Standing, close, request_stop, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run

@@ -28,6 +28,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import CHECKPOINT, MANIFEST, Savepoint, dispose, find, read, write
 from connector.spark.offset_log import check_can_go_back, source_lines
@@ -41,8 +42,7 @@ from transactional.errors import LocationError
 from transactional.journal import Journal, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import EntryKind
-from transactional.ownership import moved_on
-from transactional.recovery import SparkView, check_place, other_sources
+from transactional.recovery import other_sources
 from transactional.restore import cut
 
 __all__ = ["MANIFEST", "Savepoint", "dispose", "find", "read", "take"]
@@ -127,19 +127,10 @@ def take(
 
 def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
     """S1, and again at every look."""
-    from connector.spark.batch_writer import WHOSE
-
-    if os.path.exists(os.path.join(place.path, "barrier", WHOSE)):
-        raise LocationError(
-            "LOCATION_OF_BATCH_WRITES",
-            f"{place.path} belongs to df.write, not to a streaming query: each of its versions is written once",
-            path=place.path,
-        )
+    refuse_batch_writes(place, "each of its versions is written once")
     ledger = journal.load()
-    if ledger.moved is not None:
-        raise moved_on(ledger)
     if ledger.position:
-        check_place(ledger, SparkView(place.query_id(), place.path, -1, -1, [], None))
+        refuse_elsewhere(place, ledger)
     if ledger.rewinding is not None:
         raise LocationError(
             "REWIND_BEGUN",
@@ -189,7 +180,7 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
 
     def committed() -> bool:
         chosen = _look(place, journal).completed
-        return chosen is not None and _has(place, "commits", max(chosen.batches))
+        return chosen is not None and place.files.exists(f"commits/{max(chosen.batches)}")
 
     if not _wait(committed, deadline, clock):
         chosen = journal.ledger.completed
@@ -264,7 +255,3 @@ def _wait(condition: Callable[[], bool], deadline: Deadline, clock: Clock) -> bo
             return False
         clock.sleep(min(LOOK_EVERY, max(deadline.left(), 0.01)))
     return True
-
-
-def _has(place: CheckpointLocation, log: str, batch: int) -> bool:
-    return os.path.exists(os.path.join(place.path, log, str(batch)))

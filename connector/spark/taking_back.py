@@ -8,15 +8,17 @@ from contextlib import suppress
 
 from connector.spark import offset_log
 from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.belonging import refuse_elsewhere
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from connector.spark.remote_logs import RemoteLogs
 from transactional.errors import LocationError, RewindRequiredError
-from transactional.recovery import SparkView, check_place, check_sources
-from transactional.rewind import Rewinder, SparkLogs
+from transactional.ledger import Ledger
+from transactional.recovery import check_sources
+from transactional.rewind import Preview, Rewinder, SparkLogs
 
-__all__ = ["LocationLogs", "logs_of", "take_back"]
+__all__ = ["NOTHING", "LocationLogs", "check_target", "logs_of", "take_back"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,19 @@ def logs_of(location: CheckpointLocation) -> SparkLogs:
     return LocationLogs(location) if location.is_local else RemoteLogs(location)
 
 
+def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
+    """R1: Spark's files of the target are those that the journal recorded, or are put back by the rewind.
+
+    Raises
+    ------
+    LocationError
+        ``BATCH_HAS_OTHER_SOURCES``: the journal has no copy.
+    """
+    if preview.batch >= 0:
+        with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+            check_sources(ledger, offset_log.spark_view(location, preview.batch))
+
+
 def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: bool = False) -> int | None:
     """Take a query that does not run back to where nothing is written twice, or finish a rewind that was begun.
 
@@ -87,8 +102,7 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
     """
     journal = location.journal()
     ledger = journal.load()
-    query = location.query_id()
-    check_place(ledger, SparkView(query, location.path, -1, -1, [], None))
+    refuse_elsewhere(location, ledger)
     run = recorded_run(ledger)
     at_work = query_at_work(location, run, stopped)
     if at_work is not None:
@@ -97,7 +111,7 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
         try:
-            rewinder = Rewinder(journal, sink, logs_of(location), query, run.prefix)
+            rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
             if ledger.rewinding is not None:
                 other = rewind_at_work(ledger.rewinding, stopped)
                 if other is not None:
@@ -107,9 +121,7 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
                     rewinder.again(process)
                     return rewinder.finish()
             preview = rewinder.preview()
-            if preview.batch >= 0:
-                with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
-                    check_sources(ledger, offset_log.spark_view(location, preview.batch))
+            check_target(location, ledger, preview)
             with alone(location):
                 rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
                 batch = rewinder.finish()

@@ -1,0 +1,43 @@
+"""What a location belongs to: a streaming query, that is here, and goes on here."""
+
+from __future__ import annotations
+
+from connector.spark.location import CheckpointLocation
+from transactional.errors import LocationError
+from transactional.ledger import Ledger
+from transactional.ownership import moved_on
+from transactional.recovery import SparkView, check_place
+
+__all__ = ["refuse_batch_writes", "refuse_elsewhere"]
+
+
+def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
+    """The location is a streaming query's.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_OF_BATCH_WRITES``
+    """
+    from connector.spark.batch_writer import WHOSE
+
+    if location.files.exists(f"barrier/{WHOSE}"):
+        raise LocationError(
+            "LOCATION_OF_BATCH_WRITES",
+            f"{location.path} belongs to df.write, not to a streaming query: {instead}",
+            path=location.path,
+        )
+
+
+def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
+    """The journal was written at this place, for the query that is here, and goes on here.
+
+    Raises
+    ------
+    LocationError
+    FencedError
+        ``LOCATION_MOVED_ON``
+    """
+    if ledger.moved is not None:
+        raise moved_on(ledger)
+    check_place(ledger, SparkView(location.query_id(), location.path, -1, -1, [], None))
