@@ -7,7 +7,7 @@ What has stopped otherwise is ended from outside (`close`), with the sink as the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,26 @@ from connector.spark import offset_log
 from connector.spark.alone import alone
 from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import naming_secrets, recorded_host, recorded_run
-from transactional.errors import FencedError
-from transactional.failure import Failure
+from transactional.clock import Clock, Deadline
+from transactional.errors import FencedError, TwoPhaseCommitError
+from transactional.failure import Failure, Remedy, failure_of
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
 from transactional.ownership import Judge, may_stop, newest_run, rewinding, superseded
 
-__all__ = ["Standing", "close", "end_run", "record_restart", "request_stop", "standing"]
+__all__ = [
+    "Quiet",
+    "Standing",
+    "close",
+    "end_run",
+    "leave_nothing_open",
+    "record_restart",
+    "request_stop",
+    "standing",
+]
+
+QUIET_SECONDS = 2.0
+"""So long Spark begins no micro-batch, then none is waited for: what is prepared is committed without one."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,30 @@ class Standing:
     def stopped(self) -> bool:
         """It came to its end, and everything is committed."""
         return self.clean and self.ended == EntryKind.STOPPED
+
+
+class Quiet:
+    """Whether Spark begins no micro-batch any more, at a location that is looked at again and again.
+
+    Parameters
+    ----------
+    clock : Clock
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: tuple[int, Deadline] | None = None
+
+    def look(self, found: Standing) -> bool:
+        """Whether it is idle, and after the same micro-batch as at the look before."""
+        same = found.idle and self._since is not None and self._since[0] == found.batch
+        if not same:
+            self._since = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
+        return same
+
+    def passed(self) -> bool:
+        """Whether it has been so for long enough."""
+        return self._since is not None and self._since[1].passed()
 
 
 def standing(location: CheckpointLocation) -> Standing:
@@ -192,6 +229,49 @@ def close(location: CheckpointLocation, given: Mapping[str, str], follows: int) 
         view = offset_log.stopped_view(location)
         with host.coordinator(view, f"ending {uuid.uuid4().hex}", run.process) as coordinator:
             return coordinator.close(follows)
+
+
+def leave_nothing_open(
+    location: CheckpointLocation,
+    given: Mapping[str, str],
+    is_ours: Callable[[Standing], bool],
+    go_back: Callable[[], object],
+    say: Callable[[str], None],
+) -> None:
+    """End a query that does not run, by who has kept it up; nothing where it has ended well, or where none ever ran.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    given : Mapping[str, str]
+        Options of the sink that the journal does not keep.
+    is_ours : Callable[[Standing], bool]
+        Whether the newest run may be ended by us.
+    go_back : Callable[[], object]
+        Takes the query back, where what it had prepared is lost.
+    say : Callable[[str], None]
+        Takes sentences for people.
+
+    Raises
+    ------
+    TwoPhaseCommitError
+        As `close`, where something is not committed.
+    """
+    found = standing(location)
+    if found.run == 0 or found.stopped:
+        return
+    if not is_ours(found):
+        say(f"run {found.run} of another driver has taken {location.path} over: nothing is ended there")
+        return
+    try:
+        close(location, given, found.run)
+    except TwoPhaseCommitError as problem:
+        if failure_of(problem).remedy is Remedy.REWIND:
+            go_back()
+        elif not found.clean or not end_run(location):
+            raise
+        else:
+            say(f"everything is committed; what a task may have left open was not looked for: {problem}")
 
 
 def record_restart(

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 from connector.spark import life_report
-from connector.spark.closing import Standing, close, end_run, record_restart, request_stop, standing
+from connector.spark.closing import Quiet, Standing, leave_nothing_open, record_restart, request_stop, standing
 from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.life_report import LifeReport
@@ -37,9 +37,6 @@ LOOK_SECONDS = 0.2
 
 JVM_SECONDS = 30.0
 """So long a driver program may live on without its JVM; one that only sleeps would never notice."""
-
-QUIET_SECONDS = 2.0
-"""So long Spark begins no micro-batch, then none is waited for."""
 
 PROGRAM_SECONDS = 10.0
 """So long a driver program may take to end after SIGTERM, once its queries have nothing open."""
@@ -236,11 +233,8 @@ class DriverKeeper:
         found = standing(location)
         if found.ended is not None:
             return True
-        batch, since = stop.quiet.get(location.path, (-2, stop.deadline))
-        if not found.idle or batch != found.batch:
-            stop.quiet[location.path] = (found.batch if found.idle else -2, Deadline(QUIET_SECONDS, self._clock))
-            return False
-        return found.clean or since.passed()
+        quiet = stop.quiet.setdefault(location.path, Quiet(self._clock))
+        return quiet.look(found) and (found.clean or quiet.passed())
 
     def _end(self) -> None:
         """No driver is left: leave nothing open."""
@@ -251,28 +245,11 @@ class DriverKeeper:
     def _end_query(self, location: CheckpointLocation) -> TwoPhaseCommitError | None:
         """End one; what stands against it, where something does."""
         try:
-            self._close(location)
+            leave_nothing_open(location, self._given, self._is_ours, lambda: self._take_back(location), self._say)
         except TwoPhaseCommitError as problem:
             self._say(f"{location.path} is not ended: {problem}")
             return problem
         return None
-
-    def _close(self, location: CheckpointLocation) -> None:
-        found = standing(location)
-        if found.run == 0 or found.stopped:
-            return
-        if not self._is_ours(found):
-            self._say(f"run {found.run} of another driver has taken {location.path} over: nothing is ended there")
-            return
-        try:
-            close(location, self._given, found.run)
-        except TwoPhaseCommitError as problem:
-            if failure_of(problem).remedy is Remedy.REWIND:
-                self._take_back(location)
-            elif not found.clean or not end_run(location):
-                raise
-            else:
-                self._say(f"everything is committed; what a task may have left open was not looked for: {problem}")
 
     def _is_ours(self, found: Standing) -> bool:
         """Whether the newest run is a driver's that is gone; on a machine that can't tell, the one that was run here."""
@@ -286,8 +263,8 @@ class _Stop:
 
     Attributes
     ----------
-    quiet : dict[str, tuple[int, Deadline]]
-        By location: the micro-batch after which Spark began none, and until when it is waited for.
+    quiet : dict[str, Quiet]
+        By location.
     told : bool
         The supervising program got its signal.
     program : Deadline or None
@@ -296,7 +273,7 @@ class _Stop:
 
     def __init__(self, seconds: float, clock: Clock) -> None:
         self.deadline = Deadline(seconds, clock)
-        self.quiet: dict[str, tuple[int, Deadline]] = {}
+        self.quiet: dict[str, Quiet] = {}
         self.told = False
         self.program: Deadline | None = None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from connector.spark import internals, life_report
-from connector.spark.closing import Standing, close, end_run, record_restart, request_stop, standing
+from connector.spark.closing import Quiet, Standing, leave_nothing_open, record_restart, request_stop, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import is_alive
 from connector.spark.recorded import missing_secrets
@@ -38,9 +38,6 @@ JOURNAL_SECONDS = 1.0
 
 TASKS_SECONDS = 30.0
 """So long tasks that were told to end may take: Spark kills a Python worker after 2 s."""
-
-QUIET_SECONDS = 2.0
-"""So long Spark begins no micro-batch, then none is waited for: what is prepared is committed without one."""
 
 STOPS_SECONDS = 60.0
 """So long `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
@@ -242,7 +239,7 @@ class _Supervisor:
     def _stop(self, query: StreamingQuery) -> None:
         """End a running query at its final checkpoint; where none comes, stop it and end it from outside."""
         deadline = Deadline(self._stop_timeout, self._clock)
-        quiet: tuple[int, Deadline] | None = None  # the micro-batch after which nothing came, and since when
+        quiet = Quiet(self._clock)
         safe = False  # no task is at work
         try:
             while query.isActive and not self.wish.forced() and not deadline.passed():
@@ -251,9 +248,8 @@ class _Supervisor:
                 safe = found is not None and found.idle and found.run == asked and found.ended is None
                 if found is None or not self._is_ours(found):
                     break
-                if not found.idle or quiet is None or quiet[0] != found.batch:
-                    quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
-                if found.idle and (found.clean or (self._can_close() and quiet is not None and quiet[1].passed())):
+                quiet.look(found)
+                if found.idle and (found.clean or (quiet.passed() and self._can_close())):
                     break
                 _has_ended(query)
             if query.isActive:
@@ -301,21 +297,16 @@ class _Supervisor:
 
     def _end(self) -> None:
         """No query runs: leave nothing open."""
-        found = self._standing()
-        if self._location is None or found is None or found.run == 0 or found.stopped:
+        location = self._location
+        if location is None:
             return
-        if not self._is_ours(found):
-            log.warning("run %d of another driver has taken %s over: nothing is ended", found.run, self._location.path)
-            return
-        try:
-            close(self._location, self._given, found.run)
-        except TwoPhaseCommitError as problem:
-            if failure_of(problem).remedy is Remedy.REWIND:
-                take_back(self._location, self._given, stopped=True)
-            elif not found.clean or not end_run(self._location):
-                raise
-            else:
-                log.warning("everything is committed; what a task may have left open was not looked for: %s", problem)
+        leave_nothing_open(
+            location,
+            self._given,
+            self._is_ours,
+            lambda: take_back(location, self._given, stopped=True),
+            log.warning,
+        )
 
 
 def _has_ended(query: StreamingQuery) -> bool:
