@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tests.model_engine import Result, search
 from tests.model_ledger import Entry
+from tests.model_move import CLAIM, MoveModel
 from tests.model_rewind import RewindModel
 from tests.model_steps import ABORTED, COMMITTED, PREPARED, Model, Scenario
 
@@ -49,6 +50,11 @@ BREAKS = {
     "the end of it, where they have not come",
     "stop-judge": "`stopped` whose number was taken is journalled without judging that nothing is left open still",
     "stop-forever": "a stop that was asked of a run is minded by the runs after it, too",
+    "moved-ignored": "a driver at the old place does not mind that the query was moved",
+    "moved-unsettled": "a claim journals `moved` without settling what is decided or aborting what is prepared",
+    "claim-judge": "a claim whose number was taken is begun without judging that the journal has not grown",
+    "here-first": "the new place appears before the old one is closed",
+    "numbers-again": "the new place's numbers are not above the old one's: the old driver's sweep takes them for its own",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
@@ -154,6 +160,22 @@ def named_start(drivers: str, *closes: bool) -> Scenario:
     )
 
 
+def claim_start(drivers: str, *closes: bool) -> Scenario:
+    """The first micro-batch is committed, and saved; the second is prepared."""
+    return Scenario(
+        drivers,
+        parts=1,
+        closes=closes,
+        zombie=True,
+        tolerant=True,
+        expiries=0,
+        journal=(("run", "A"), ("decided", 0, ((0, 0),)), ("settled", 2), ("prepared", 1, ((0, 1),))),
+        handles=((0, 0, COMMITTED), (1, 0, PREPARED)),
+        committed=2,
+        saved=2,
+    )
+
+
 SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     "drivers": (Scenario("AB", expiries=1), Scenario("ABC", expiries=1)),
     "three-drivers": (Scenario("ABC", parts=1, expiries=1), Scenario("ABC", parts=1, expiries=2)),
@@ -211,6 +233,26 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         Scenario("AA", parts=1, closes=(False, True), zombie=True, tolerant=True, expiries=0, stops=1),
         Scenario("AAB", parts=1, closes=(False, True), zombie=True, tolerant=True, fail=True, expiries=1, stops=2),
     ),
+    "claim": (
+        replace(claim_start("A>Bb", True, False, True), expiries=1),
+        replace(claim_start("A>B>bB", True, False, True), expiries=1),
+    ),
+    "claim-living": (
+        replace(claim_start("A>Bb", True, False, True), living=True),
+        replace(claim_start("A>B>bB", True, False, True), living=True, expiries=1),
+    ),
+    "claim-allowed": (
+        replace(claim_start("A>b", True, False, True, True), allow=True, expiries=1),
+        replace(claim_start("A>Bbc", True, False, True, True), allow=True, expiries=1),
+    ),
+    "claim-late": (
+        replace(claim_start("A>>b", True, False, True), lates=1),
+        replace(claim_start("A>>Bb", True, False, True), lates=2, allow=True),
+    ),
+    "claim-given-up": (
+        replace(claim_start("A>+B", True, False, True), allow=True, expiries=1),
+        replace(claim_start("A>+B>b", True, False, True), allow=True, expiries=1),
+    ),
     "lone": (
         Scenario("A", closes=(True, False, True, True), expiries=0, lone=True, snapshots=2),
         Scenario("A", closes=(True, False, False, True, True), expiries=0, lone=True, snapshots=1),
@@ -243,8 +285,8 @@ class Found(NamedTuple):
 def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) -> Found:
     """Search one scenario."""
     scenario = SCENARIOS[name][big]
-    rewinds = RewindModel(scenario, broken)
-    model = rewinds if "-" in scenario.drivers else Model(scenario, broken)
+    rewinds = (MoveModel if CLAIM in scenario.drivers else RewindModel)(scenario, broken)
+    model = rewinds if {"-", CLAIM} & {*scenario.drivers} else Model(scenario, broken)
     result = search(model.initial(), model.moves, most)
     if result.violation or broken not in ("", *SEEN_BY_EXITS):
         return Found(result)

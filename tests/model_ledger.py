@@ -57,6 +57,7 @@ class Ledger:
     rewinding: Rewinding | None = None
     replay: int | None = None
     stop: int = 0
+    moved: bool = False
 
     @property
     def stopping(self) -> bool:
@@ -94,6 +95,7 @@ class Ledger:
             rewinding=self.rewinding,
             replay=self.replay,
             stop=self.stop,
+            moved=self.moved,
         )
         after._fold(entry)
         after.newest = max(after.runs, default=0)
@@ -133,6 +135,11 @@ class Ledger:
             self._begun(entry)
         elif kind == "done":
             self._done(entry)
+        elif kind == "away":
+            self._end_runs()
+            self.moved, self.rewinding = True, None
+        elif kind == "here":
+            self._here(entry)
         elif entry[1] not in (self.batches if kind == "void-prepared" else self.checkpoints):
             return  # only by a break
         elif kind == "settled":
@@ -157,7 +164,18 @@ class Ledger:
     def _begun(self, entry: Entry) -> None:
         self.rewinding = Rewinding(self.position, *entry[1:3])
         if len(entry) == 3:  # else begun-ignored
-            self.runs = {token: (driver, True) for token, (driver, _) in self.runs.items()}
+            self._end_runs()
+
+    def _end_runs(self) -> None:
+        self.runs = {token: (driver, True) for token, (driver, _) in self.runs.items()}
+
+    def _here(self, entry: Entry) -> None:
+        """A journal begins anew with what a savepoint holds."""
+        last, saved = entry[1:]
+        self._end_runs()
+        self.batches = {b: r for b, r in self.batches.items() if b <= last}
+        self.checkpoints = {c: x for c, x in self.checkpoints.items() if c <= saved}
+        self.rewinding, self.replay, self.stop, self.voided = None, None, 0, frozenset()
 
     def _done(self, entry: Entry) -> None:
         """Entries about later micro-batches are void, but for those of the checkpoint that it keeps."""

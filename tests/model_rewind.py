@@ -316,7 +316,7 @@ class RewindModel(Model):
         sessions = [self._sessions.values[number] for number in state[1:i]]
         if self._waits(driver, sessions):
             return
-        if driver in (BEGIN, RESUME):
+        if self._begins(driver):
             begun = Session("R1", driver, batch=-1, phase="R")
             before = [self._rewound(s) for s in sessions]
         else:
@@ -325,9 +325,13 @@ class RewindModel(Model):
         numbers = (self._sessions(s) for s in (*before, begun))
         yield f"{i}{driver} starts", (state[0], *numbers, *state[i + 1 :]), ""
 
+    def _begins(self, driver: str) -> bool:
+        """Whether it is a command, no driver."""
+        return driver in (BEGIN, RESUME)
+
     def _waits(self, driver: str, sessions: list[Session]) -> bool:
         """A rewind that is about to begin would see the driver's process."""
-        if driver in (BEGIN, RESUME) or self.scenario.living:
+        if self._begins(driver) or self.scenario.living:
             return False
         return any(s.driver == BEGIN and s.pc in ("R1", "R2") for s in sessions)
 
@@ -345,11 +349,14 @@ class RewindModel(Model):
         yield from super().moves(state)
         sh = self._shareds.values[state[0]]
         for i, (number, entry) in enumerate(sh.late):
-            then, violation = sh._replace(late=(*sh.late[:i], *sh.late[i + 1 :])), ""
-            if number > self.ledger(sh.node).position:
-                violation = self._check_entry(entry, then)
-                then = self._created(then, entry)
+            then, violation = self._take_place(sh._replace(late=(*sh.late[:i], *sh.late[i + 1 :])), number, entry)
             yield f"create {number} {entry} takes place", (self._shareds(then), *state[1:]), violation
+
+    def _take_place(self, sh: Shared, number: int, entry: Entry) -> tuple[Shared, str]:
+        """A create, late."""
+        if number <= self.ledger(sh.node).position:
+            return sh, ""
+        return self._created(sh, entry), self._check_entry(entry, sh)
 
     def exits(self, seen: set[tuple[int, ...]]) -> tuple[int, str]:
         """From every state a new driver, alone, ends well, with rewinds where it asks for them."""

@@ -68,6 +68,10 @@ class Scenario:
         Times that somebody asks the newest run to stop.
     living : bool
         Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
+    saved : int
+        The checkpoint of which there is a savepoint; 0 for none.
+    allow : bool
+        Who claims it allows that what was committed later is written again.
     """
 
     drivers: str
@@ -88,6 +92,8 @@ class Scenario:
     lates: int = 0
     stops: int = 0
     living: bool = False
+    saved: int = 0
+    allow: bool = False
 
 
 class Session(NamedTuple):
@@ -125,6 +131,8 @@ class Shared(NamedTuple):
     lates: int = 0
     late: tuple[tuple[int, Entry], ...] = ()
     stops: int = 0
+    old: tuple[int, ...] = ()  # where the query was moved: the former place's node, offsets and commits
+    theirs: tuple[int, ...] = ()  # handles that were made at the new place
 
 
 Move = tuple[str, Session, Shared, str]

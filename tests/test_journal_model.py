@@ -36,6 +36,11 @@ FOUND_BY = {
     "ids-counted": "rewind-named",
     "resume-as-begun": "rewind-late",
     "replay-settled": "rewind-again",
+    "moved-ignored": "claim",
+    "moved-unsettled": "claim-allowed",
+    "claim-judge": "claim",
+    "here-first": "claim",
+    "numbers-again": "claim",
     "void-forgotten": "prepared",
     "stop-judge": "stop",
     "stop-forever": "stop",
@@ -98,6 +103,17 @@ def test_what_a_rewind_is_told_to_write_again_is_written_again_once() -> None:
 def test_a_run_that_was_asked_to_stop_ends_with_nothing_open_and_the_next_one_goes_on() -> None:
     ways = [[entry[0] for entry in journal] for journal in run("stop").finished]
     assert any("run" in way[way.index("stopped") :] for way in ways if "stopped" in way)
+
+
+def test_a_claim_settles_what_is_decided_and_the_query_goes_on_at_the_new_place() -> None:
+    ways = [[entry[0] for entry in journal] for journal in run("claim-allowed").finished]
+    after = [way[way.index("here") - 3 :] for way in ways if "here" in way and "decided" in way[4 : way.index("here")]]
+    assert any(way[:3] == ["decided", "begun", "settled"] and way[-1] == "settled" for way in after)
+
+
+def test_a_claim_that_meets_a_checkpoint_committed_in_part_leaves_it_to_a_rewind() -> None:
+    ways = [[entry[0] for entry in journal] for journal in run("claim-given-up").finished]
+    assert any(way[i : i + 4] == ["begun", "verdict", "begun", "done"] for way in ways for i in range(len(way)))
 
 
 @pytest.mark.matrix
