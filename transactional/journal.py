@@ -20,7 +20,7 @@ from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, decode, encode, torn
 from transactional.ownership import moved_on
 
-__all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore", "sync_folder"]
+__all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore", "snapshot_file", "sync_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,13 @@ def sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, bytes]:
+    """Name and contents of a ledger's snapshot: a journal can begin with it."""
+    nonce = nonce or uuid.uuid4().hex
+    entry = Entry(ledger.position, EntryKind.SNAPSHOT, nonce, int(clock.now() * 1000), ledger.to_json())
+    return f"{ledger.position}.snapshot.json", encode(entry)
 
 
 class LocalJournalStore:
@@ -288,10 +295,9 @@ class Journal:
         last = self._snapshots[-1] if self._snapshots else 0
         if self.ledger.position - last < every:
             return
-        number = self.ledger.position
-        entry = Entry(number, EntryKind.SNAPSHOT, self._nonce(), int(self._clock.now() * 1000), self.ledger.to_json())
+        name, data = snapshot_file(self.ledger, self._clock, self._nonce())
         try:
-            self._store.create(f"{number}.snapshot.json", encode(entry))
+            self._store.create(name, data)
         except (
             OSError
         ) as error:  # it may be there or not; the entries stay either way, and the next planning tries again

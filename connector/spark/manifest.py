@@ -17,9 +17,9 @@ from typing import Any, Final
 from connector.spark.saved_files import SavedFile, describe, write_file
 from transactional.clock import Clock
 from transactional.errors import LocationError
-from transactional.journal import sync_folder
+from transactional.journal import snapshot_file, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
-from transactional.metadata import Entry, EntryKind, canonical, decode, encode
+from transactional.metadata import canonical, decode
 
 __all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "read", "write"]
 
@@ -205,8 +205,8 @@ def write(
     clock : Clock
     """
     now, run = int(clock.now() * 1000), ledger.newest_run
-    entry = Entry(ledger.position, EntryKind.SNAPSHOT, uuid.uuid4().hex, now, ledger.to_json())
-    journal = write_file(os.path.join(draft, JOURNAL), encode(entry), JOURNAL)
+    _, data = snapshot_file(ledger, clock)
+    journal = write_file(os.path.join(draft, JOURNAL), data, JOURNAL)
     found = Savepoint(
         path=draft,
         id=uuid.uuid4().hex,

@@ -24,9 +24,8 @@ from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import JournalError, LocationError
-from transactional.journal import sync_folder
+from transactional.journal import snapshot_file, sync_folder
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, encode
 
 __all__ = ["NewLocation", "refuse_unless_free"]
 
@@ -123,10 +122,8 @@ class NewLocation:
         clock : Clock, optional
         """
         self._name_the_place(self._location.path)
-        now = int((clock or SystemClock()).now() * 1000)
-        entry = Entry(ledger.position, EntryKind.SNAPSHOT, uuid.uuid4().hex, now, ledger.to_json())
-        name = os.path.join(self.draft.path, "barrier", "log", f"{ledger.position}.snapshot.json")
-        write_file(name, encode(entry))
+        name, data = snapshot_file(ledger, clock or SystemClock())
+        write_file(os.path.join(self.draft.path, "barrier", "log", name), data)
         sync_folders(self.draft.path)
         faults.reach("restore.whole")
         if refuse_unless_free(self._location, self._savepoint):

@@ -9,11 +9,11 @@ import pytest
 
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
+from transactional.clock import SystemClock
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import TwoPhaseCommitError
-from transactional.journal import Journal, MemoryJournalStore
+from transactional.journal import Journal, MemoryJournalStore, snapshot_file
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, encode
 from transactional.recovery import SparkView
 from transactional.restore import begin_claimed, cut
 from transactional.rewind import Preview, Rewinder
@@ -75,8 +75,7 @@ def other_place(query: Query, saved: Ledger) -> Query:
     assert moved is not None
     there = Query(MemoryJournalStore())
     ledger = begin_claimed(saved, "/there", "s", max(saved.checkpoints), False, moved.entry)
-    entry = Entry(moved.entry, EntryKind.SNAPSHOT, "n", 0, ledger.to_json())
-    there.journal_store.create(f"{moved.entry}.snapshot.json", encode(entry))
+    there.journal_store.create(*snapshot_file(ledger, SystemClock()))
     there.transactions, there.committed = query.transactions, 0
     there.view = lambda batch: SparkView(  # type: ignore[method-assign]
         "q", "/there", batch, there.committed, [f"line {batch}"], [f"line {batch - 1}"]
