@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta, resolve_spark_kafka
-from integration.jobs import JVM_OPTIONS
+from integration.jobs import jvm_options
 from transactional.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -47,6 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         files[item.path] += seconds(item)
     # Within a file, too: a worker with two tests left is given its next file.
     items.sort(key=lambda item: (-files[item.path], item.path, -seconds(item)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that are killed leave temporary files: in a folder that pytest deletes."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("scratch"))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +113,8 @@ def spark(armed_folder: Path) -> Iterator[SparkSession]:
             # VACUUM lists a table's folder with so many tasks, several times: 10,000 by default.
             .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", JVM_OPTIONS)
+            .config("spark.driver.extraJavaOptions", jvm_options())
+            .config("spark.local.dir", tempfile.gettempdir())
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .getOrCreate()

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["JOBS", "Job", "build_session", "newest", "parse", "start"]
+__all__ = ["JOBS", "Job", "build_session", "jvm_options", "newest", "parse", "start"]
 
 FAILED = 3
 LOOK_EVERY = 0.05
@@ -41,7 +42,10 @@ QUICK_JVM = (
 )
 """A driver lives for seconds here: it should start fast, not run fast. To verify Spark's classes takes half of a start."""
 
-JVM_OPTIONS = f"{QUICK_JVM} {archive_options()}"
+
+def jvm_options() -> str:
+    """A driver's; what one that is killed leaves lies in the folder for temporary files, which tests have of their own."""
+    return f"{QUICK_JVM} {archive_options()} -Djava.io.tmpdir={tempfile.gettempdir()}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ def build_session(job: Job) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": JVM_OPTIONS,
+        "spark.driver.extraJavaOptions": jvm_options(),
+        "spark.local.dir": tempfile.gettempdir(),
         "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.codegen.wholeStage": "false",  # to compile plans takes longer than to run them here

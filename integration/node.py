@@ -177,7 +177,10 @@ def _java(options: Sequence[str]) -> list[str]:
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
     )
-    return [java_executable(), *options, *logging, "-cp", f"{resolve_kafka()}/*"]
+    scratch = (
+        f"-Djava.io.tmpdir={tempfile.gettempdir()}"  # it unpacks libraries there, and leaves them when it is killed
+    )
+    return [java_executable(), *options, scratch, *logging, "-cp", f"{resolve_kafka()}/*"]
 
 
 def random_id() -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import random
 import socket
-import tempfile
-from pathlib import Path
 from typing import TextIO
+
+from integration.jars import cache_folder
 
 HOST = "127.0.0.1"
 
@@ -35,11 +34,11 @@ class Ports:
 
     def __init__(self) -> None:
         self._locks: list[TextIO] = []
-        self._folder = Path(tempfile.gettempdir()) / f"barrier-kafka-ports-{os.getuid()}"
+        self._folder = cache_folder() / "ports"  # one for all processes, whatever their folder for temporary files
 
     def reserve(self) -> int:
         """Return a port that nobody listens on and that no other process reserves until ``release``."""
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         # Not a seeded choice: processes that start at once should not try the same ports in the same order.
         candidates = random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), 200)
         for port in candidates:

@@ -13,6 +13,7 @@ import pytest
 
 import connector
 from connector.cli import main
+from connector.spark.closing import request_stop
 from connector.spark.listener import Listening
 from connector.spark.location import CheckpointLocation
 from integration.broker import Cluster
@@ -86,6 +87,8 @@ def test_a_query_is_seen_while_it_runs_and_its_listener_hears_of_each_checkpoint
         assert place.ledger().rewinding is None
         assert place.ledger().position >= before
         wait_until(lambda: len(told.completed) >= 4, "events of four micro-batches")
+        request_stop(CheckpointLocation(query.job.location))  # `query.stop()` leaves a commit at work
+        assert "STOP_REQUESTED" in query.wait_failed()
     decided = sorted(place.ledger().checkpoints)
     wait_until(lambda: len(told.completed) >= len(decided), "the last event")
     assert [each.id for each in told.completed] == decided, "once, and in order"

@@ -21,7 +21,7 @@ from typing import Any
 
 from integration import ragged_source  # noqa: F401 - registers its job
 from integration.driver_process import DEADLINE, Faults, _members, _name, _stat
-from integration.jobs import JVM_OPTIONS, Job, build_session, parse, start
+from integration.jobs import Job, build_session, jvm_options, parse, start
 from transactional.faults import VARIABLE
 
 __all__ = ["WarmDriver"]
@@ -56,7 +56,7 @@ class WarmDriver:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONPATH": path,
-            "SPARK_LAUNCHER_OPTS": JVM_OPTIONS,
+            "SPARK_LAUNCHER_OPTS": jvm_options(),
         }
         job = Job(str(self._folder), str(self._folder), conf={"spark.sql.streaming.stopTimeout": "60s"})
         with self._log.open("w") as err:
