@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from integration.driver_process import Place, wait_until
 from integration.jobs import Job
-from integration.test_two_drivers import Schedule, kind_of
+from integration.test_two_drivers import Schedule, play_ten
 from integration.warm_driver import WarmDriver
 
 AT_OLD = frozenset({"LOCATION_MOVED_ON", "REWIND_NOT_DONE", "SPARK_LOGS_AHEAD"})
@@ -123,16 +121,6 @@ class Claim(Schedule):
         assert self.copy.location in self.errors[-1]
 
 
-def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Claim:
-    schedule = Claim(seed, folder, drivers)
-    try:
-        schedule.play()
-        schedule.finish()
-    finally:
-        schedule.quiet()
-    return schedule
-
-
 @pytest.mark.matrix
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("first", range(0, 50, 10))
@@ -140,10 +128,4 @@ def test_fifty_schedules_of_a_claimed_copy_beside_its_origin_write_every_row_onc
     drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, first: int
 ) -> None:
     """Ten at a time."""
-    seen: Counter[str] = Counter()
-    for seed in range(first, first + 10):
-        schedule = play(seed, tmp_path / str(seed), drivers)
-        for error in schedule.errors:
-            seen[kind_of(error)] += 1
-        shutil.rmtree(tmp_path / str(seed))
-    print(f"schedules {first} to {first + 9}: {dict(seen)}")
+    play_ten(first, tmp_path, lambda seed, folder: Claim(seed, folder, drivers))

@@ -258,6 +258,18 @@ KAFKA_POINTS = (
 )
 
 
+def stop_on_kafka_at(point: str, spark: SparkSession, query: LiveQuery, faults: Faults) -> None:
+    """A supervised query is stopped at a fault point, then run to its end."""
+    faults.arm(point, "pause")
+    with supervised(spark, query, FixedDelay(1, 0.1)) as run:
+        wait_until(lambda: faults.fired(point), f"fault {point}", SECONDS, run.why_dead)
+        run.wish.ask()
+        faults.resume(point)
+        assert run.end() is None
+    nothing_is_open(query.place)
+    finish(query, 100)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("point", KAFKA_POINTS)
 @pytest.mark.parametrize("interval", ["0", "5 min"])
@@ -272,14 +284,7 @@ def test_a_stop_on_kafka_leaves_no_transaction_of_the_prefix_open(
         query.start()
         wait_until(lambda: query.place.ledger().accounted >= 2, "some micro-batches")
         query.stop()
-        faults.arm(point, "pause")
-        with supervised(spark, query, FixedDelay(1, 0.1)) as run:
-            wait_until(lambda: faults.fired(point), f"fault {point}", SECONDS, run.why_dead)
-            run.wish.ask()
-            faults.resume(point)
-            assert run.end() is None
-        nothing_is_open(query.place)
-        finish(query, 100)
+        stop_on_kafka_at(point, spark, query, faults)
 
 
 @pytest.mark.matrix
@@ -290,14 +295,7 @@ def test_a_stop_in_the_commit_of_a_long_checkpoint_on_kafka_leaves_nothing_open(
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, "5 min", batches=4)
     produce(kafka, f"{topic_name}-in", range(100))
     with LiveQuery(spark, tmp_path, job, output) as query:
-        faults.arm(point, "pause")
-        with supervised(spark, query, FixedDelay(1, 0.1)) as run:
-            wait_until(lambda: faults.fired(point), f"fault {point}", SECONDS, run.why_dead)
-            run.wish.ask()
-            faults.resume(point)
-            assert run.end() is None
-        nothing_is_open(query.place)
-        finish(query, 100)
+        stop_on_kafka_at(point, spark, query, faults)
 
 
 @pytest.mark.matrix

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -322,14 +322,27 @@ class Schedule:
         return f"schedule {self.seed}:\n  " + "\n  ".join(self.said)
 
 
-def play(seed: int, folder: Path, drivers: tuple[WarmDriver, WarmDriver]) -> Schedule:
-    schedule = Schedule(seed, folder, drivers)
+def play(schedule: Schedule) -> Schedule:
+    """From its beginning to its end; nothing of it runs then."""
     try:
         schedule.play()
         schedule.finish()
     finally:
         schedule.quiet()
     return schedule
+
+
+def play_ten(first: int, folder: Path, make: Callable[[int, Path], Schedule]) -> Counter[str]:
+    """Ten schedules; how often which error has ended a driver: what a schedule is to provoke is provoked."""
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + 10):
+        schedule = play(make(seed, folder / str(seed)))
+        for error in schedule.errors:
+            seen[kind_of(error)] += 1
+        seen["rewinds"] += sum("barrier rewind" in said for said in schedule.said)
+        shutil.rmtree(folder / str(seed))
+    print(f"schedules {first} to {first + 9}: {dict(seen)}")
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -380,7 +393,7 @@ def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_o
 def test_two_drivers_that_are_frozen_and_thawed_at_random_write_every_row_once(
     drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, seed: int
 ) -> None:
-    play(seed, tmp_path, drivers)
+    play(Schedule(seed, tmp_path, drivers))
 
 
 @pytest.mark.matrix
@@ -389,13 +402,6 @@ def test_two_drivers_that_are_frozen_and_thawed_at_random_write_every_row_once(
 def test_fifty_schedules_of_two_drivers_write_every_row_once(
     drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, first: int
 ) -> None:
-    """Ten at a time. And say how often which error has ended a driver: what a schedule is to provoke is provoked."""
-    seen: Counter[str] = Counter()
-    for seed in range(first, first + 10):
-        schedule = play(seed, tmp_path / str(seed), drivers)
-        for error in schedule.errors:
-            seen[kind_of(error)] += 1
-        seen["rewinds"] += sum("barrier rewind" in said for said in schedule.said)
-        shutil.rmtree(tmp_path / str(seed))
-    print(f"schedules {first} to {first + 9}: {dict(seen)}")
+    """Ten at a time."""
+    seen = play_ten(first, tmp_path, lambda seed, folder: Schedule(seed, folder, drivers))
     assert seen["RUN_SUPERSEDED"] >= 3, "the drivers hardly met"

@@ -93,45 +93,40 @@ def spans_start() -> Scenario:
     )
 
 
-def prepared_start(*closes: bool) -> Scenario:
-    """One driver prepared the first micro-batch; then two plannings of one run look at it."""
+def start_of(
+    drivers: str, closes: tuple[bool, ...], journal: tuple[Entry, ...], *states: int, committed: int = 0
+) -> Scenario:
+    """Micro-batches of one part, their handles in these states; processes may outlive their query."""
     return Scenario(
-        "AA",
+        drivers,
         parts=1,
         closes=closes,
         zombie=True,
         tolerant=True,
-        journal=(("run", "A"), ("prepared", 0, ((0, 0),))),
-        handles=((0, 0, PREPARED),),
+        journal=(("run", "A"), *journal),
+        handles=tuple((batch, 0, state) for batch, state in enumerate(states)),
+        committed=committed,
     )
+
+
+FIRST_PREPARED: Entry = ("prepared", 0, ((0, 0),))
+FIRST_COMMITTED: tuple[Entry, ...] = (("decided", 0, ((0, 0),)), ("settled", 2))
+
+
+def prepared_start(*closes: bool) -> Scenario:
+    """One driver prepared the first micro-batch; then two plannings of one run look at it."""
+    return start_of("AA", closes, (FIRST_PREPARED,), PREPARED)
 
 
 def rewind_start(drivers: str, *closes: bool) -> Scenario:
     """One driver prepared the first micro-batch, and goes on with the second."""
-    return Scenario(
-        drivers,
-        parts=1,
-        closes=closes,
-        zombie=True,
-        tolerant=True,
-        journal=(("run", "A"), ("prepared", 0, ((0, 0),))),
-        handles=((0, 0, PREPARED),),
-        committed=1,
-    )
+    return start_of(drivers, closes, (FIRST_PREPARED,), PREPARED, committed=1)
 
 
 def kept_start(drivers: str, *closes: bool) -> Scenario:
     """A checkpoint over two micro-batches was committed in part: the first is lost, which Spark has moved past."""
-    return Scenario(
-        drivers,
-        parts=1,
-        closes=closes,
-        zombie=True,
-        tolerant=True,
-        journal=(("run", "A"), ("prepared", 0, ((0, 0),)), ("decided", 1, ((0, 1),))),
-        handles=((0, 0, ABORTED), (1, 0, COMMITTED)),
-        committed=1,
-    )
+    journal = (FIRST_PREPARED, ("decided", 1, ((0, 1),)))
+    return start_of(drivers, closes, journal, ABORTED, COMMITTED, committed=1)
 
 
 def repaired_start(drivers: str, *more: bool) -> Scenario:
@@ -146,34 +141,14 @@ def repaired_start(drivers: str, *more: bool) -> Scenario:
 
 def named_start(drivers: str, *closes: bool) -> Scenario:
     """Two checkpoints are committed; the rewind is told to go back to the first."""
-    return Scenario(
-        drivers,
-        parts=1,
-        closes=closes,
-        zombie=True,
-        tolerant=True,
-        expiries=0,
-        journal=(("run", "A"), ("decided", 0, ((0, 0),)), ("settled", 2), ("decided", 1, ((0, 1),)), ("settled", 4)),
-        handles=((0, 0, COMMITTED), (1, 0, COMMITTED)),
-        committed=2,
-        target=2,
-    )
+    journal = (*FIRST_COMMITTED, ("decided", 1, ((0, 1),)), ("settled", 4))
+    return replace(start_of(drivers, closes, journal, COMMITTED, COMMITTED, committed=2), expiries=0, target=2)
 
 
 def claim_start(drivers: str, *closes: bool) -> Scenario:
     """The first micro-batch is committed, and saved; the second is prepared."""
-    return Scenario(
-        drivers,
-        parts=1,
-        closes=closes,
-        zombie=True,
-        tolerant=True,
-        expiries=0,
-        journal=(("run", "A"), ("decided", 0, ((0, 0),)), ("settled", 2), ("prepared", 1, ((0, 1),))),
-        handles=((0, 0, COMMITTED), (1, 0, PREPARED)),
-        committed=2,
-        saved=2,
-    )
+    journal = (*FIRST_COMMITTED, ("prepared", 1, ((0, 1),)))
+    return replace(start_of(drivers, closes, journal, COMMITTED, PREPARED, committed=2), expiries=0, saved=2)
 
 
 SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger

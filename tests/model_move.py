@@ -197,7 +197,7 @@ class MoveModel(RewindModel):
         return self._goes_on(sh, CLAIM) or self._goes_on(sh, RESUME)
 
     def _goes_on(self, sh: Shared, begun: str) -> str:
-        how, labels = "", [""]
+        how, labels = "", list[str]()
         for _ in range(ROUNDS):
             ledger = self.ledger(sh.node)
             if sh.old:
@@ -210,12 +210,9 @@ class MoveModel(RewindModel):
                 s = Session("R1", BEGIN, batch=-1, phase="R")
             else:
                 s = Session("start", "Z")
-            while s.pc != "end":
-                label, s, sh, violation = next(iter(self.step(s, sh)))
-                labels.append(label)
-                if violation or len(labels) > 400:
-                    return f"{violation or 'endless'} {labels}"
-            how = s.back
+            how, sh, violation = self._alone(s, sh, labels)
+            if violation:
+                return f"{violation} {labels}"
             if how in ("ok", "idle"):
                 incomplete = self._check_complete(sh, len(self.scenario.closes) - 1)
                 return f"{incomplete} {labels}" if incomplete else ""

@@ -367,9 +367,18 @@ class RewindModel(Model):
                 return len(tried), f"{stuck}: {self.entries(sh.node)} {sh}"
         return len(tried), ""
 
+    def _alone(self, s: Session, sh: Shared, labels: list[str]) -> tuple[str, Shared, str]:
+        """One session to its end, undisturbed: how it ends, what is there then, and what went wrong."""
+        while s.pc != "end":
+            label, s, sh, violation = next(iter(self.step(s, sh)))
+            labels.append(label)
+            if violation or len(labels) > 400:
+                return s.back, sh, violation or "endless"
+        return s.back, sh, ""
+
     def _ends_well(self, sh: Shared) -> str:
         """Empty, or why it does not end well."""
-        how, labels = "", [""]
+        how, labels = "", list[str]()
         for _ in range(ROUNDS):
             if self.ledger(sh.node).rewinding:
                 s = Session("R1", RESUME, batch=-1, phase="R")
@@ -377,12 +386,9 @@ class RewindModel(Model):
                 s = Session("R1", BEGIN, batch=-1, phase="R")
             else:
                 s = Session("start", "Z")
-            while s.pc != "end":
-                label, s, sh, violation = next(iter(self.step(s, sh)))
-                labels.append(label)
-                if violation or len(labels) > 400:
-                    return f"{violation or 'endless'} {labels}"
-            how = s.back
+            how, sh, violation = self._alone(s, sh, labels)
+            if violation:
+                return f"{violation} {labels}"
             if how in ("ok", "idle"):
                 last = len(self.scenario.closes) - 1
                 incomplete = self._check_complete(sh, last)
