@@ -79,6 +79,7 @@ _BY_CONDITION = {
     "LOCATION_MOVED_ON": Remedy.NONE,
     "DRIVER_HOLDS_STATE": Remedy.NONE,
     "REWIND_UNKNOWN": Remedy.NONE,
+    "DRIVER_UNKNOWN": Remedy.NONE,
     "UNKNOWN_SPARK": Remedy.NONE,
     "JVM_GONE": Remedy.RESTART,
 }

@@ -353,9 +353,9 @@ class Ledger:
 
     @property
     def stop_asked(self) -> bool:
-        """The newest run was asked to stop; it may have ended meanwhile, by that or by a failure."""
+        """The newest run was asked to stop, and has not done so; it may have failed meanwhile."""
         newest = self.newest_run
-        return newest is not None and newest.token == self.stop
+        return newest is not None and newest.token == self.stop and newest.ended != EntryKind.STOPPED
 
     @property
     def stopping(self) -> bool:

@@ -49,6 +49,14 @@ def run(
             min=0.0, metavar="SECONDS", help="So long a query may take to its final checkpoint when it is stopped."
         ),
     ] = 600.0,
+    single_driver: Annotated[
+        bool,
+        typer.Option(
+            "--single-driver",
+            help="Nothing else starts these queries: a former driver that can't be seen from here, of a container that was "
+            "replaced, is gone, and what it has left may be ended or taken back.",
+        ),
+    ] = False,
     option: GivenOptions = None,
     options_file: GivenFile = None,
 ) -> None:
@@ -68,7 +76,10 @@ def run(
         raise typer.BadParameter(wrong.message) from wrong
     command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
     with reporting(Output.TABLE) as report:
-        keeper = DriverKeeper(command, chosen, given, stop_timeout, report.complain, Health(health_file))
+        health = Health(health_file)
+        keeper = DriverKeeper(
+            command, chosen, given, stop_timeout, report.complain, health, single_driver=single_driver
+        )
         failure = keeper.run()
         if failure is not None:
             raise RetriableError(failure.condition or "DRIVER_FAILED", f"given up: {failure.text}")

@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 STOPPED = (
     "Stop the query first. Where its driver outlives it (a notebook, a driver of several queries) or can't be seen from "
-    "here, say --query-stopped; the rewind fences a query that was not stopped: it dies at its next micro-batch"
+    "here, say --query-stopped (`barrier run`: --single-driver); the rewind fences a query that was not stopped: it dies at "
+    "its next micro-batch"
 )
 
 
@@ -81,7 +82,7 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FencedError(
-                "REWIND_RUNS", "another rewind is at work on this location: let it finish, or kill it"
+                "REWIND_RUNS", "another command (a rewind, a stop, a restore) is at work on this location: let it finish, or kill it"
             ) from None
         except OSError:
             log.warning("%s can't be locked: make sure that no other rewind is at work on it", location.path)

@@ -6,15 +6,18 @@ What has stopped otherwise is ended from outside (`close`), with the sink as the
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from connector.spark import offset_log
 from connector.spark.alone import alone
 from connector.spark.location import CheckpointLocation
-from connector.spark.recorded import naming_secrets, recorded_host, recorded_run
+from connector.spark.process import driver_text
+from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_run
+from connector.spark.upkeep import Upkeep
 from transactional.clock import Clock, Deadline
 from transactional.errors import FencedError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
@@ -33,6 +36,14 @@ __all__ = [
     "standing",
 ]
 
+log = logging.getLogger(__name__)
+
+END_SECONDS = 10.0
+"""So long an end is tried again that a store which does not answer stands against."""
+
+AGAIN_SECONDS = 1.0
+"""Between two such tries."""
+
 QUIET_SECONDS = 2.0
 """So long Spark begins no micro-batch, then none is waited for: what is prepared is committed without one."""
 
@@ -47,6 +58,8 @@ class Standing:
         The newest; 0 where there is none.
     driver : str
         Whose it is.
+    drivers : Collection[str]
+        Whose runs the journal holds.
     process : Mapping[str, Any]
         That driver's process.
     ended : str or None
@@ -63,10 +76,13 @@ class Standing:
     asked : bool
         That run was asked to stop.
     rewinding : bool
+    moved : bool
+        The query goes on elsewhere.
     """
 
     run: int
     driver: str
+    drivers: Collection[str]
     process: Mapping[str, Any]
     ended: str | None
     prepared: Sequence[int]
@@ -75,6 +91,7 @@ class Standing:
     idle: bool
     asked: bool
     rewinding: bool
+    moved: bool
 
     @property
     def clean(self) -> bool:
@@ -124,6 +141,7 @@ def standing(location: CheckpointLocation) -> Standing:
     return Standing(
         run=0 if run is None else run.token,
         driver="" if run is None else run.driver,
+        drivers={each.driver for each in ledger.runs.values()},
         process={} if run is None else dict(run.process),
         ended=None if run is None else run.ended,
         prepared=[record.batch for record in ledger.undecided()],
@@ -132,6 +150,7 @@ def standing(location: CheckpointLocation) -> Standing:
         idle=committed == batch,
         asked=ledger.stop_asked,
         rewinding=ledger.rewinding is not None,
+        moved=ledger.moved is not None,
     )
 
 
@@ -149,7 +168,7 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
     Raises
     ------
     FencedError
-        ``REWIND_NOT_DONE``
+        ``REWIND_NOT_DONE``, ``LOCATION_MOVED_ON``
     JournalError
     """
     journal = location.journal()
@@ -163,7 +182,7 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
         try:
             journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, _of_newest(run.token))
         except FencedError as fenced:
-            if fenced.condition == "REWIND_NOT_DONE":
+            if fenced.condition != "RUN_SUPERSEDED":
                 raise
             continue  # another run since it was looked at
         return run.token
@@ -233,38 +252,55 @@ def close(location: CheckpointLocation, given: Mapping[str, str], follows: int) 
 
 def leave_nothing_open(
     location: CheckpointLocation,
-    given: Mapping[str, str],
-    is_ours: Callable[[Standing], bool],
+    upkeep: Upkeep,
     go_back: Callable[[], object],
     say: Callable[[str], None],
+    clock: Clock,
 ) -> None:
     """End a query that does not run, by who has kept it up; nothing where it has ended well, or where none ever ran.
 
     Parameters
     ----------
     location : CheckpointLocation
-    given : Mapping[str, str]
-        Options of the sink that the journal does not keep.
-    is_ours : Callable[[Standing], bool]
-        Whether the newest run may be ended by us.
+    upkeep : Upkeep
+        What its drivers have left is ended, and what a driver has left that is gone.
     go_back : Callable[[], object]
         Takes the query back, where what it had prepared is lost.
     say : Callable[[str], None]
         Takes sentences for people.
+    clock : Clock
 
     Raises
     ------
+    FencedError
+        ``DRIVER_UNKNOWN``: something is open, of a driver that can't be seen from here.
     TwoPhaseCommitError
-        As `close`, where something is not committed.
+        As `close`, where something is not committed. What a later try can mend was tried for `END_SECONDS`.
     """
+    deadline = Deadline(END_SECONDS, clock)
+    while not deadline.passed():
+        try:
+            _leave_nothing_open(location, upkeep, go_back, say)
+            return
+        except TwoPhaseCommitError as problem:  # noqa: PERF203 - seconds are between two rounds
+            if failure_of(problem).remedy is not Remedy.RESTART:
+                raise
+            clock.sleep(AGAIN_SECONDS)
+    _leave_nothing_open(location, upkeep, go_back, say)
+
+
+def _leave_nothing_open(
+    location: CheckpointLocation, upkeep: Upkeep, go_back: Callable[[], object], say: Callable[[str], None]
+) -> None:
     found = standing(location)
     if found.run == 0 or found.stopped:
         return
-    if not is_ours(found):
-        say(f"run {found.run} of another driver has taken {location.path} over: nothing is ended there")
+    if found.moved or not _may_end(location, found, upkeep):
+        owner = "the query goes on elsewhere" if found.moved else f"run {found.run} of another driver has taken it over"
+        say(f"{location.path}: {owner}; nothing is ended there")
         return
     try:
-        close(location, given, found.run)
+        close(location, fitting(recorded_run(location.journal().load()), upkeep.given), found.run)
     except TwoPhaseCommitError as problem:
         if failure_of(problem).remedy is Remedy.REWIND:
             go_back()
@@ -274,18 +310,31 @@ def leave_nothing_open(
             say(f"everything is committed; what a task may have left open was not looked for: {problem}")
 
 
+def _may_end(location: CheckpointLocation, found: Standing, upkeep: Upkeep) -> bool:
+    """Whether the newest run is of a driver of ours, or of one that is gone; False where another is at work."""
+    alive = upkeep.is_alive(found.process)
+    if found.driver in upkeep.drivers or alive is False:
+        return True
+    if alive or found.clean or set(upkeep.drivers) & set(found.drivers):
+        return False
+    raise FencedError(
+        "DRIVER_UNKNOWN",
+        f"{location.path} is not ended: run {found.run} is of a driver that was not kept up from here "
+        f"({driver_text(found.process, alive)}), and something of it is open (micro-batches {list(found.prepared)} prepared, "
+        f"checkpoints {list(found.unsettled)} not settled). Where it is gone: `barrier stop LOCATION --query-stopped`, or "
+        "start the query. `barrier run --single-driver` and supervise(..., single_driver=True) take such a driver for gone",
+        run=found.run,
+        prepared=list(found.prepared),
+    )
+
+
 def record_restart(
     location: CheckpointLocation, by: str, number: int, delay: float, failure: Failure, rewound: bool
 ) -> None:
     """Leave in the journal why the query is started again; nothing where no run is in it yet.
 
-    Raises
-    ------
-    JournalError
+    A journal that does not answer just now, perhaps because of the same outage, does not keep the query down.
     """
-    journal = location.journal()
-    if journal.load().newest_run is None:
-        return
     body = {
         "by": by,
         "number": number,
@@ -294,7 +343,12 @@ def record_restart(
         "reason": failure.text,
         "rewound": rewound,
     }
-    journal.append(EntryKind.RESTARTED, body, _anybody)
+    try:
+        journal = location.journal()
+        if journal.load().newest_run is not None:
+            journal.append(EntryKind.RESTARTED, body, _anybody)
+    except (TwoPhaseCommitError, OSError) as problem:
+        log.warning("why the query is started again is not in its journal: %s", problem)
 
 
 def _anybody(ledger: Ledger) -> None:

@@ -44,14 +44,15 @@ class DriverTree:
         self._jvms |= living
         return bool(self._jvms) and not living
 
-    def had(self, pid: int | None) -> bool:
-        """Whether that process is a JVM of it, now or before."""
-        return pid in self._jvms
-
     def signal(self, number: int) -> None:
         """Send a signal to the driver program alone."""
         if self.status() is None:
             os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it, once, and no waiting: for a process that is about to end itself."""
+        for pid in [*session_members(self.pid), self.pid]:
+            _kill(pid)
 
     def end(self) -> int:
         """Make sure that nothing of it is left: SIGKILL to each, by its id, the JVM first. Returns the program's status."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from transactional.clock import Clock, SystemClock
+from transactional.errors import OptionError
 from transactional.failure import Failure
 
 __all__ = ["BEAT_SECONDS", "Health"]
+
+log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
 """The file's time is never older while `barrier run` is at work."""
@@ -30,6 +34,11 @@ class Health:
     path : str or None
         None: nothing is written.
     clock : Clock, optional
+
+    Raises
+    ------
+    OptionError
+        ``HEALTH_FILE``: it can't be written. Where that comes later it is a warning: what is kept up goes on.
     """
 
     def __init__(self, path: str | None, clock: Clock | None = None) -> None:
@@ -46,6 +55,9 @@ class Health:
             "locations": [],
             "lastError": None,
         }
+        problem = self._write()
+        if problem is not None:
+            raise OptionError("HEALTH_FILE", f"the health file {path} can't be written: {problem}", path=path)
 
     def tell(self, state: str, **facts: Any) -> None:
         """Write what changed."""
@@ -53,7 +65,7 @@ class Health:
             if state != self.facts["state"]:
                 facts["since"] = self._clock.now()
             changed = {"state": state, **facts}
-            if any(self.facts[key] != value for key, value in changed.items()) or not self._written:
+            if any(self.facts[key] != value for key, value in changed.items()):
                 self.facts.update(changed)
                 self._write()
 
@@ -85,11 +97,16 @@ class Health:
             over.set()
             thread.join()
 
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        temporary = f"{self._path}.{os.getpid()}.new"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({**self.facts, "time": self._clock.now()}, file)
-        os.replace(temporary, self._path)
+    def _write(self) -> OSError | None:
         self._written = self._clock.monotonic()
+        if self._path is None:
+            return None
+        temporary = f"{self._path}.{os.getpid()}.new"
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump({**self.facts, "time": self._clock.now()}, file)
+            os.replace(temporary, self._path)
+        except OSError as problem:
+            log.warning("the health file %s can't be written: %s", self._path, problem)
+            return problem
+        return None

@@ -73,7 +73,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
 
     def prepare(self, overwrite: bool) -> None:
         """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
-        with life_report.telling(self._sink.location.path):
+        with life_report.telling(self._sink.location, internals.driver_identity):
             self._prepare(overwrite)
 
     def _prepare(self, overwrite: bool) -> None:
@@ -106,7 +106,10 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """*Called on the driver, once per micro-batch, in the commit worker.* Decide, then commit."""
         view = spark_view(self._sink.location, batchId)
-        with life_report.telling(self._sink.location.path), self._sink.coordinator(view) as coordinator:
+        with (
+            life_report.telling(self._sink.location, internals.driver_identity),
+            self._sink.coordinator(view) as coordinator,
+        ):
             coordinator.commit(acknowledgements(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

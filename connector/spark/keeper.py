@@ -12,6 +12,8 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 from connector.spark import life_report
 from connector.spark.closing import Quiet, Standing, leave_nothing_open, record_restart, request_stop, standing
@@ -19,9 +21,9 @@ from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.life_report import LifeReport
 from connector.spark.location import CheckpointLocation
-from connector.spark.process import is_alive
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
+from connector.spark.upkeep import Upkeep
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import FencedError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
@@ -58,6 +60,8 @@ class DriverKeeper:
     health : Health
     clock, chance : optional
         Time and numbers at random.
+    single_driver : bool
+        Nothing else starts these queries: a former driver that can't be seen from here (of another container) is gone.
     """
 
     def __init__(
@@ -70,16 +74,20 @@ class DriverKeeper:
         health: Health,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
+        single_driver: bool = False,
     ) -> None:
         self._command = command
         self._given = given
         self._stop_timeout = stop_timeout
         self._say = say
         self._health = health
+        self._single_driver = single_driver
         self._clock = clock or SystemClock()
         self._restarts = Restarts(strategy, self._clock, chance)
         self._wish = StopWish()
-        self._locations: list[CheckpointLocation] = []
+        self._locations: dict[str, CheckpointLocation] = {}
+        self._drivers: set[str] = set()
+        self._runs: dict[str, int] = {}  # the newest run of each location when a life began
         self._tree: DriverTree | None = None
 
     def run(self) -> Failure | None:
@@ -91,7 +99,7 @@ class DriverKeeper:
             What a rewind, or the end of a query, raised.
         """
         try:
-            with heeding(self._wish):
+            with heeding(self._wish, self._kill):
                 failure = self._keep()
         except BaseException as problem:
             self._health.failed(failure_of(problem))
@@ -101,6 +109,7 @@ class DriverKeeper:
         return failure
 
     def _keep(self) -> Failure | None:
+        failure: Failure | None = None
         while not self._wish.asked():
             failure = self._live()
             if failure is None or failure.remedy is Remedy.STOPPED:
@@ -109,28 +118,37 @@ class DriverKeeper:
                 self._say(f"the driver failed while it was being stopped: {failure.text}")
             elif not self._mend(failure):
                 return failure
-        if self._wish.asked():
-            with self._health.during("stopping"):
-                self._end()
+        with self._health.during("stopping"):
+            self._end(all_of_it=failure is not None or self._wish.asked())
         return None
+
+    def _kill(self) -> None:
+        """We are about to be ended by a signal: leave no driver to nobody."""
+        if self._tree is not None:
+            self._tree.kill()
 
     # -- one life ---------------------------------------------------------------------------------------------------
 
     def _live(self) -> Failure | None:
-        folder = tempfile.mkdtemp(prefix="barrier-run-")
+        self._restarts.began()
+        for location in self._locations.values():
+            self._note_run(location)
         try:
-            self._restarts.began()
+            folder = tempfile.mkdtemp(prefix="barrier-run-")
+        except OSError as problem:  # a full disk, from which the former driver has died, too
+            return Failure("", f"no driver is started: {problem}", Remedy.RESTART)
+        try:
             report = LifeReport(folder)
             tree = self._tree = DriverTree(self._command, {**os.environ, life_report.VARIABLE: folder})
-            self._health.tell("starting", driver=tree.pid)
             try:
+                self._health.tell("starting", driver=tree.pid)
                 hanged = self._watch(tree, report)
             finally:
                 status = tree.end()
             self._find(report)
             if status == 0 and not hanged:
-                return None
-            found = report.failure()
+                return report.failure("thread")
+            found = report.failure("script", "thread", "host")
             if found is not None:
                 return found
             told = "its JVM was gone, and it lived on" if hanged else _status_text(status)
@@ -144,7 +162,7 @@ class DriverKeeper:
         stop: _Stop | None = None
         while tree.status() is None:
             self._find(report)
-            if not tree.lost_jvm():
+            if not tree.lost_jvm() or not self._drivers:  # what is written in Java, and no driver, may come and go
                 lost = None
             elif lost is None:
                 lost = Deadline(JVM_SECONDS, self._clock)
@@ -154,15 +172,33 @@ class DriverKeeper:
                 stop = stop or _Stop(self._stop_timeout, self._clock)
                 if self._wish.forced() or self._stops(stop, tree, report):
                     return False
-            self._health.tell("stopping" if stop else "running" if report.locations() else "starting")
+            self._health.tell("stopping" if stop else "running" if report.queries() else "starting")
             self._health.beat()
             self._clock.sleep(LOOK_SECONDS)
         return False
 
     def _find(self, report: LifeReport) -> None:
-        known = {location.path for location in self._locations}
-        self._locations += [CheckpointLocation(path) for path in report.locations() if path not in known]
-        self._health.facts["locations"] = [location.path for location in self._locations]
+        for options, driver in report.queries():
+            if driver is not None:
+                self._drivers.add(driver)
+            location = CheckpointLocation.from_options(options)
+            if location.path not in self._locations:
+                self._locations[location.path] = location
+                self._note_run(location)
+        self._health.facts["locations"] = list(self._locations)
+
+    def _note_run(self, location: CheckpointLocation) -> None:
+        found = self._look(location)
+        if found is not None:
+            self._runs[location.path] = found.run
+
+    def _look(self, location: CheckpointLocation) -> Standing | None:
+        """How far the query is; None where its journal does not answer just now."""
+        try:
+            return standing(location)
+        except (TwoPhaseCommitError, OSError) as problem:
+            self._say(f"{location.path} can't be looked at now: {problem}")
+            return None
 
     # -- after a failure --------------------------------------------------------------------------------------------
 
@@ -174,32 +210,42 @@ class DriverKeeper:
             why = "no restart mends this" if failure.remedy is Remedy.NONE else "the restart strategy gives up"
             self._say(f"{why}, after {self._restarts.number} restarts: {failure.text}")
             return False
-        for location in self._locations:
+        for location in self._locations.values():
             rewound = self._needs_rewind(location, failure) and self._take_back(location)
             record_restart(location, BY, self._restarts.number, delay, failure, rewound)
         self._say(f"restart {self._restarts.number} in {delay:.1f} s: {failure.text}")
         self._health.tell("waiting", driver=None, restarts=self._restarts.number)
         deadline = Deadline(delay, self._clock)
         while not self._wish.asked() and not deadline.passed():
-            if self._locations and all(standing(location).asked for location in self._locations):
+            if self._locations and all(map(self._was_stopped, self._locations.values())):
                 self._wish.ask()  # by `barrier stop`
             self._health.beat()
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
         return True
 
-    @staticmethod
-    def _needs_rewind(location: CheckpointLocation, failure: Failure) -> bool:
-        return failure.remedy is Remedy.REWIND or standing(location).rewinding
+    def _was_stopped(self, location: CheckpointLocation) -> bool:
+        """Whether somebody has asked the life that failed to stop, or has ended what it left: that is to stay so."""
+        found = self._look(location)
+        return found is not None and (
+            found.asked or (found.stopped and found.run > self._runs.get(location.path, found.run))
+        )
+
+    def _needs_rewind(self, location: CheckpointLocation, failure: Failure) -> bool:
+        found = None if failure.remedy is Remedy.REWIND else self._look(location)
+        return failure.remedy is Remedy.REWIND or (found is not None and found.rewinding)
 
     def _take_back(self, location: CheckpointLocation) -> bool:
         with self._health.during("rewinding"):
             try:
-                batch = take_back(location, self._given)
-            except TwoPhaseCommitError as problem:
+                return self._go_back(location)
+            except (TwoPhaseCommitError, OSError) as problem:
                 if failure_of(problem).remedy is Remedy.NONE:
                     raise
                 self._say(f"the rewind is not done, and tried again with the next restart: {problem}")
                 return False
+
+    def _go_back(self, location: CheckpointLocation) -> bool:
+        batch = take_back(location, self._upkeep())
         if batch is not None:
             self._say(f"{location.path} went back: it goes on after micro-batch {batch}")
         return batch is not None
@@ -212,50 +258,62 @@ class DriverKeeper:
             self._say("the driver is ended before the final checkpoint of its queries")
             return True
         supervised = report.supervised()
-        if supervised is not None:
-            if not stop.told:
-                stop.told = True
-                os.kill(supervised, signal.SIGTERM)
+        for pid in supervised:
+            if pid not in stop.told:
+                stop.told.add(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        if supervised:
             return False
         if stop.program is None:
-            if not all(self._is_quiet(location, stop) for location in self._locations):
+            if not all(self._is_quiet(location, stop) for location in self._locations.values()):
                 return False
             tree.signal(signal.SIGTERM)
             stop.program = Deadline(PROGRAM_SECONDS, self._clock)
         return stop.program.passed()
 
     def _is_quiet(self, location: CheckpointLocation, stop: _Stop) -> bool:
-        """Whether the location's query has come to its end, or has nothing at work."""
+        """Whether the location's query has come to its end, or has nothing at work; whether it is ours at all."""
+        found = self._look(location)
+        if found is None:
+            return False
+        if found.ended is not None or found.driver not in self._drivers:
+            return True
         try:
-            request_stop(location)
-        except FencedError:  # it is rewound
+            request_stop(location, found.driver)
+        except FencedError:  # it is rewound, or was moved away
             return True
-        found = standing(location)
-        if found.ended is not None:
-            return True
+        except (TwoPhaseCommitError, OSError):
+            return False
         quiet = stop.quiet.setdefault(location.path, Quiet(self._clock))
         return quiet.look(found) and (found.clean or quiet.passed())
 
-    def _end(self) -> None:
-        """No driver is left: leave nothing open."""
-        problems = [problem for location in self._locations if (problem := self._end_query(location)) is not None]
+    def _end(self, all_of_it: bool) -> None:
+        """No driver is left: leave nothing open.
+
+        Parameters
+        ----------
+        all_of_it : bool
+            Also what a task may have left of a query that has committed everything; a program that has ended by itself did
+            not leave such.
+        """
+        if all_of_it and not self._locations:
+            self._say("no query was planned: what an earlier program may have left open is open until the next start")
+        problems: list[Exception] = []
+        for location in self._locations.values():
+            try:
+                if all_of_it or not standing(location).clean:
+                    leave_nothing_open(
+                        location, self._upkeep(), partial(self._go_back, location), self._say, self._clock
+                    )
+            except Exception as problem:  # noqa: BLE001, PERF203 - the others are to be ended, too
+                self._say(f"{location.path} is not ended: {problem}")
+                problems.append(problem)
         if problems:
             raise problems[0]
 
-    def _end_query(self, location: CheckpointLocation) -> TwoPhaseCommitError | None:
-        """End one; what stands against it, where something does."""
-        try:
-            leave_nothing_open(location, self._given, self._is_ours, lambda: self._take_back(location), self._say)
-        except TwoPhaseCommitError as problem:
-            self._say(f"{location.path} is not ended: {problem}")
-            return problem
-        return None
-
-    def _is_ours(self, found: Standing) -> bool:
-        """Whether the newest run is a driver's that is gone; on a machine that can't tell, the one that was run here."""
-        pid, alive = found.process.get("pid"), is_alive(found.process)
-        had = self._tree is not None and self._tree.had(pid)
-        return had or alive is False or (alive is None and pid is None)
+    def _upkeep(self) -> Upkeep:
+        return Upkeep(self._given, self._drivers, self._single_driver)
 
 
 class _Stop:
@@ -265,8 +323,8 @@ class _Stop:
     ----------
     quiet : dict[str, Quiet]
         By location.
-    told : bool
-        The supervising program got its signal.
+    told : set[int]
+        Supervising processes that got their signal.
     program : Deadline or None
         Until when a plain program may take to end.
     """
@@ -274,7 +332,7 @@ class _Stop:
     def __init__(self, seconds: float, clock: Clock) -> None:
         self.deadline = Deadline(seconds, clock)
         self.quiet: dict[str, Quiet] = {}
-        self.told = False
+        self.told: set[int] = set()
         self.program: Deadline | None = None
 
 

@@ -10,14 +10,16 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import is_alive, this_process
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Failure, failure_of
 
-__all__ = ["VARIABLE", "LifeReport", "is_kept_up", "tell_failure", "tell_location", "tell_supervised", "telling"]
+__all__ = ["VARIABLE", "LifeReport", "is_kept_up", "supervising", "tell_failure", "tell_location", "telling"]
 
 VARIABLE = "BARRIER_REPORT"
 
@@ -30,26 +32,45 @@ def is_kept_up() -> bool:
     return bool(os.environ.get(VARIABLE))
 
 
-def tell_location(location: str) -> None:
-    """A query of ours runs there. *Planning worker, or the program that supervises it.*"""
-    _tell(f"query-{hashlib.sha256(location.encode()).hexdigest()[:16]}.json", {"location": location}, once=True)
+def tell_location(location: CheckpointLocation, driver: str | None) -> None:
+    """A query of ours runs there, in that driver. *Planning worker, or the program that supervises it.*"""
+    name = hashlib.sha256(f"{location.path} {driver}".encode()).hexdigest()[:16]
+    _tell(f"query-{name}.json", {"options": location.as_options(), "driver": driver}, once=True)
 
 
-def tell_supervised() -> None:
+@contextmanager
+def supervising() -> Iterator[None]:
     """The calling program has its queries stopped well itself, when it gets SIGTERM."""
-    _tell("supervised.json", {"pid": os.getpid()})
+    name = f"supervised-{os.getpid()}.json"
+    _tell(name, {"process": this_process()})
+    try:
+        yield
+    finally:
+        folder = os.environ.get(VARIABLE)
+        if folder:
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def tell_failure(who: str, problem: BaseException) -> None:
-    """Why it failed: ``script``, the user's program; ``host``, a query's planning or commit, which the program may hide."""
+    """Why it failed.
+
+    Parameters
+    ----------
+    who : str
+        ``script``, the user's program; ``host``, a query's planning or commit, which the program may hide; ``thread``, a
+        query that was supervised in a thread of the program, which may end well all the same.
+    problem : BaseException
+    """
     _tell(f"failed-{who}.json", {"text": f"{type(problem).__name__}: {problem}"[-MOST_TEXT:]})
 
 
 @contextmanager
-def telling(location: str) -> Iterator[None]:
+def telling(location: CheckpointLocation, driver: Callable[[], str]) -> Iterator[None]:
     """A query's planning or commit: where it is, and why it failed, if it does. *Driver, planning or commit worker.*"""
-    tell_location(location)
     try:
+        if is_kept_up():
+            tell_location(location, driver())
         yield
     except TwoPhaseCommitError as problem:
         tell_failure("host", problem)
@@ -62,6 +83,7 @@ def _tell(name: str, facts: dict[str, Any], once: bool = False) -> None:
         return
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
+        os.makedirs(folder, exist_ok=True)  # what lies in /tmp for long may have been deleted
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(facts, file)
         os.replace(temporary, os.path.join(folder, name))
@@ -80,23 +102,29 @@ class LifeReport:
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def locations(self) -> list[str]:
-        """Checkpoint locations of the queries that ran."""
-        names = sorted(name for name in os.listdir(self.folder) if name.startswith("query-"))
-        return [found["location"] for name in names if (found := self._read(name))]
+    def queries(self) -> list[tuple[Mapping[str, str], str | None]]:
+        """Of the queries that ran: what makes their checkpoint locations, and in which driver."""
+        return [(found["options"], found["driver"]) for found in self._all("query-")]
 
-    def supervised(self) -> int | None:
-        """The process that stops its queries itself; None where none does."""
-        found = self._read("supervised.json")
-        return None if found is None else int(found["pid"])
+    def supervised(self) -> list[int]:
+        """The living processes that stop their queries themselves."""
+        told = [found["process"] for found in self._all("supervised-")]
+        return [process["pid"] for process in told if process["pid"] is not None and is_alive(process)]
 
-    def failure(self) -> Failure | None:
-        """Why it failed, as far as anybody has told: the program first, then what its queries met."""
-        for who in ("script", "host"):
-            found = self._read(f"failed-{who}.json")
+    def failure(self, *who: str) -> Failure | None:
+        """Why it failed, as far as one of these has told, the first that did."""
+        for each in who:
+            found = self._read(f"failed-{each}.json")
             if found is not None:
                 return failure_of(str(found["text"]))
         return None
+
+    def _all(self, prefix: str) -> list[dict[str, Any]]:
+        try:
+            names = sorted(name for name in os.listdir(self.folder) if name.startswith(prefix))
+        except FileNotFoundError:
+            return []
+        return [found for name in names if (found := self._read(name))]
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:

@@ -70,6 +70,7 @@ class CheckpointLocation:
         self, location: str, options: Mapping[str, str] | None = None, single_driver: bool | None = None
     ) -> None:
         path, url = local_path(location), canonical_url(location)
+        self._store, self._single_driver = dict(options or {}), single_driver
         self.files: LocationFiles
         self.is_local = path is not None
         if path is not None:
@@ -86,7 +87,8 @@ class CheckpointLocation:
                     f"checkpointLocation={location}: the journal needs a store that creates a file exclusively, to tell which "
                     "of two drivers decides. Local disks do (a path or a file: URI that every driver of the query shares), "
                     "and s3a://, gs:// and abfss:// by conditional puts. Where something else guarantees that never two "
-                    f"drivers run on it, say singleDriver=true (to commands: the environment variable {SINGLE_DRIVER}=true)",
+                    f"drivers run on it, say singleDriver=true (to supervise in its options, too; to commands: the environment "
+                    f"variable {SINGLE_DRIVER}=true)",
                     option="checkpointLocation",
                 )
             self.path = location.rstrip("/")
@@ -113,6 +115,12 @@ class CheckpointLocation:
         store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}
         single = given["singleDriver"].strip().lower() == "true" if "singleDriver" in given else None
         return cls(location, store, single)
+
+    def as_options(self) -> dict[str, str]:
+        """What `from_options` makes this location of, in another process."""
+        store = {STORE_OPTIONS[name]: value for name, value in self._store.items()}
+        single = {} if self._single_driver is None else {"singleDriver": str(self._single_driver).lower()}
+        return {"checkpointLocation": self.path, **store, **single}
 
     def query_id(self) -> str:
         """The query's id, from Spark's ``metadata`` file.

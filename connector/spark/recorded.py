@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from connector.options import hides_value
 from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
@@ -14,7 +15,7 @@ from transactional.sink import TwoPhaseCommitSink
 if TYPE_CHECKING:
     from connector.spark.hosted_sink import HostedSink
 
-__all__ = ["missing_secrets", "naming_secrets", "recorded_host", "recorded_run", "recorded_sink"]
+__all__ = ["fitting", "missing_secrets", "naming_secrets", "recorded_host", "recorded_run", "recorded_sink"]
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
@@ -81,6 +82,18 @@ def recorded_sink(
             "--options-file)",
             **problem.parameters,
         ) from problem
+
+
+def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
+    """Of options that several queries share: without the secrets of other sinks, which this one would refuse.
+
+    Parameters
+    ----------
+    run : RunRecord
+    given : Mapping[str, str]
+    """
+    hidden = run.setup.get("hidden", ())
+    return {key: value for key, value in given.items() if key.lower() in hidden or not hides_value(key)}
 
 
 def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,9 @@ __all__ = ["StopWish", "heeding"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+_MORE = (signal.SIGHUP, signal.SIGQUIT)
+"""Also end a process at once that does not heed them: the terminal is closed, Ctrl-backslash."""
+
 
 class StopWish:
     """Whether somebody wants the query to stop, and how urgently. May be asked from any thread, and from a signal handler."""
@@ -35,8 +38,14 @@ class StopWish:
 
 
 @contextmanager
-def heeding(wish: StopWish) -> Iterator[Callable[[], None]]:
+def heeding(wish: StopWish, last: Callable[[], None] | None = None) -> Iterator[Callable[[], None]]:
     """SIGTERM and SIGINT ask for a stop; the third ends the process. In a thread that is not the main one it does nothing.
+
+    Parameters
+    ----------
+    wish : StopWish
+    last : Callable[[], None], optional
+        What has to be done before the process is ended by a signal. SIGHUP asks for a stop then, too, and SIGQUIT ends it.
 
     Yields
     ------
@@ -48,16 +57,23 @@ def heeding(wish: StopWish) -> Iterator[Callable[[], None]]:
         return
 
     def heed(number: int, frame: FrameType | None) -> None:
-        if wish.forced():
+        if wish.forced() or number == signal.SIGQUIT:
+            if last is not None:
+                last()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         wish.ask()
 
+    heeded = [
+        *_SIGNALS,
+        *(number for number in _MORE if last is not None and signal.getsignal(number) != signal.SIG_IGN),
+    ]
+
     def install() -> None:
-        for number in _SIGNALS:
+        for number in heeded:
             signal.signal(number, heed)
 
-    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
+    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in heeded}
     install()
     try:
         yield install

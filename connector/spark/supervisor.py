@@ -6,15 +6,17 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from connector.spark import internals, life_report
 from connector.spark.closing import Quiet, Standing, leave_nothing_open, record_restart, request_stop, standing
 from connector.spark.location import CheckpointLocation
-from connector.spark.process import is_alive
 from connector.spark.recorded import missing_secrets
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
+from connector.spark.upkeep import Upkeep
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import FencedError, RetriableError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
@@ -50,6 +52,7 @@ def supervise(
     location: str | None = None,
     options: Mapping[str, str] | None = None,
     stop_timeout: float = 300.0,
+    single_driver: bool = False,
     wish: StopWish | None = None,
     clock: Clock | None = None,
     chance: Callable[[], float] = random.random,
@@ -72,9 +75,13 @@ def supervise(
         The query's checkpoint location; asked of Spark by default.
     options : Mapping[str, str], optional
         The sink's options that the journal does not keep: secrets. They are needed where something is done while the query
-        does not run: a rewind, a stop that was forced or came between two runs.
+        does not run: a rewind, a stop that was forced or came between two runs. And those that say how the checkpoint
+        location is found: ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
     stop_timeout : float
         Seconds that the micro-batch at work may take to its final checkpoint.
+    single_driver : bool
+        Nothing else starts this query: a former driver that can't be seen from here (of another container) is gone, and what
+        it has left may be ended, or taken back.
     wish : StopWish, optional
         Asks for a stop from another thread. Signals are heeded in the main thread only.
     clock, chance : optional
@@ -100,14 +107,19 @@ def supervise(
     """
     if strategy is None:
         strategy = NoRestart() if life_report.is_kept_up() else from_config()
-    life_report.tell_supervised()
     clock = clock or SystemClock()
-    known = None if location is None else CheckpointLocation(location)
-    supervisor = _Supervisor(
-        start, Restarts(strategy, clock, chance), known, options or {}, stop_timeout, wish or StopWish(), clock
-    )
-    with heeding(supervisor.wish) as again:
-        supervisor.run(again)
+    upkeep = Upkeep(options or {}, set(), single_driver)
+    supervisor = _Supervisor(start, Restarts(strategy, clock, chance), upkeep, stop_timeout, wish or StopWish(), clock)
+    if location is not None:
+        supervisor.find(location)
+    in_main = threading.current_thread() is threading.main_thread()
+    with heeding(supervisor.wish) as again, life_report.supervising() if in_main else nullcontext():
+        try:
+            supervisor.run(again)
+        except BaseException as problem:
+            if not in_main:  # the program may end well all the same
+                life_report.tell_failure("thread", problem)
+            raise
 
 
 class _Supervisor:
@@ -117,8 +129,7 @@ class _Supervisor:
         self,
         start: Callable[[], StreamingQuery],
         restarts: Restarts,
-        location: CheckpointLocation | None,
-        given: Mapping[str, str],
+        upkeep: Upkeep,
         stop_timeout: float,
         wish: StopWish,
         clock: Clock,
@@ -126,8 +137,8 @@ class _Supervisor:
         self.wish = wish
         self._start = start
         self._restarts = restarts
-        self._location = location
-        self._given = given
+        self._location: CheckpointLocation | None = None
+        self._upkeep = upkeep
         self._stop_timeout = stop_timeout
         self._clock = clock
         self._looked = 0.0
@@ -156,34 +167,46 @@ class _Supervisor:
         try:
             query = self._start()
             heed()
-            self._find(query)
-            while not _has_ended(query):
-                self._hear()
-                if self.wish.asked():
-                    self._stop(query)
+            self._meet(query)
+            while not self.wish.asked():
+                if _has_ended(query):
                     return None
+                self._hear()
         except KeyboardInterrupt as interrupt:  # PySpark's own handler, while a session was made
             if not self.wish.asked():
                 self.wish.ask()
             if query is None:
                 return interrupt
-            self._stop(query)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is judged
+            if query is not None and _is_active(query):  # it is not the query's: none is to run that nobody keeps up
+                self._halt(query, safe=False)
             return problem
+        self._stop(query)
         return None
 
-    def _find(self, query: StreamingQuery) -> None:
+    def find(self, location: str) -> None:
+        """Where the query is."""
+        self._location = CheckpointLocation.from_options({**self._upkeep.given, "checkpointLocation": location})
+
+    def _meet(self, query: StreamingQuery) -> None:
         if self._location is None:
-            self._location = CheckpointLocation(internals.checkpoint_location(query))
+            self.find(internals.checkpoint_location(query))
+        assert self._location is not None
         self._driver = internals.driver_of(query)
-        life_report.tell_location(self._location.path)
+        if self._driver is not None:
+            self._upkeep = replace(self._upkeep, drivers={*self._upkeep.drivers, self._driver})
+        life_report.tell_location(self._location, self._driver)
 
     def _hear(self) -> None:
         """Take the wish of ``barrier stop`` from the journal: an idle query would not see it."""
         if self.wish.asked() or self._location is None or self._clock.monotonic() - self._looked < JOURNAL_SECONDS:
             return
         self._looked = self._clock.monotonic()
-        ledger = self._location.journal().load()
+        try:
+            ledger = self._location.journal().load()
+        except (TwoPhaseCommitError, OSError) as problem:
+            log.warning("the journal can't be looked at now for a stop that was asked for: %s", problem)
+            return
         if ledger.stop_asked and ledger.newest_run is not None and ledger.newest_run.driver == self._driver:
             self.wish.ask()
 
@@ -214,7 +237,7 @@ class _Supervisor:
         if self._location is None:
             raise problem
         try:
-            return take_back(self._location, self._given, stopped=True) is not None
+            return take_back(self._location, self._upkeep) is not None
         except FencedError as refused:
             if refused.condition == "REWIND_RUNS":  # somebody does it
                 return False
@@ -243,31 +266,38 @@ class _Supervisor:
         safe = False  # no task is at work
         try:
             while query.isActive and not self.wish.forced() and not deadline.passed():
-                asked = self._request()
-                found = self._standing()
+                asked, found = self._request()
                 safe = found is not None and found.idle and found.run == asked and found.ended is None
-                if found is None or not self._is_ours(found):
-                    break
-                quiet.look(found)
-                if found.idle and (found.clean or (quiet.passed() and self._can_close())):
-                    break
+                if found is not None:
+                    quiet.look(found)
+                    if found.moved or not self._is_ours(found):
+                        break
+                    if found.idle and (found.clean or (quiet.passed() and self._can_close())):
+                        break
                 _has_ended(query)
-            if query.isActive:
-                self._halt(query, safe)
         except Exception as problem:  # noqa: BLE001 - it ended: as it was asked to, or otherwise
             failure = failure_of(problem)
             if failure.remedy is not Remedy.STOPPED:
                 log.warning("the query failed while it was being stopped: %s", failure.text)
+        if _is_active(query):
+            self._halt(query, safe)
         self._end()
 
-    def _request(self) -> int | None:
-        """Journal the wish; the run that is told, so that its next planning minds it."""
-        if self._location is None or self._driver is None:
-            return None
+    def _request(self) -> tuple[int | None, Standing | None]:
+        """Journal the wish; the run that is told, so that its next planning minds it, and how far it is.
+
+        None for both where the journal does not answer just now.
+        """
+        if self._location is None:
+            return None, None
+        asked = None
         try:
-            return request_stop(self._location, self._driver)
-        except FencedError:  # while it is rewound: its next planning stops anyway
-            return None
+            with suppress(FencedError):  # while it is rewound, or moved away: its next planning stops anyway
+                asked = None if self._driver is None else request_stop(self._location, self._driver)
+            return asked, standing(self._location)
+        except (TwoPhaseCommitError, OSError) as problem:
+            log.warning("the journal can't be looked at now: %s", problem)
+            return None, None
 
     def _halt(self, query: StreamingQuery, safe: bool) -> None:
         """Stop it, and wait until its tasks have ended."""
@@ -280,33 +310,32 @@ class _Supervisor:
         while not safe and internals.running_tasks() and not deadline.passed():
             self._clock.sleep(LOOK_SECONDS)
 
-    def _standing(self) -> Standing | None:
-        return None if self._location is None else standing(self._location)
-
     def _is_ours(self, found: Standing) -> bool:
         """Whether the newest run is this driver's, or a dead one's; before the first there is none."""
         mine = self._driver is not None and found.driver == self._driver
-        return found.run == 0 or mine or is_alive(found.process) is False
+        return found.run == 0 or mine or self._upkeep.is_alive(found.process) is False
 
     def _can_close(self) -> bool:
         """Whether the sink's secrets are known here."""
         if self._location is None:
             return False
         run = self._location.journal().load().newest_run
-        return run is not None and not missing_secrets(run, self._given)
+        return run is not None and not missing_secrets(run, self._upkeep.given)
 
     def _end(self) -> None:
         """No query runs: leave nothing open."""
         location = self._location
         if location is None:
             return
-        leave_nothing_open(
-            location,
-            self._given,
-            self._is_ours,
-            lambda: take_back(location, self._given, stopped=True),
-            log.warning,
-        )
+        leave_nothing_open(location, self._upkeep, lambda: take_back(location, self._upkeep), log.warning, self._clock)
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    """Whether it runs; not where its JVM is gone."""
+    try:
+        return bool(query.isActive)
+    except Exception:  # noqa: BLE001 - of Py4J, whatever it is
+        return False
 
 
 def _has_ended(query: StreamingQuery) -> bool:

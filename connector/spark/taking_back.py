@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 
 from connector.spark import offset_log
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.location import CheckpointLocation
-from connector.spark.process import this_process
-from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from connector.spark.process import is_alive, this_process
+from connector.spark.recorded import fitting, naming_secrets, recorded_run, recorded_sink
 from connector.spark.remote_logs import RemoteLogs
+from connector.spark.upkeep import Upkeep
 from transactional.errors import LocationError, RewindRequiredError
 from transactional.ledger import Ledger
 from transactional.recovery import check_sources
@@ -75,7 +75,7 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
             check_sources(ledger, offset_log.spark_view(location, preview.batch))
 
 
-def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: bool = False) -> int | None:
+def take_back(location: CheckpointLocation, upkeep: Upkeep) -> int | None:
     """Take a query that does not run back to where nothing is written twice, or finish a rewind that was begun.
 
     *Called between two runs, by who keeps the query up.* It can be killed at any moment, and is called again then.
@@ -83,10 +83,7 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
     Parameters
     ----------
     location : CheckpointLocation
-    given : Mapping[str, str]
-        Options of the sink that the journal does not keep.
-    stopped : bool
-        The query has stopped, though its driver lives.
+    upkeep : Upkeep
 
     Returns
     -------
@@ -104,16 +101,18 @@ def take_back(location: CheckpointLocation, given: Mapping[str, str], stopped: b
     ledger = journal.load()
     refuse_elsewhere(location, ledger)
     run = recorded_run(ledger)
-    at_work = query_at_work(location, run, stopped)
+    unseen = is_alive(run.process) is None and upkeep.single_driver
+    at_work = query_at_work(location, run, run.driver in upkeep.drivers or unseen)
     if at_work is not None:
         raise at_work
     process = {"process": this_process()}
+    given = fitting(run, upkeep.given)
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
         try:
             rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
             if ledger.rewinding is not None:
-                other = rewind_at_work(ledger.rewinding, stopped)
+                other = rewind_at_work(ledger.rewinding, upkeep.single_driver)
                 if other is not None:
                     raise other
                 with alone(location):

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connector.cli import main
+from connector.spark import keeper as keeper_module
+from connector.spark import life_report
+from connector.spark.closing import end_run, request_stop, standing
 from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.keeper import DriverKeeper
 from connector.spark.life_report import LifeReport
-from connector.spark.process import session_members
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import session_members, this_process
+from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
 from transactional.clock import Clock
+from transactional.errors import FencedError
 from transactional.failure import Failure
 from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 from transactional.testing import FakeClock
@@ -40,10 +52,14 @@ class Program:
             f"number = len(open({str(self.starts)!r}).readlines())\n{body}\n"
         )
 
-    def keeper(self, strategy: RestartStrategy, clock: Clock | None = None) -> DriverKeeper:
+    def keeper(
+        self, strategy: RestartStrategy, clock: Clock | None = None, single_driver: bool = False
+    ) -> DriverKeeper:
         command = [sys.executable, "-m", "connector.spark.script", str(self.script)]
         health = Health(str(self.health), clock)
-        return DriverKeeper(command, strategy, {}, SECONDS, self.said.append, health, clock, lambda: 0.5)
+        return DriverKeeper(
+            command, strategy, {}, SECONDS, self.said.append, health, clock, lambda: 0.5, single_driver=single_driver
+        )
 
     def started(self) -> int:
         return len(self.starts.read_text().splitlines()) if self.starts.exists() else 0
@@ -51,6 +67,21 @@ class Program:
     def told(self) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.health.read_text())
         return found
+
+
+def tell(place: CliPlace, driver: str | None = None) -> str:
+    """What a query's planning tells of itself."""
+    return (
+        "from connector.spark.life_report import tell_location\nfrom connector.spark.location import CheckpointLocation\n"
+        f"tell_location(CheckpointLocation({str(place)!r}), {driver!r})"
+    )
+
+
+class BrokenSink(FileSink):
+    """Its store does not answer at all."""
+
+    def inspect(self, handles: Sequence[Any]) -> Any:
+        raise OSError("no route to host")
 
 
 class Watched(FakeClock):
@@ -143,8 +174,7 @@ def test_a_rewind_that_a_query_asked_for_is_done_between_two_lives_and_each_rest
     next((place.output / "pending").glob("p~1~*")).unlink()
     program = Program(
         tmp_path,
-        "from connector.spark.life_report import tell_location\nfrom transactional.errors import RewindRequiredError\n"
-        f"tell_location({str(place)!r})\n"
+        f"{tell(place)}\nfrom transactional.errors import RewindRequiredError\n"
         "if number == 1:\n    raise RewindRequiredError('PREPARED_LOST', 'micro-batch 1 is lost')",
     )
     assert program.keeper(FixedDelay(3, 0)).run() is None
@@ -161,8 +191,7 @@ def test_a_signal_ends_the_driver_and_then_what_its_query_has_left(tmp_path: Pat
     place.run(process=dead_process())
     place.decided(0)
     place.prepared(1)
-    tell = f"from connector.spark.life_report import tell_location\ntell_location({str(place)!r})"
-    program = Program(tmp_path, f"{tell}\ntime.sleep(1000)")
+    program = Program(tmp_path, f"{tell(place)}\ntime.sleep(1000)")
     command = [sys.executable, "-m", "connector.cli", "run", "--health-file", str(program.health), str(program.script)]
     keeper = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -201,27 +230,235 @@ def test_barrier_run_that_gives_up_says_why_by_its_exit_status(
 
 
 def test_a_report_tells_the_program_s_error_before_its_query_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connector.spark import life_report
     from transactional.errors import RetriableError
 
     report = LifeReport(str(tmp_path))
-    assert (report.failure(), report.locations(), report.supervised()) == (None, [], None)
+    assert (report.failure("script", "host"), report.queries(), report.supervised()) == (None, [], [])
     monkeypatch.setenv(life_report.VARIABLE, str(tmp_path))
-    with pytest.raises(RetriableError), life_report.telling("/place"):
+    with pytest.raises(RetriableError), life_report.telling(CheckpointLocation("/place"), lambda: "d1"):
         raise RetriableError("HANDLE_NOT_ALIVE", "too old")
-    found = report.failure()
+    found = report.failure("script", "host")
     assert found is not None
-    assert (found.condition, report.locations()) == ("HANDLE_NOT_ALIVE", ["/place"])
+    assert (found.condition, report.queries()) == ("HANDLE_NOT_ALIVE", [({"checkpointLocation": "/place"}, "d1")])
     life_report.tell_failure("script", ValueError("what the program made of it"))
-    assert report.failure() == Failure("", "ValueError: what the program made of it", found.remedy)
+    assert report.failure("script", "host") == Failure("", "ValueError: what the program made of it", found.remedy)
 
 
 def test_a_report_that_can_t_be_written_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connector.spark import life_report
 
-    monkeypatch.setenv(life_report.VARIABLE, str(tmp_path / "gone"))
-    with life_report.telling("/place"):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(life_report.VARIABLE, str(tmp_path / "file" / "gone"))
+    with life_report.telling(CheckpointLocation("/place"), lambda: "d1"):
         pass
+
+
+# -- what others may do meanwhile ------------------------------------------------------------------------------------
+
+
+def prepared_place(folder: Path, sink: type[FileSink] = FileSink) -> CliPlace:
+    place = CliPlace(folder, sink)
+    place.run(process=dead_process())
+    place.decided(0)
+    place.prepared(1)
+    return place
+
+
+@contextmanager
+def barrier_run(program: Program, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A process, until its program is at work."""
+    command = [sys.executable, "-m", "connector.cli", "run", "--health-file", str(program.health), *options]
+    keeper = subprocess.Popen([*command, str(program.script)], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: program.started() and program.told()["state"] != "starting")
+        yield keeper
+    finally:
+        keeper.kill()
+        for pid in program.starts.read_text().split() if program.starts.exists() else ():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_signal_asks_no_run_of_another_driver_to_stop(tmp_path: Path) -> None:
+    """A rolling update: the new pod has taken the query over, and the old one gets SIGTERM."""
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process(), driver="old pod")
+    place.decided(0)
+    program = Program(tmp_path, f"{tell(place, 'old pod')}\ntime.sleep(1000)")
+    with barrier_run(program) as keeper:
+        new = place.run(process=this_process(), driver="new pod")
+        keeper.send_signal(signal.SIGTERM)
+        _, said = keeper.communicate(timeout=SECONDS)
+    run = place.ledger().newest_run
+    assert run is not None
+    assert (keeper.returncode, run.token, run.ended, place.ledger().stop_asked) == (0, new, None, False)
+    assert "has taken it over" in said
+
+
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGHUP], [signal.SIGQUIT], [signal.SIGINT] * 3], ids=lambda many: many[0].name
+)
+def test_no_signal_leaves_a_driver_to_nobody(tmp_path: Path, signals: list[signal.Signals]) -> None:
+    program = Program(tmp_path, f"{tell(CliPlace(tmp_path))}\ntime.sleep(1000)")
+    with barrier_run(program) as keeper:
+        for number in signals:
+            keeper.send_signal(number)
+            time.sleep(0.03)
+        keeper.communicate(timeout=SECONDS)
+        wait_for(lambda: session_members(int(program.starts.read_text())) == {})
+
+
+def test_a_health_file_that_can_t_be_written_is_refused_at_the_start_and_later_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(tmp_path, "")
+    missing = tmp_path / "missing"
+    assert main(["run", "--health-file", str(missing / "health.json"), str(program.script)]) == 1
+    assert "HEALTH_FILE" in capsys.readouterr().err
+    assert program.started() == 0
+    missing.mkdir()
+    health = Health(str(missing / "health.json"))
+    shutil.rmtree(missing)
+    health.tell("running")
+    assert health.facts["state"] == "running"
+
+
+def test_a_child_that_supervised_and_has_ended_does_not_stand_against_a_stop(tmp_path: Path) -> None:
+    place = prepared_place(tmp_path)
+    child = (
+        "import multiprocessing\nfrom connector.spark import life_report\n"
+        "def child():\n    life_report.supervising().__enter__()\n    os._exit(0)\n"
+        "process = multiprocessing.get_context('fork').Process(target=child)\nprocess.start()\nprocess.join()\n"
+    )
+    with barrier_run(Program(tmp_path, f"{child}{tell(place)}\ntime.sleep(1000)")) as keeper:
+        keeper.send_signal(signal.SIGTERM)
+        _, said = keeper.communicate(timeout=SECONDS)
+    assert (keeper.returncode, place.files("pending")) == (0, []), said
+
+
+def test_a_stop_that_can_not_be_made_whole_is_no_success_and_keeps_no_other_query_open(tmp_path: Path) -> None:
+    """The first query's output does not answer; whichever comes first, the second one is ended."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    broken, whole = prepared_place(folders[0], BrokenSink), prepared_place(folders[1])
+    program = Program(tmp_path, f"{tell(broken)}\n{tell(whole)}\ntime.sleep(1000)")
+    with barrier_run(program) as keeper:
+        wait_for(lambda: program.told()["locations"] == sorted(map(str, (broken, whole))))
+        keeper.send_signal(signal.SIGTERM)
+        _, said = keeper.communicate(timeout=SECONDS)
+    assert keeper.returncode != 0
+    assert (whole.files("pending"), broken.files("pending")) == ([], [1])
+    assert f"{broken} is not ended" in said
+    assert program.told()["state"] == "failed"
+
+
+def test_a_program_that_ends_as_one_of_its_queries_was_stopped_leaves_nothing_of_the_other_open(tmp_path: Path) -> None:
+    place = prepared_place(tmp_path)
+    body = "from transactional.errors import QueryStoppedError\nraise QueryStoppedError('STOP_REQUESTED', 'the other')"
+    assert Program(tmp_path, f"{tell(place)}\n{body}").keeper(FixedDelay(9, 0)).run() is None
+    assert (place.files("committed"), place.files("pending")) == ([0, 1], [])
+
+
+def test_a_program_that_ends_well_leaves_nothing_prepared(tmp_path: Path) -> None:
+    place = prepared_place(tmp_path)
+    assert Program(tmp_path, tell(place)).keeper(FixedDelay(9, 0)).run() is None
+    assert (place.files("committed"), place.files("pending")) == ([0, 1], [])
+
+
+def test_a_stop_before_the_first_planning_says_that_it_knows_of_no_query(tmp_path: Path) -> None:
+    program = Program(tmp_path, "time.sleep(1000)")
+    keeper = program.keeper(FixedDelay(9, 0))
+    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    assert keeper.run() is None
+    assert "no query was planned" in program.said[-1]
+
+
+def test_a_query_that_is_stopped_between_two_lives_stays_so_and_yesterday_s_stop_counts_for_nothing(
+    tmp_path: Path,
+) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process())
+    place.decided(0)
+    location = CheckpointLocation(str(place))
+    request_stop(location)
+    assert end_run(location)
+    place.prepared(1)
+    program = Program(tmp_path, f"{tell(place)}\nif number < 3: raise ValueError(number)")
+
+    class Stopping(Watched):
+        """Somebody stops it while the second restart is waited for."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if program.started() == 2 and not standing(location).stopped:
+                main(["stop", str(place)])
+
+    assert program.keeper(FixedDelay(9, 30), Stopping()).run() is None
+    assert program.started() == 2
+
+
+def test_a_query_that_fails_in_a_thread_of_its_program_is_a_failure(tmp_path: Path) -> None:
+    body = (
+        "import threading\nfrom connector import supervise\n"
+        "def start(): raise RuntimeError('the broker is away')\n"
+        "thread = threading.Thread(target=supervise, args=(start,))\nthread.start()\nthread.join()"
+    )
+    program = Program(tmp_path, body)
+    failure = program.keeper(FixedDelay(1, 0)).run()
+    assert failure is not None
+    assert ("the broker is away" in failure.text, program.started()) == (True, 2)
+
+
+def test_a_full_or_a_cleaned_folder_for_temporary_files_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    real = tempfile.mkdtemp
+
+    def mkdtemp(prefix: str) -> str:
+        made.append(prefix)
+        if len(made) == 2:
+            raise OSError(28, "No space left on device")
+        return real(prefix=prefix)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    deletes = f"shutil.rmtree(os.environ['{life_report.VARIABLE}'])\ntime.sleep(1)"
+    program = Program(tmp_path, f"import shutil\nif number == 1: raise ValueError()\n{deletes}")
+    assert program.keeper(FixedDelay(5, 0)).run() is None
+    assert (program.started(), len(made)) == (2, 3)
+    assert "No space left" in program.said[-1]
+
+
+def test_a_program_that_used_a_tool_in_java_and_has_no_query_yet_is_let_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "JVM_SECONDS", 0.5)
+    shutil.copy(str(shutil.which("sleep")), tmp_path / "java")
+    program = Program(
+        tmp_path, f"import subprocess\nsubprocess.run([{str(tmp_path / 'java')!r}, '0.5'])\ntime.sleep(2)"
+    )
+    assert program.keeper(FixedDelay(5, 0)).run() is None
+    assert program.started() == 1
+
+
+@pytest.mark.parametrize("single_driver", [False, True])
+def test_a_rewind_after_a_container_that_is_gone_is_done_where_nothing_else_starts_the_query(
+    tmp_path: Path, single_driver: bool
+) -> None:
+    place = prepared_place(tmp_path)
+    place.run(driver="the former", process={**this_process(), "namespace": "pid:[4026530001]"})
+    place.prepared(2, in_spark=False)
+    next((place.output / "pending").glob("p~1~*")).unlink()
+    lost = "from transactional.errors import *\nif number == 1: raise RewindRequiredError('PREPARED_LOST', 'lost')"
+    program = Program(tmp_path, f"{tell(place)}\n{lost}")
+    keeper = program.keeper(FixedDelay(5, 0), single_driver=single_driver)
+    if single_driver:
+        assert keeper.run() is None
+        assert f"{place} went back" in program.said[0]
+    else:
+        with pytest.raises(FencedError, match="--single-driver"):
+            keeper.run()
+    assert program.started() == 1 + single_driver
 
 
 def wait_for(condition: object) -> None:

@@ -127,7 +127,7 @@ def test_a_stop_and_a_restart_are_read_as_they_were_written() -> None:
     assert {decode(data, name).kind for name, data in store.files.items()} >= NEWEST
     ledger = folded(store)
     assert ledger.newest_run is not None
-    assert (ledger.newest_run.ended, ledger.stop, ledger.stop_asked, ledger.stopping) == ("stopped", 1, True, False)
+    assert (ledger.newest_run.ended, ledger.stop, ledger.stop_asked, ledger.stopping) == ("stopped", 1, False, False)
     assert [(each.by, each.number, each.condition) for each in ledger.restarts] == [("supervise", 1, "WRITE_FAILED")]
 
 
