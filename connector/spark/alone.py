@@ -82,7 +82,8 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FencedError(
-                "REWIND_RUNS", "another command (a rewind, a stop, a restore) is at work on this location: let it finish, or kill it"
+                "REWIND_RUNS",
+                "another command (a rewind, a stop, a restore) is at work on this location: let it finish, or kill it",
             ) from None
         except OSError:
             log.warning("%s can't be locked: make sure that no other rewind is at work on it", location.path)

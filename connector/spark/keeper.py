@@ -25,7 +25,7 @@ from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
 from transactional.clock import Clock, Deadline, SystemClock
-from transactional.errors import FencedError, TwoPhaseCommitError
+from transactional.errors import FencedError, RetriableError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.restart import Restarts, RestartStrategy
 
@@ -162,7 +162,7 @@ class DriverKeeper:
         stop: _Stop | None = None
         while tree.status() is None:
             self._find(report)
-            if not tree.lost_jvm() or not self._drivers:  # what is written in Java, and no driver, may come and go
+            if not tree.lost_jvm() or not report.queries():  # what is written in Java, and no driver, may come and go
                 lost = None
             elif lost is None:
                 lost = Deadline(JVM_SECONDS, self._clock)
@@ -299,7 +299,7 @@ class DriverKeeper:
         """
         if all_of_it and not self._locations:
             self._say("no query was planned: what an earlier program may have left open is open until the next start")
-        problems: list[Exception] = []
+        problems: list[TwoPhaseCommitError] = []
         for location in self._locations.values():
             try:
                 if all_of_it or not standing(location).clean:
@@ -307,6 +307,8 @@ class DriverKeeper:
                         location, self._upkeep(), partial(self._go_back, location), self._say, self._clock
                     )
             except Exception as problem:  # noqa: BLE001, PERF203 - the others are to be ended, too
+                if not isinstance(problem, TwoPhaseCommitError):
+                    problem = RetriableError("NOT_ENDED", f"{type(problem).__name__}: {problem}")
                 self._say(f"{location.path} is not ended: {problem}")
                 problems.append(problem)
         if problems:

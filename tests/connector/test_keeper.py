@@ -343,7 +343,7 @@ def test_a_stop_that_can_not_be_made_whole_is_no_success_and_keeps_no_other_quer
     broken, whole = prepared_place(folders[0], BrokenSink), prepared_place(folders[1])
     program = Program(tmp_path, f"{tell(broken)}\n{tell(whole)}\ntime.sleep(1000)")
     with barrier_run(program) as keeper:
-        wait_for(lambda: program.told()["locations"] == sorted(map(str, (broken, whole))))
+        wait_for(lambda: len(program.told()["locations"]) == 2)  # type: ignore[arg-type]
         keeper.send_signal(signal.SIGTERM)
         _, said = keeper.communicate(timeout=SECONDS)
     assert keeper.returncode != 0
