@@ -69,8 +69,10 @@ def moved_on(ledger: Ledger) -> FencedError:
     return FencedError(
         "LOCATION_MOVED_ON",
         f"the query was moved to {moved.location} (`barrier restore --claim`, journal entry {moved.entry}): nothing goes on at "
-        "this place any more, and nothing was touched. Start it there; for a second query with this state, restore a "
-        "savepoint with --no-claim",
+        "this place any more, and nothing was touched. Start it there, but only if that place is there: where it is not, the "
+        "claim was interrupted, and what is started there is a new query. Then first say the same command again: `barrier "
+        f"restore SAVEPOINT {moved.location} --claim`, with the savepoint {moved.savepoint} (of checkpoint {moved.checkpoint}; "
+        "`barrier savepoint list` shows it). For a second query with this state, restore a savepoint with --no-claim",
         location=moved.location,
         entry=moved.entry,
     )

@@ -165,6 +165,9 @@ class _Restore:
                 self._claim()
             else:
                 self._copy()
+        except BaseException:
+            self._tell_what_is_left()
+            raise
         finally:
             self._new.drop()
         report.say(f"restored: start the query with {self._location.path} as its checkpointLocation")
@@ -280,18 +283,33 @@ class _Restore:
                 else:
                     journal.load()
                     rewinder.again(body)
+                refuse_unless_free(self._location, self._savepoint)  # a job may have been started there too early
                 entry = rewinder.move(self._location.path, self._savepoint.id, self._savepoint.checkpoint)
-        except BaseException:
-            if journal.ledger.rewinding is not None:
-                report.complain(
-                    "the old location is closed for now, and nothing is restored: run the same command again, or give it up "
-                    f"with `barrier rewind {origin.path} --resume`"
-                )
-            raise
         finally:
             sink.close()
         faults.reach("restore.moved")
         self._begin_here(entry)
+
+    def _tell_what_is_left(self) -> None:
+        """A claim ended before its end: how the old place stands by its journal, and what to say next."""
+        origin = CheckpointLocation(self._savepoint.location)
+        try:
+            ledger = load_journal(origin).ledger
+            made = load_journal(self._location).ledger.restored
+        except (JournalError, LocationError, OSError):
+            return
+        again = f"`barrier restore {self._savepoint.path} {self._location.path} --claim`, with the same options"
+        names = (self._location.path, self._savepoint.id)
+        if ledger.moved is not None and (ledger.moved.location, ledger.moved.savepoint) == names and made is None:
+            self._report.complain(
+                f"{origin.path} is closed for ever, and {self._location.path} is not made yet: say the same command again "
+                f"({again}). Start no query before: it would begin as a new one"
+            )
+        elif ledger.rewinding is not None and MOVING in ledger.rewinding.request:
+            self._report.complain(
+                f"{origin.path} is closed for now, and nothing is restored: say the same command again ({again}), or give it "
+                f"up with `barrier rewind {origin.path} --resume`"
+            )
 
     def _emitted(self, ledger: Ledger) -> Sequence[CheckpointRecord]:
         """What is committed, or may be, and not in the savepoint."""

@@ -323,6 +323,47 @@ def test_a_claim_that_is_killed_at_any_step_is_finished_by_the_same_command(
     assert {"restore.whole", "restore.named"} <= set(points)
 
 
+def test_a_claim_that_is_interrupted_says_how_the_old_place_stands_and_what_to_say_next(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(at: str) -> str:
+        def reach(point: str) -> None:
+            if point == at:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(faults, "reach", reach)
+            status, _, said = restore(capsys, saved, new, "--claim")
+        assert (status, new.exists()) == (130, False)
+        return said
+
+    again = f"`barrier restore {saved.path} {new} --claim`"
+    assert again not in interrupted("restore.copied")
+    said = interrupted("rewind.begun")
+    assert again in said
+    assert f"`barrier rewind {place} --resume`" in said
+    for point in ("restore.moved", "restore.copied", "restore.whole"):
+        said = interrupted(point)
+        assert "is closed for ever" in said
+        assert again in said
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+
+
+def test_a_closed_place_sends_nobody_to_a_place_that_is_not_there_yet(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who started a query there would begin at its first offsets."""
+    for death in range(1, 30):
+        killed(monkeypatch, death, lambda: restore(capsys, saved, new, "--claim"))
+        if place.ledger().moved:
+            break
+    assert not new.exists()
+    with pytest.raises(FencedError) as told:
+        goes_on(place.path, "old", "p")
+    assert "only if that place is there" in told.value.message
+    assert f"`barrier restore SAVEPOINT {new} --claim`, with the savepoint {saved.id}" in told.value.message
+
+
 class Copied:
     """The place and its output as they were, again after every attempt."""
 
