@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transactional.errors import FencedError, ProtocolError
-from transactional.ledger import Ledger, RunRecord
+from transactional.ledger import MOVING, Ledger, RunRecord
 
 __all__ = [
     "Judge",
@@ -52,8 +52,16 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
 
 
 def rewinding(ledger: Ledger) -> FencedError:
-    """The error of a query that runs, or starts, while it is rewound."""
+    """The error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
     token = ledger.rewinding.token if ledger.rewinding else 0
+    moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
+    if moving is not None:
+        return FencedError(
+            "REWIND_NOT_DONE",
+            f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
+            "touches nothing. Say the same `barrier restore` again, or give it up with `barrier rewind LOCATION --resume`",
+            rewind=token,
+        )
     return FencedError(
         "REWIND_NOT_DONE",
         f"a rewind of this query was begun (journal entry {token}) and is not done, and Spark may have read its logs in "

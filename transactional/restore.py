@@ -9,7 +9,7 @@ from transactional.errors import LocationError
 from transactional.ledger import Ledger, Origin
 from transactional.metadata import EntryKind
 
-__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "cut"]
+__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "cut", "is_unused"]
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's where the old journal can't be asked: ids of checkpoints and
@@ -89,6 +89,17 @@ def begin_claimed(
     for run in found.runs.values():
         run.ended = run.ended or EntryKind.MOVED
     return found
+
+
+def is_unused(ledger: Ledger) -> bool:
+    """Whether no query has begun where a savepoint was restored: nothing is lost with this journal.
+
+    Restarts and requests that were journalled meanwhile do not count, nor does a run that `barrier stop` has claimed and ended.
+    """
+    restored = ledger.restored
+    if restored is None or ledger.moved is not None or any(batch > restored.batch for batch in ledger.batches):
+        return False
+    return all(run.ended == EntryKind.STOPPED for run in ledger.runs.values() if run.token > restored.position)
 
 
 def _begin(

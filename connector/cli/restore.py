@@ -24,15 +24,12 @@ from connector.spark.taking_back import logs_of
 from transactional import faults
 from transactional.errors import JournalError, LocationError, StoreError
 from transactional.journal import Journal
-from transactional.ledger import CheckpointRecord, Ledger
+from transactional.ledger import MOVING, CheckpointRecord, Ledger
 from transactional.ownership import moved_on
 from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy
 from transactional.rewind import Preview, Rewinder
 
 __all__ = ["restore"]
-
-MOVING = "moving"
-"""Of the request in `rewind begun`: it is a restore that has begun it, and to where."""
 
 MOST_NAMED = 20
 """Checkpoints, the newest, that an error names."""
@@ -94,7 +91,7 @@ def restore(
         bool,
         typer.Option(
             "--query-stopped",
-            help="With --claim: the query was stopped, though its driver's process runs or can't be seen.",
+            help="The query was stopped, and no other restore is at work, though their processes run or can't be seen.",
         ),
     ] = False,
     option: GivenOptions = None,
@@ -135,7 +132,7 @@ class _Restore:
 
     def run(self) -> None:
         saved, request, report = self._savepoint, self._request, self._report
-        anew = refuse_unless_free(self._location, saved)
+        anew = refuse_unless_free(self._location, saved, self._closed())
         if request.partitions is not None and not saved.stateful:
             raise LocationError(
                 "NO_STATE",
@@ -191,7 +188,8 @@ class _Restore:
                 saved.id,
                 saved.checkpoint,
                 self._request.allow_non_restored,
-            )
+            ),
+            stopped=self._request.query_stopped,
         )
 
     # -- the query itself ---------------------------------------------------------------------------------------------
@@ -211,7 +209,7 @@ class _Restore:
             )
             report.confirm(request.yes)
             self._prepare()
-            self._begin_here(saved.position + FAR_ABOVE)
+            self._begin_here(saved.position + FAR_ABOVE, forced=True)
             return
         journal = load_journal(origin)
         moved = journal.ledger.moved
@@ -290,6 +288,14 @@ class _Restore:
         faults.reach("restore.moved")
         self._begin_here(entry)
 
+    def _closed(self) -> bool:
+        """The old place is closed, and names this one."""
+        try:
+            moved = load_journal(CheckpointLocation(self._savepoint.location)).ledger.moved
+        except (JournalError, LocationError, OSError):
+            return False
+        return moved is not None and (moved.location, moved.savepoint) == (self._location.path, self._savepoint.id)
+
     def _tell_what_is_left(self) -> None:
         """A claim ended before its end: how the old place stands by its journal, and what to say next."""
         origin = CheckpointLocation(self._savepoint.location)
@@ -299,8 +305,7 @@ class _Restore:
         except (JournalError, LocationError, OSError):
             return
         again = f"`barrier restore {self._savepoint.path} {self._location.path} --claim`, with the same options"
-        names = (self._location.path, self._savepoint.id)
-        if ledger.moved is not None and (ledger.moved.location, ledger.moved.savepoint) == names and made is None:
+        if made is None and self._closed():
             self._report.complain(
                 f"{origin.path} is closed for ever, and {self._location.path} is not made yet: say the same command again "
                 f"({again}). Start no query before: it would begin as a new one"
@@ -355,10 +360,11 @@ class _Restore:
         if self._request.partitions is not None:
             self._report.facts["repartitioned"] = repartition(self._new.draft, self._request.partitions)
 
-    def _begin_here(self, position: int) -> None:
-        saved = self._savepoint
-        allowed = self._request.allow_non_restored
-        self._new.finish(begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position))
+    def _begin_here(self, position: int, forced: bool = False) -> None:
+        saved, request = self._savepoint, self._request
+        allowed = request.allow_non_restored
+        ledger = begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position)
+        self._new.finish(ledger, not forced, request.query_stopped)
 
 
 def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord]) -> StoreError:

@@ -2,10 +2,12 @@
 
 N1 the place is free        N2 copy Spark's files next to it, under a temporary name
 N3 Spark's repartition of the state, where it was asked for
-N4 write the journal's snapshot, make all durable, rename
+N4 where a location is made anew: journal `rewind begun` in it, so that no query begins there any more
+N5 write the journal's snapshot, make all durable, rename
 
 A location that was restored of the same savepoint, and on which no query has begun, is made anew: so a restore that was
-killed, or refused at the query's start, is repeated by the same command.
+killed, or refused at the query's start, is repeated by the same command. Its new journal begins at the number of N4's entry:
+a query that had read the former journal loses at its next create, in whichever of the two folders.
 """
 
 from __future__ import annotations
@@ -18,22 +20,33 @@ import re
 import shutil
 import uuid
 
+from connector.spark.alone import rewind_at_work
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import CHECKPOINT, Savepoint
+from connector.spark.process import this_process
 from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import JournalError, LocationError
 from transactional.journal import snapshot_file, sync_folder
-from transactional.ledger import Ledger
+from transactional.ledger import MOVING, Ledger
+from transactional.metadata import EntryKind
+from transactional.restore import is_unused
 
 __all__ = ["NewLocation", "refuse_unless_free"]
 
 _SCHEMA_FILE = re.compile(rb'"(?:file:)?/[^"]*?/state/(\d+)/_stateSchema/')
 
 
-def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint) -> bool:
+def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, closed: bool = False) -> bool:
     """N1: the place is not there, empty, or was restored of this savepoint and never used; True for the last.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    savepoint : Savepoint
+    closed : bool
+        The old place is closed, and names this one: no other will do.
 
     Raises
     ------
@@ -52,15 +65,32 @@ def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint) -> bo
         ledger = location.journal().load()
     except (JournalError, OSError):
         ledger = Ledger()
-    restored = ledger.restored
-    if restored is not None and restored.savepoint == savepoint.id and ledger.position == restored.position:
+    if _can_be_made_anew(ledger, location, savepoint):
         return True
+    way_out = (
+        "The old place is closed and names this one: stop the query that was started here too early, move this folder away "
+        "(what that query wrote stays written), and say the same command again"
+        if closed
+        else "Name one that is not there yet"
+    )
     raise LocationError(
         "LOCATION_NOT_EMPTY",
         f"{location.path} holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}: a savepoint is restored into a "
-        "checkpoint location that is new. Name one that is not there yet",
+        f"checkpoint location that is new. {way_out}",
         path=location.path,
     )
+
+
+def _can_be_made_anew(ledger: Ledger, location: CheckpointLocation, savepoint: Savepoint) -> bool:
+    restored, begun = ledger.restored, ledger.rewinding
+    if restored is None or restored.savepoint != savepoint.id or not is_unused(ledger):
+        return False
+    return begun is None or begun.request.get(MOVING) == _moving(location, savepoint)
+
+
+def _moving(location: CheckpointLocation, savepoint: Savepoint) -> dict[str, str]:
+    """In `rewind begun`: which restore has begun it."""
+    return {"location": location.path, "savepoint": savepoint.id}
 
 
 class NewLocation:
@@ -112,21 +142,36 @@ class NewLocation:
         write_file(os.path.join(self.draft.path, "metadata"), json.dumps({"id": query}).encode())
         return query
 
-    def finish(self, ledger: Ledger, clock: Clock | None = None) -> None:
-        """N4.
+    def finish(self, ledger: Ledger, closed: bool = False, stopped: bool = False, clock: Clock | None = None) -> None:
+        """N4 and N5.
 
         Parameters
         ----------
         ledger : Ledger
             With which the journal begins.
+        closed : bool
+            See `refuse_unless_free`.
+        stopped : bool
+            No other restore is at work on this place, though that can't be seen.
         clock : Clock, optional
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_NOT_EMPTY``: somebody was here meanwhile.
+        FencedError
+            ``REWIND_RUNS``, ``REWIND_UNKNOWN``
         """
+        assert ledger.restored is not None
         self._name_the_place(self._location.path)
+        anew = refuse_unless_free(self._location, self._savepoint, closed)
+        if anew:
+            ledger.position = ledger.restored.position = max(ledger.position, self._fence(closed, stopped))
         name, data = snapshot_file(ledger, clock or SystemClock())
         write_file(os.path.join(self.draft.path, "barrier", "log", name), data)
         sync_folders(self.draft.path)
         faults.reach("restore.whole")
-        if refuse_unless_free(self._location, self._savepoint):
+        if anew:
             former = os.path.join(self._parent, f".{self._name}.restoring-former")
             os.rename(self._location.path, former)  # a death here leaves no location: the same command makes it
             os.rename(self.draft.path, self._location.path)
@@ -135,6 +180,22 @@ class NewLocation:
             os.rename(self.draft.path, self._location.path)  # takes the place of an empty folder only
         sync_folder(self._parent)
         faults.reach("restore.named")
+
+    def _fence(self, closed: bool, stopped: bool) -> int:
+        """N4: the number of an entry after which no query begins here, and none has."""
+        journal = self._location.journal()
+        journal.load()
+
+        def judge(ledger: Ledger) -> None:
+            if not _can_be_made_anew(ledger, self._location, self._savepoint):
+                refuse_unless_free(self._location, self._savepoint, closed)
+            other = rewind_at_work(ledger.rewinding, stopped) if ledger.rewinding is not None else None
+            if other is not None:
+                raise other
+
+        moving = _moving(self._location, self._savepoint)
+        body = {"checkpoint": None, MOVING: moving, "process": this_process()}
+        return journal.append(EntryKind.REWIND_BEGUN, body, judge).number
 
     def drop(self) -> None:
         """Delete what is not finished."""

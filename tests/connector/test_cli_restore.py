@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connector.spark.closing import record_restart
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, spark_view
 from connector.spark.process import this_process
@@ -19,9 +20,11 @@ from connector.spark.restore import NewLocation
 from connector.spark.savepoint import Savepoint, take
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, answer, dead_process
+from tests.transactional.bodies import run_body
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.errors import FencedError, LocationError
+from transactional.errors import FencedError, LocationError, RetriableError
+from transactional.failure import failure_of
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
 from transactional.recovery import check_account, check_place
@@ -417,6 +420,144 @@ def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(saved: Savepoi
     goes_on(new, "other", "copy")
     status, document, _ = restore(capsys, saved, new, "--no-claim")
     assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+
+
+def renames(monkeypatch: pytest.MonkeyPatch, path: Path, before: Callable[[], Any]) -> None:
+    """Something happens at the moment when a place is renamed away."""
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if str(source) == str(path):
+            before()
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+
+
+def test_a_query_that_is_started_while_its_place_is_made_anew_does_not_begin(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore stands still between its last look and the rename."""
+    restore(capsys, saved, new, "--claim")
+    told: list[str] = []
+
+    def start() -> None:
+        with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*Say the same `barrier restore` again") as caught:
+            goes_on(new, "early", "p")
+        told.append(caught.value.condition)
+
+    with monkeypatch.context() as patch:
+        renames(patch, new, start)
+        assert restore(capsys, saved, new, "--claim")[0] == 0
+    assert told
+    assert goes_on(new, "other", "p").accounted == 2
+
+
+def test_a_query_that_has_begun_when_its_place_is_to_be_made_anew_keeps_it(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore(capsys, saved, new, "--claim")
+    real = NewLocation._fence
+
+    def fence(*arguments: Any) -> int:
+        goes_on(new, "early", "p")
+        return real(*arguments)
+
+    monkeypatch.setattr(NewLocation, "_fence", fence)
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+    run = ledger(new).newest_run
+    assert run is not None
+    assert (run.driver, run.ended) == ("early", None)
+
+
+def test_a_query_that_has_read_the_former_journal_takes_no_number_of_the_new_one(
+    saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    restore(capsys, saved, new, "--claim")
+    late = CheckpointLocation(str(new)).journal()
+    late.load()
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    before = ledger(new)
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        late.append(EntryKind.RUN, run_body(location=str(new), prefix="p"), lambda _: None)
+    assert ledger(new) == before
+
+
+def test_two_restores_do_not_make_one_place_anew_at_once(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore(capsys, saved, new, "--no-claim")
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.spark.restore.this_process", lambda: {"somewhere": "else"})
+        patch.setattr(faults, "reach", Dies("restore.whole"))
+        restore(capsys, saved, new, "--no-claim")
+    status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"]) == (1, "REWIND_UNKNOWN")
+    assert restore(capsys, saved, new, "--no-claim", "--query-stopped")[0] == 0
+
+
+class Dies:
+    """At a fault point."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def __call__(self, point: str) -> None:
+        if point == self.at:
+            raise faults.InjectedFault(point)
+
+
+@pytest.mark.parametrize("entry", ["restarted", "a stop that was asked for", "a stop that was done"])
+def test_what_others_journal_where_no_query_has_begun_does_not_hold_a_restore_back(
+    place: CliPlace, new: Path, tmp_path: Path, capsys: Capture, entry: str
+) -> None:
+    """The first start met a broker that was away; the second is refused with STATE_NOT_RESTORED."""
+    if entry == "a stop that was asked for":
+        place.run(process=this_process())
+        place.decided(3)
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert restore(capsys, saved, new, "--claim", "--query-stopped")[0] == 0
+    begun = ledger(new).position
+    if entry == "restarted":
+        why = failure_of(RetriableError("BROKERS_UNREACHABLE", "away"))
+        record_restart(CheckpointLocation(str(new)), "supervise", 1, 1.0, why, False)
+    else:
+        answer(capsys, "stop", str(new), "--timeout", "0")
+    journalled = ledger(new).position
+    assert journalled > begun
+    how = ("--claim", "--query-stopped", "--allow-non-restored-state")
+    status, _, said = restore(capsys, saved, new, *how)
+    assert status == 0, said
+    assert ledger(new).position > journalled, "no number comes back"
+    goes_on(new, "other", "p", batch=saved.batch + 1)
+
+
+def test_where_a_job_was_started_at_the_new_place_too_early_the_claim_says_how_to_go_on(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starts(at: str) -> Callable[[str], None]:
+        def reach(point: str) -> None:
+            if point == at:
+                (new / "offsets").mkdir(parents=True)
+                (new / "metadata").write_text('{"id":"early"}')
+
+        return reach
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", starts("rewind.begun"))
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_NOT_EMPTY", None)
+    shutil.rmtree(new)
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", starts("restore.moved"))
+        restore(capsys, saved, new, "--claim")
+    for _ in range(2):
+        status, document, _ = restore(capsys, saved, new, "--claim")
+        assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+        assert "move this folder away" in document["message"]
+    shutil.rmtree(new)
+    assert restore(capsys, saved, new, "--claim")[0] == 0
 
 
 def test_a_place_that_is_not_empty_is_left_alone(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
