@@ -26,7 +26,7 @@ from transactional.errors import JournalError, LocationError, StoreError
 from transactional.journal import Journal
 from transactional.ledger import MOVING, CheckpointRecord, Ledger
 from transactional.ownership import moved_on
-from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy
+from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, begins_at, holds
 from transactional.rewind import Preview, Rewinder
 
 __all__ = ["restore"]
@@ -218,7 +218,7 @@ class _Restore:
                 raise moved_on(journal.ledger)
             report.say(f"{origin.path} was closed already (journal entry {moved.entry}): what is left to do is done.")
             self._prepare()
-            self._begin_here(moved.entry)
+            self._begin_here(begins_at(moved.entry, journal.ledger, self._saved, saved.checkpoint))
             return
         self._close(origin, journal)
 
@@ -265,7 +265,7 @@ class _Restore:
         emitted = self._emitted(ledger)
         self._tell(origin, ledger, emitted)
         if (emitted or self._forgotten(ledger)) and not request.allow_reemit:
-            raise _reemission(self._savepoint, emitted)
+            raise _reemission(self._savepoint, emitted, self._older(ledger))
         report.confirm(request.yes)
         self._prepare()
         sink = recorded_sink(run, origin, request.given)
@@ -286,7 +286,7 @@ class _Restore:
         finally:
             sink.close()
         faults.reach("restore.moved")
-        self._begin_here(entry)
+        self._begin_here(begins_at(entry, journal.ledger, self._saved, self._savepoint.checkpoint))
 
     def _closed(self) -> bool:
         """The old place is closed, and names this one."""
@@ -322,8 +322,12 @@ class _Restore:
         return [c for c in later if c.rows or not c.settled]
 
     def _forgotten(self, ledger: Ledger) -> bool:
-        """The old journal does not hold the savepoint's checkpoint any more: it is too old, or was rewound behind."""
-        return self._savepoint.checkpoint not in ledger.checkpoints
+        """The old journal does not hold the savepoint's checkpoint any more: it is too old, was rewound behind or put back."""
+        return self._older(ledger) or not holds(ledger, self._saved, self._savepoint.checkpoint)
+
+    def _older(self, ledger: Ledger) -> bool:
+        """The old journal is not as long as it was for the savepoint: it was put back from a backup of before."""
+        return ledger.position < self._savepoint.position
 
     def _tell(self, origin: CheckpointLocation, ledger: Ledger, emitted: Sequence[CheckpointRecord]) -> None:
         report = self._report
@@ -340,10 +344,17 @@ class _Restore:
                 f"Checkpoint {found.id} (micro-batches {batches_text(found.batches)}, {found.rows} rows) is {state}, and "
                 f"written AGAIN. Output: {output_text(found.output)}"
             )
-        if self._forgotten(ledger):
+        if self._older(ledger):
             report.say(
-                f"The journal there does not hold checkpoint {self._savepoint.checkpoint} any more (retainedCheckpoints, or a "
-                "rewind behind it): what it has forgotten is written AGAIN, too, and can't be named."
+                f"The journal there ends at entry {ledger.position}, and had {self._savepoint.position} when the savepoint was "
+                "taken: it was put back from an older backup. What it has forgotten and is not in the savepoint is written "
+                "AGAIN, and can't be named."
+            )
+        elif self._forgotten(ledger):
+            report.say(
+                f"The journal there does not hold checkpoint {self._savepoint.checkpoint} any more (retainedCheckpoints, a "
+                "rewind behind it, or a backup that was put back): what it has forgotten is written AGAIN, too, and can't be "
+                "named."
             )
         report.facts["emitted"] = [
             {"checkpoint": c.id, "batches": list(c.batches), "rows": c.rows, "settled": c.settled, "output": c.output}
@@ -367,14 +378,19 @@ class _Restore:
         self._new.finish(ledger, not forced, request.query_stopped)
 
 
-def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord]) -> StoreError:
+def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord], older: bool) -> StoreError:
     rows = sum(each.rows for each in emitted)
     where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in emitted[-MOST_NAMED:])
+    instead = f", or take a new savepoint of {saved.location}, and restore that"
+    if older:
+        instead = (
+            f". {saved.location} was put back from a backup that is older than the savepoint: a query that goes on there, or "
+            "from a new savepoint of it, writes AGAIN even what the savepoint holds as committed"
+        )
     return StoreError(
         "OUTPUT_COMMITTED",
         f"{rows} rows of {len(emitted)} checkpoints after {saved.checkpoint} are committed, or may be, and would be written "
-        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit, or take a new savepoint "
-        f"of {saved.location}, and restore that",
+        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit{instead}",
         rows=rows,
         checkpoints=[each.id for each in emitted],
     )

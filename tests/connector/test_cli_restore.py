@@ -215,6 +215,32 @@ def test_a_checkpoint_that_the_old_journal_has_forgotten_has_to_be_allowed_too(
     assert restore(capsys, saved, new, "--claim", "--allow-reemit")[0] == 0
 
 
+@pytest.mark.parametrize("went_on", [False, True])
+def test_where_an_older_backup_was_put_back_no_number_comes_again(
+    place: CliPlace, new: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, went_on: bool
+) -> None:
+    """With `went_on` a query has run at the place that was put back, so that its journal is longer than the savepoint's."""
+    shutil.copytree(place.path, tmp_path / "backup")
+    for batch in range(3, 6):
+        place.decided(batch)
+    saved = take(str(place), str(tmp_path / "saved"))
+    shutil.rmtree(place.path)
+    shutil.copytree(tmp_path / "backup", place.path)
+    for batch in range(3, 8 if went_on else 3):
+        place.decided(batch)
+    status, document, said = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], new.exists()) == (1, "OUTPUT_COMMITTED", False)
+    assert ("put back from an older backup" in said) is not went_on
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", Dies("restore.moved"))
+        restore(capsys, saved, new, "--claim", "--allow-reemit")
+    assert place.ledger().moved is not None
+    for _ in range(2):
+        assert restore(capsys, saved, new, "--claim")[0] == 0
+        assert ledger(new).position >= saved.position + FAR_ABOVE
+    goes_on(new, "other", "p", batch=saved.batch + 1)
+
+
 @pytest.mark.parametrize("lost", ["deleted", "another query's", "without a journal"])
 def test_an_old_place_that_is_lost_is_claimed_by_force_only(
     place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, lost: str
