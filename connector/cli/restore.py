@@ -227,11 +227,15 @@ class _Restore:
         saved = self._savepoint
         why = ""
         try:
-            query = origin.query_id()
-            if not load_journal(origin).ledger.position:
+            query, ledger = origin.query_id(), load_journal(origin).ledger
+            if not ledger.position:
                 why = "holds no journal"
             elif query != saved.query:
                 why = f"is of another query ({query})"
+            elif ledger.identity_suffix != self._saved.identity_suffix:
+                why = "is a copy with an identity of its own by now (`barrier adopt --no-claim`)"
+            elif ledger.location not in (saved.location, origin.path):
+                why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that place"
         except (LocationError, JournalError, OSError) as problem:
             why = f"can't be read ({problem})"
         if not why:

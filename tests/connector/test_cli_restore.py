@@ -260,6 +260,26 @@ def test_an_old_place_that_is_lost_is_claimed_by_force_only(
     goes_on(new, "other", "p")
 
 
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_copy_that_lies_where_the_query_was_is_not_taken_for_the_query(
+    place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture, adopted: bool
+) -> None:
+    """The query was moved by hand, and goes on there; its former place was filled from it."""
+    there = tmp_path / "there"
+    os.rename(place.path, there)
+    assert answer(capsys, "adopt", str(there), "--claim", "--yes")[0] == 0
+    goes_on(there, "the query's", "p")
+    shutil.copytree(there, place.path)
+    if adopted:
+        assert answer(capsys, "adopt", str(place), "--no-claim", "--yes")[0] == 0
+        place.run(process=dead_process(), driver="the copy's", prefix="q-copy")
+    before = place.ledger()
+    status, document, _ = restore(capsys, saved, new, "--claim", "--query-stopped")
+    assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    assert ("is a copy with an identity of its own" if adopted else f"the journal of {there}") in document["message"]
+    assert place.ledger() == before
+
+
 def test_a_query_that_runs_is_not_taken_away(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
     place.run(process=this_process())
     status, document, _ = restore(capsys, saved, new, "--claim")
