@@ -21,7 +21,7 @@ from transactional.journal import snapshot_file, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import canonical, decode
 
-__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "read", "write"]
+__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "read", "refuse_inside", "write"]
 
 FORMAT: Final = 1
 MANIFEST: Final = "savepoint.json"
@@ -172,8 +172,57 @@ def find(folder: str) -> list[Savepoint | LocationError]:
     return sorted(found, key=lambda each: each.time if isinstance(each, Savepoint) else -1)
 
 
+def refuse_inside(path: str, what: str) -> None:
+    """A path lies in no savepoint.
+
+    Parameters
+    ----------
+    path : str
+        Canonical; it need not be there.
+    what : str
+        Of the path, for the message.
+
+    Raises
+    ------
+    LocationError
+        ``INSIDE_A_SAVEPOINT``
+    """
+    folder = path
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        if os.path.isfile(os.path.join(folder, MANIFEST)):
+            raise LocationError(
+                "INSIDE_A_SAVEPOINT",
+                f"{path} lies in the savepoint {folder}: {what} there would be deleted with it. Name a folder beside it",
+                path=path,
+                savepoint=folder,
+            )
+
+
 def dispose(savepoint: Savepoint) -> None:
-    """Delete a savepoint; the manifest first, so that what a death leaves is none."""
+    """Delete a savepoint; the manifest first, so that what a death leaves is none.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_HOLDS_MORE``
+    """
+    known = {MANIFEST}
+    for file in savepoint.files:
+        parts = file.path.split("/")
+        known.update(os.path.join(*parts[:length]) for length in range(1, len(parts) + 1))
+    more = []
+    for folder, folders, names in os.walk(savepoint.path):
+        inside = [os.path.relpath(os.path.join(folder, name), savepoint.path) for name in (*folders, *names)]
+        more += sorted(path for path in inside if path not in known)
+    if more:
+        raise LocationError(
+            "SAVEPOINT_HOLDS_MORE",
+            f"in {savepoint.path} lies what is not of the savepoint ({', '.join(more[:5])}{', ...' if len(more) > 5 else ''}): "
+            "another savepoint, or the checkpoint location of a query? Nothing was deleted. Move it away first",
+            path=savepoint.path,
+            found=more[:5],
+        )
     os.unlink(os.path.join(savepoint.path, MANIFEST))
     sync_folder(savepoint.path)
     shutil.rmtree(savepoint.path)

@@ -22,7 +22,7 @@ import uuid
 
 from connector.spark.alone import rewind_at_work
 from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import CHECKPOINT, Savepoint
+from connector.spark.manifest import CHECKPOINT, Savepoint, refuse_inside
 from connector.spark.process import this_process
 from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
@@ -51,8 +51,18 @@ def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, close
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_EMPTY``
+        ``LOCATION_NOT_EMPTY``, ``INSIDE_A_SAVEPOINT``, ``INSIDE_THE_ORIGIN``
     """
+    refuse_inside(location.path, "a checkpoint location")
+    origin = CheckpointLocation(savepoint.location).path
+    if location.path.startswith(origin + os.sep):
+        raise LocationError(
+            "INSIDE_THE_ORIGIN",
+            f"{location.path} lies in {origin}, of which the savepoint was taken, and would be deleted with it. Name a folder "
+            "beside it",
+            path=location.path,
+            origin=origin,
+        )
     try:
         found = sorted(os.listdir(location.path))
     except FileNotFoundError:

@@ -30,7 +30,7 @@ from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import CHECKPOINT, MANIFEST, Savepoint, dispose, find, read, write
+from connector.spark.manifest import CHECKPOINT, MANIFEST, Savepoint, dispose, find, read, refuse_inside, write
 from connector.spark.offset_log import check_can_go_back, source_lines
 from connector.spark.process import is_alive
 from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folders
@@ -77,8 +77,8 @@ def take(
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
-        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not this place's.
+        ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``,
+        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not this place's.
     FencedError
         ``LOCATION_MOVED_ON``
     """
@@ -91,6 +91,7 @@ def take(
             f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
             path=folder,
         )
+    refuse_inside(folder, "a second savepoint")
     deadline = Deadline(timeout, clock)
     journal = place.journal()
     _look(place, journal)  # S1

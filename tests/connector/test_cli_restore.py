@@ -615,6 +615,18 @@ def test_a_place_that_is_not_empty_is_left_alone(place: CliPlace, saved: Savepoi
     assert place.ledger().moved is None
 
 
+def test_no_place_is_made_inside_a_savepoint_or_the_old_place(
+    place: CliPlace, saved: Savepoint, tmp_path: Path, capsys: Capture
+) -> None:
+    for how in ("--claim", "--no-claim"):
+        status, document, _ = restore(capsys, saved, tmp_path / "saved" / "more" / "new", how)
+        assert (status, document["condition"]) == (1, "INSIDE_A_SAVEPOINT")
+        status, document, _ = restore(capsys, saved, place.path / "new", how)
+        assert (status, document["condition"]) == (1, "INSIDE_THE_ORIGIN")
+    assert place.ledger().moved is None
+    assert restore(capsys, saved, tmp_path / "place-2", "--claim")[0] == 0
+
+
 def test_a_damaged_savepoint_changes_nothing(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
     path = Path(saved.path) / "checkpoint" / "commits" / "2"
     path.write_text("v1\n[]")

@@ -16,7 +16,7 @@ from connector.spark import savepoint as savepoints
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import check_can_go_back, repartitions_before
 from connector.spark.process import this_process
-from connector.spark.savepoint import read, take
+from connector.spark.savepoint import dispose, read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
 from transactional.errors import FencedError, LocationError
@@ -302,6 +302,32 @@ def test_a_savepoint_that_is_killed_leaves_nothing_that_looks_like_one(
     assert len(os.listdir(tmp_path / "folder")) == 1
     assert savepoints.find(str(tmp_path / "folder")) == []
     take(str(place), str(tmp_path / "folder" / "saved"))
+
+
+@pytest.mark.parametrize("more", ["a file", "a folder", "a query's place"])
+def test_a_savepoint_that_holds_something_else_is_not_disposed_of(place: CliPlace, tmp_path: Path, more: str) -> None:
+    saved = take(str(place), str(tmp_path / "saved"))
+    path = tmp_path / "saved" / "checkpoint" / "more"
+    if more == "a file":
+        path.write_text("kept")
+    elif more == "a folder":
+        path.mkdir()
+    else:
+        shutil.copytree(place.path, path)
+    error = refusal(lambda: dispose(saved))
+    assert (error.condition, error.parameters["found"][0]) == ("SAVEPOINT_HOLDS_MORE", "checkpoint/more")
+    read(saved.path).verify()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    dispose(saved)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_no_savepoint_is_taken_into_another(place: CliPlace, tmp_path: Path) -> None:
+    take(str(place), str(tmp_path / "saved"))
+    for target in ("second", "checkpoint/deep/second"):
+        error = refusal(lambda: take(str(place), str(tmp_path / "saved" / target)))  # noqa: B023
+        assert error.condition == "INSIDE_A_SAVEPOINT"
+    take(str(place), str(tmp_path / "beside"))
 
 
 # -- the commands ----------------------------------------------------------------------------------------------------
