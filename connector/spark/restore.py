@@ -1,6 +1,6 @@
 """A new checkpoint location from a savepoint: whole or not at all.
 
-N1 the place is free        N2 copy Spark's files next to it, under a temporary name
+N1 the place is free, and no mount point        N2 copy Spark's files next to it, under a temporary name
 N3 Spark's repartition of the state, where it was asked for
 N4 where a location is made anew: journal `rewind begun` in it, so that no query begins there any more
 N5 write the journal's snapshot, make all durable, rename
@@ -13,6 +13,7 @@ a query that had read the former journal loses at its next create, in whichever 
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -51,8 +52,10 @@ def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, close
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_EMPTY``, ``INSIDE_A_SAVEPOINT``, ``INSIDE_THE_ORIGIN``
+        ``LOCATION_NOT_EMPTY``, ``LOCATION_IS_MOUNTED``, ``INSIDE_A_SAVEPOINT``, ``INSIDE_THE_ORIGIN``
     """
+    if os.path.ismount(location.path):
+        raise _mounted(location)
     refuse_inside(location.path, "a checkpoint location")
     origin = CheckpointLocation(savepoint.location).path
     if location.path.startswith(origin + os.sep):
@@ -87,6 +90,15 @@ def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, close
         "LOCATION_NOT_EMPTY",
         f"{location.path} holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}: a savepoint is restored into a "
         f"checkpoint location that is new. {way_out}",
+        path=location.path,
+    )
+
+
+def _mounted(location: CheckpointLocation) -> LocationError:
+    return LocationError(
+        "LOCATION_IS_MOUNTED",
+        f"{location.path} is a mount point: no folder can be renamed to its name, and the location has to appear whole or not "
+        f"at all. Name a folder inside it ({os.path.join(location.path, 'checkpoint')})",
         path=location.path,
     )
 
@@ -127,8 +139,15 @@ class NewLocation:
         Raises
         ------
         LocationError
-            ``SAVEPOINT_DAMAGED``: a file changed since it was verified.
+            ``SAVEPOINT_DAMAGED``: a file changed since it was verified. ``LOCATION_IS_MOUNTED``
         """
+        try:
+            os.rmdir(
+                self._location.path
+            )  # an empty folder goes now: what can't be removed can't be replaced later, either
+        except OSError as error:
+            if error.errno == errno.EBUSY:  # also of a folder that holds something, and of one disk mounted twice
+                raise _mounted(self._location) from error
         os.makedirs(self._parent, exist_ok=True)
         for leftover in glob.glob(os.path.join(glob.escape(self._parent), f".{glob.escape(self._name)}.restoring-*")):
             shutil.rmtree(leftover, ignore_errors=True)

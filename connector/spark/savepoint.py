@@ -78,7 +78,8 @@ def take(
     ------
     LocationError
         ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``,
-        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not this place's.
+        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not
+        this place's.
     FencedError
         ``LOCATION_MOVED_ON``
     """

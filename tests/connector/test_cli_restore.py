@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -625,6 +626,26 @@ def test_no_place_is_made_inside_a_savepoint_or_the_old_place(
         assert (status, document["condition"]) == (1, "INSIDE_THE_ORIGIN")
     assert place.ledger().moved is None
     assert restore(capsys, saved, tmp_path / "place-2", "--claim")[0] == 0
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["another disk", "of the same disk"])
+def test_a_claim_into_a_mount_point_is_refused_before_anything_is_closed(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """An empty volume of Kubernetes. A bind mount of a disk's folder is told by the system only, when it is removed."""
+    new.mkdir()
+
+    def rmdir(path: str) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "ismount", lambda path: seen and path == str(new))
+        patch.setattr(os, "rmdir", rmdir)
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "LOCATION_IS_MOUNTED")
+    assert f"Name a folder inside it ({new}/checkpoint)" in document["message"]
+    assert (place.ledger().moved, place.ledger().rewinding) == (None, None)
+    assert restore(capsys, saved, new / "checkpoint", "--claim")[0] == 0
 
 
 def test_a_damaged_savepoint_changes_nothing(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
