@@ -173,6 +173,15 @@ class _Restore:
 
     def _copy(self) -> None:
         report, saved = self._report, self._savepoint
+        restored = load_journal(self._location).ledger.restored
+        if self._closed() or (restored is not None and restored.claim):
+            raise LocationError(
+                "LOCATION_CLAIMED",
+                f"{self._location.path} is where the query itself goes on: {saved.location} is closed (`barrier restore "
+                "--claim`), and with a copy here the query would be nowhere. Name another place for the copy; --claim again "
+                "makes this one anew",
+                path=self._location.path,
+            )
         report.say(
             "A copy, with transactional ids of its own (a transactionalIdPrefix that the query sets must be a new one). What "
             f"comes after micro-batch {saved.batch} it writes, too: give it an output of its own, unless that is meant."

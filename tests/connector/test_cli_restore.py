@@ -311,6 +311,20 @@ def test_a_checkpoint_that_was_committed_in_part_is_repaired_at_the_old_place_fi
     assert place.ledger().rewinding is not None
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_where_the_query_goes_on_no_copy_takes_its_place(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        if not made:
+            patch.setattr(faults, "reach", Dies("restore.moved"))
+        restore(capsys, saved, new, "--claim")
+    status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"], new.exists()) == (1, "LOCATION_CLAIMED", made)
+    assert restore(capsys, saved, new.parent / "copy", "--no-claim")[0] == 0
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+
+
 # -- deaths ----------------------------------------------------------------------------------------------------------
 
 
