@@ -36,13 +36,12 @@ from connector.spark.process import is_alive
 from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folders
 from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from transactional import faults
-from transactional.barrier import sources_digest
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import LocationError
 from transactional.journal import Journal, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import EntryKind
-from transactional.recovery import other_sources
+from transactional.recovery import check_recorded
 from transactional.restore import cut
 
 __all__ = ["MANIFEST", "Savepoint", "dispose", "find", "read", "take"]
@@ -82,6 +81,8 @@ def take(
         this place's.
     FencedError
         ``LOCATION_MOVED_ON``
+    RewindRequiredError
+        ``BATCH_HAS_OTHER_SOURCES``: a driver that stood still has replaced the file; a rewind puts it back.
     """
     place, folder = CheckpointLocation(location), os.path.realpath(target)
     place.must_be_local("a savepoint")
@@ -230,11 +231,9 @@ def _copy(
     faults.reach("savepoint.copied")
     ledger = _look(place, journal)  # S5
     held = ledger.checkpoints.get(chosen.id)
-    record = ledger.batches.get(batch)
     if held is None or not held.settled or still.changed():
         return None
-    if record is not None and record.sources != sources_digest(source_lines(place, batch)):
-        raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
+    check_recorded(ledger, batch, source_lines(place, batch))
     query, partitions = place.query_id(), shuffle_partitions(place, batch)
     return write(draft, cut(ledger, chosen.id), chosen, query, partitions, files, clock)
 

@@ -19,7 +19,7 @@ from connector.spark.process import this_process
 from connector.spark.savepoint import dispose, read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
-from transactional.errors import FencedError, LocationError
+from transactional.errors import FencedError, LocationError, RewindRequiredError
 from transactional.metadata import EntryKind
 from transactional.testing.clock import FakeClock
 
@@ -302,6 +302,24 @@ def test_a_savepoint_that_is_killed_leaves_nothing_that_looks_like_one(
     assert len(os.listdir(tmp_path / "folder")) == 1
     assert savepoints.find(str(tmp_path / "folder")) == []
     take(str(place), str(tmp_path / "folder" / "saved"))
+
+
+def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = CliPlace(tmp_path)
+    place.keeps_logs = True
+    place.run(process=dead_process())
+    for batch in range(3):
+        place.decided(batch)
+    (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
+    with pytest.raises(
+        RewindRequiredError, match=r"BATCH_HAS_OTHER_SOURCES.*`barrier rewind LOCATION`: it puts the file back"
+    ):
+        take(str(place), str(tmp_path / "saved"))
+    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert (Path(saved.path) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
 
 
 @pytest.mark.parametrize("more", ["a file", "a folder", "a query's place"])
