@@ -177,9 +177,8 @@ class _Restore:
         if self._closed() or (restored is not None and restored.claim):
             raise LocationError(
                 "LOCATION_CLAIMED",
-                f"{self._location.path} is where the query itself goes on: {saved.location} is closed (`barrier restore "
-                "--claim`), and with a copy here the query would be nowhere. Name another place for the copy; --claim again "
-                "makes this one anew",
+                f"{self._location.path} is where the query itself goes on (`barrier restore --claim`): with a copy here it "
+                "would be nowhere. Name another place for the copy; --claim again makes this one anew",
                 path=self._location.path,
             )
         report.say(

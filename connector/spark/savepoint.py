@@ -30,7 +30,17 @@ from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import CHECKPOINT, MANIFEST, Savepoint, dispose, find, read, refuse_inside, write
+from connector.spark.manifest import (
+    CHECKPOINT,
+    MANIFEST,
+    Savepoint,
+    dispose,
+    find,
+    folder_of,
+    read,
+    refuse_inside,
+    write,
+)
 from connector.spark.offset_log import check_can_go_back, source_lines
 from connector.spark.process import is_alive
 from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folders
@@ -44,7 +54,7 @@ from transactional.metadata import EntryKind
 from transactional.recovery import check_recorded
 from transactional.restore import cut
 
-__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "read", "take"]
+__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "free_folder", "read", "take"]
 
 TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
@@ -77,23 +87,16 @@ def take(
     ------
     LocationError
         ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``,
-        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not
-        this place's.
+        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``,
+        ``SAVEPOINT_NOT_LOCAL``; or the journal is not this place's.
     FencedError
         ``LOCATION_MOVED_ON``
     RewindRequiredError
         ``BATCH_HAS_OTHER_SOURCES``: a driver that stood still has replaced the file; a rewind puts it back.
     """
-    place, folder = CheckpointLocation(location), os.path.realpath(target)
-    place.must_be_local("a savepoint")
+    place = CheckpointLocation(location)
+    folder = free_folder(place, target)
     clock = clock or SystemClock()
-    if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
-        raise LocationError(
-            "SAVEPOINT_EXISTS",
-            f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
-            path=folder,
-        )
-    refuse_inside(folder, "a second savepoint")
     deadline = Deadline(timeout, clock)
     journal = place.journal()
     _look(place, journal)  # S1
@@ -123,6 +126,26 @@ def take(
     sync_folders(folder)
     sync_folder(parent)
     return read(folder)
+
+
+def free_folder(place: CheckpointLocation, target: str) -> str:
+    """The canonical path of a folder that can be made for a savepoint of this location.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_LOCAL``, ``SAVEPOINT_NOT_LOCAL``, ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``
+    """
+    place.must_be_local("a savepoint")
+    folder = folder_of(target)
+    if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
+        raise LocationError(
+            "SAVEPOINT_EXISTS",
+            f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
+            path=folder,
+        )
+    refuse_inside(folder, "a second savepoint")
+    return folder
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------

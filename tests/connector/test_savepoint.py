@@ -322,6 +322,32 @@ def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
     assert (Path(saved.path) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
 
 
+@pytest.mark.parametrize(
+    "target", ["s3a://backups/orders", "s3a:/backups/orders", "hdfs://name/orders", "file://host/x"]
+)
+def test_a_savepoint_lies_on_a_local_disk(
+    place: CliPlace, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (lambda: take(str(place), target), lambda: read(target), lambda: savepoints.find(target)):
+        assert refusal(call).condition == "SAVEPOINT_NOT_LOCAL"
+    assert sorted(os.listdir(tmp_path)) == ["output", "place"]
+
+
+def test_a_savepoint_s_folder_may_be_a_file_uri_or_have_a_colon(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for target, name in (
+        ("orders-12:30", "orders-12:30"),
+        (f"file://{tmp_path}/one", "one"),
+        (f"file:{tmp_path}/two", "two"),
+    ):
+        saved = take(str(place), target)
+        assert saved.path == str(tmp_path / name)
+        assert read(target) == saved
+
+
 @pytest.mark.parametrize("more", ["a file", "a folder", "a query's place"])
 def test_a_savepoint_that_holds_something_else_is_not_disposed_of(place: CliPlace, tmp_path: Path, more: str) -> None:
     saved = take(str(place), str(tmp_path / "saved"))
