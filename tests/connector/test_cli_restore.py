@@ -96,6 +96,19 @@ def test_a_copy_is_another_query_and_needs_nothing_of_the_old_place(
     assert (found.query, found.location) == (document["query"], str(new))
 
 
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+def test_what_is_restored_of_read_only_files_can_be_written(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, how: str
+) -> None:
+    for file in Path(saved.path).rglob("*"):
+        if file.is_file():
+            file.chmod(0o440)
+    assert restore(capsys, saved, new, how)[0] == 0
+    for file in (path for path in new.rglob("*") if path.is_file()):
+        assert file.stat().st_mode & 0o200, file
+    assert (Path(saved.path) / "checkpoint" / "metadata").stat().st_mode & 0o777 == 0o440
+
+
 def test_a_copy_that_names_its_originals_prefix_is_refused(saved: Savepoint, new: Path, capsys: Capture) -> None:
     restore(capsys, saved, new, "--no-claim")
     with pytest.raises(Exception, match="PREFIX_OF_THE_ORIGINAL"):
