@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import shutil
 import uuid
 
 from connector.spark.alone import rewind_at_work
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import CHECKPOINT, Savepoint, refuse_inside
 from connector.spark.process import this_process
@@ -131,7 +131,8 @@ class NewLocation:
         self._savepoint = savepoint
         parent, name = os.path.split(location.path)
         self._parent, self._name = parent, name
-        self.draft = CheckpointLocation(os.path.join(parent, f".{name}.restoring-{uuid.uuid4().hex[:8]}"))
+        self._folder = Draft(location.path, "restoring")
+        self.draft = CheckpointLocation(self._folder.path)
 
     def copy(self) -> None:
         """N2.
@@ -148,9 +149,7 @@ class NewLocation:
         except OSError as error:
             if error.errno == errno.EBUSY:  # also of a folder that holds something, and of one disk mounted twice
                 raise _mounted(self._location) from error
-        os.makedirs(self._parent, exist_ok=True)
-        for leftover in glob.glob(os.path.join(glob.escape(self._parent), f".{glob.escape(self._name)}.restoring-*")):
-            shutil.rmtree(leftover, ignore_errors=True)
+        self._folder.begin()
         recorded = {file.path: file for file in self._savepoint.files}
         for path in self._savepoint.checkpoint_files():
             name = f"{CHECKPOINT}/{path}"
@@ -228,7 +227,7 @@ class NewLocation:
 
     def drop(self) -> None:
         """Delete what is not finished."""
-        shutil.rmtree(self.draft.path, ignore_errors=True)
+        self._folder.drop()
 
     def _name_the_place(self, path: str) -> None:
         """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""

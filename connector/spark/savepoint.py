@@ -23,12 +23,11 @@ are deleted in time. S5 sees both, and S3 begins anew. A snapshot that is new to
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import (
     CHECKPOINT,
@@ -102,29 +101,26 @@ def take(
     _look(place, journal)  # S1
     if not newest:
         _close(place, journal, deadline, clock)  # S2
-    parent, name = os.path.split(folder)
-    os.makedirs(parent, exist_ok=True)
-    draft = os.path.join(parent, f".{name}.taking-{uuid.uuid4().hex[:8]}")
-    try:
-        for _ in range(ATTEMPTS):
-            chosen = _choose(place, journal, deadline, clock)  # S3
-            found = _copy(place, journal, chosen, draft, clock)
-            if found is not None:
+    for _ in range(ATTEMPTS):
+        chosen = _choose(place, journal, deadline, clock)  # S3
+        draft = Draft(folder, "taking")
+        draft.begin()
+        try:
+            if _copy(place, journal, chosen, draft.path, clock) is not None:
+                sync_folders(draft.path)
+                os.rename(draft.path, folder)
                 break
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            raise LocationError(
-                "SAVEPOINT_UNSTABLE",
-                f"files of {place.path} changed or vanished during each of {ATTEMPTS} copies: is the location being deleted or "
-                "cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
-                path=place.path,
-            )
-        sync_folders(draft)
-        os.rename(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        finally:
+            draft.drop()
+    else:
+        raise LocationError(
+            "SAVEPOINT_UNSTABLE",
+            f"files of {place.path} changed or vanished during each of {ATTEMPTS} copies: is the location being deleted or "
+            "cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
+            path=place.path,
+        )
     sync_folders(folder)
-    sync_folder(parent)
+    sync_folder(os.path.dirname(folder))
     return read(folder)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from connector.spark.closing import record_restart
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, spark_view
 from connector.spark.process import this_process
@@ -352,7 +353,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, death: int, step: Callable[[], Any])
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "reach", reach)
-        patch.setattr(NewLocation, "drop", lambda self: None)
+        patch.setattr(Draft, "drop", Draft.release)
         step()
     return passed
 
@@ -580,6 +581,17 @@ class Dies:
     def __call__(self, point: str) -> None:
         if point == self.at:
             raise faults.InjectedFault(point)
+
+
+def test_a_restore_deletes_no_files_of_another_that_is_at_work(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = NewLocation(CheckpointLocation(str(new)), saved)
+    other.copy()
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    assert Path(other.draft.path, "metadata").exists()
+    other.drop()
+    assert not Path(other.draft.path).exists()
 
 
 @pytest.mark.parametrize("entry", ["restarted", "a stop that was asked for", "a stop that was done"])

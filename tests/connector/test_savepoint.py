@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from connector.spark import savepoint as savepoints
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import check_can_go_back, repartitions_before
 from connector.spark.process import this_process
@@ -301,7 +302,13 @@ def test_a_savepoint_that_is_killed_leaves_nothing_that_looks_like_one(
             take(str(place), str(tmp_path / "folder" / "saved"))
     assert len(os.listdir(tmp_path / "folder")) == 1
     assert savepoints.find(str(tmp_path / "folder")) == []
+    at_work = Draft(str(tmp_path / "folder" / "saved"), "taking")
+    at_work.begin()
     take(str(place), str(tmp_path / "folder" / "saved"))
+    assert sorted(os.listdir(tmp_path / "folder")) == [os.path.basename(at_work.path), "saved"], (
+        "the next one deletes it"
+    )
+    at_work.drop()
 
 
 def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
