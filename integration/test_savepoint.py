@@ -322,15 +322,18 @@ def test_spark_cuts_the_state_of_the_default_store_never_and_says_so_before_anyt
 def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
+    """Also where the path has characters that Spark's repartition percent-encodes."""
     job = distinct_job(kafka, topic_name, tmp_path)
     produce_to(kafka, topic_name, range(100), 2)
     with settings(spark, STORES["rocksdb"]), LiveQuery(spark, tmp_path / "old", job) as query:
         run_to_the_end(query)
         saved = take(query.job.location, str(tmp_path / "saved"))
         how = ("--claim", "--query-stopped", "--shuffle-partitions", "5", "--yes")
-        done = command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), *how)
+        new = tmp_path / "new %20#q?{1}[2] ü"
+        done = command("restore", saved.path, str(new / "checkpoint"), *how)
         assert done["repartitioned"] == saved.batch + 1
-        with LiveQuery(spark, tmp_path / "new", job) as moved:
+        assert [path.name for path in new.iterdir()] == ["checkpoint"]
+        with LiveQuery(spark, new, job) as moved:
             produce_to(kafka, topic_name, range(120), 2)
             run_to_the_end(moved)
     assert FolderOutput(tmp_path / "output").rows() == Counter(range(120))

@@ -12,6 +12,7 @@ from transactional.errors import JournalError
 from transactional.metadata import Entry, EntryKind
 
 __all__ = [
+    "MOVING",
     "BatchRecord",
     "CheckpointRecord",
     "Declined",
@@ -24,6 +25,9 @@ __all__ = [
     "Rewind",
     "RunRecord",
 ]
+
+MOVING = "moving"
+"""Of the request in `rewind begun`: it is a restore that has begun it; of which savepoint, and to where."""
 
 KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transactional.errors import FencedError, ProtocolError
-from transactional.ledger import Ledger, RunRecord
+from transactional.ledger import MOVING, Ledger, RunRecord
 
 __all__ = [
     "Judge",
@@ -52,8 +52,16 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
 
 
 def rewinding(ledger: Ledger) -> FencedError:
-    """The error of a query that runs, or starts, while it is rewound."""
+    """The error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
     token = ledger.rewinding.token if ledger.rewinding else 0
+    moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
+    if moving is not None:
+        return FencedError(
+            "REWIND_NOT_DONE",
+            f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
+            "touches nothing. Say the same `barrier restore` again, or give it up with `barrier rewind LOCATION --resume`",
+            rewind=token,
+        )
     return FencedError(
         "REWIND_NOT_DONE",
         f"a rewind of this query was begun (journal entry {token}) and is not done, and Spark may have read its logs in "
@@ -69,8 +77,10 @@ def moved_on(ledger: Ledger) -> FencedError:
     return FencedError(
         "LOCATION_MOVED_ON",
         f"the query was moved to {moved.location} (`barrier restore --claim`, journal entry {moved.entry}): nothing goes on at "
-        "this place any more, and nothing was touched. Start it there; for a second query with this state, restore a "
-        "savepoint with --no-claim",
+        "this place any more, and nothing was touched. Start it there, but only if that place is there: where it is not, the "
+        "claim was interrupted, and what is started there is a new query. Then first say the same command again: `barrier "
+        f"restore SAVEPOINT {moved.location} --claim`, with the savepoint {moved.savepoint} (of checkpoint {moved.checkpoint}; "
+        "`barrier savepoint list` shows it). For a second query with this state, restore a savepoint with --no-claim",
         location=moved.location,
         entry=moved.entry,
     )

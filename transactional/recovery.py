@@ -25,6 +25,7 @@ __all__ = [
     "check_account",
     "check_place",
     "check_prefix",
+    "check_recorded",
     "check_restored",
     "check_schedule",
     "check_sources",
@@ -283,18 +284,37 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
         The journal has none.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
-        record = ledger.batches.get(batch)
-        if record is None or not lines or record.sources == sources_digest(lines):
-            continue
-        what = f"the one that the journal recorded (entry {record.entry})"
-        if batch not in ledger.logs:
-            raise other_sources(batch, what)
-        raise RewindRequiredError(
-            "BATCH_HAS_OTHER_SOURCES",
-            f"{_replaced(batch, what)} Stop every driver of the query and run `barrier rewind LOCATION`: it puts the file "
-            f"back, and nothing is lost or written twice. {WAY_OUT_ADOPT}",
-            batches=[batch],
-        )
+        if lines:
+            check_recorded(ledger, batch, lines)
+
+
+def check_recorded(ledger: Ledger, batch: int, lines: Sequence[str]) -> None:
+    """One file of ``offsets/`` is the one that the journal recorded, where it did; see `check_sources`.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    batch : int
+    lines : Sequence[str]
+        Source lines of the file.
+
+    Raises
+    ------
+    RewindRequiredError, LocationError
+        ``BATCH_HAS_OTHER_SOURCES``
+    """
+    record = ledger.batches.get(batch)
+    if record is None or record.sources == sources_digest(lines):
+        return
+    what = f"the one that the journal recorded (entry {record.entry})"
+    if batch not in ledger.logs:
+        raise other_sources(batch, what)
+    raise RewindRequiredError(
+        "BATCH_HAS_OTHER_SOURCES",
+        f"{_replaced(batch, what)} Stop every driver of the query and run `barrier rewind LOCATION`: it puts the file "
+        f"back, and nothing is lost or written twice. {WAY_OUT_ADOPT}",
+        batches=[batch],
+    )
 
 
 def other_sources(batch: int, wanted: str) -> LocationError:

@@ -9,7 +9,7 @@ from transactional.errors import LocationError
 from transactional.ledger import Ledger, Origin
 from transactional.metadata import EntryKind
 
-__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "cut"]
+__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "cut", "holds", "is_unused"]
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's where the old journal can't be asked: ids of checkpoints and
@@ -83,12 +83,56 @@ def begin_claimed(
     saved, location, savepoint, checkpoint, allowed
         As in `begin_copy`.
     position : int
-        The number of ``moved`` in the old journal, or one far above: nothing that was ever numbered comes back.
+        See `begins_at`: nothing that was ever numbered comes back.
     """
     found = _begin(saved, location, savepoint, checkpoint, position, True, allowed)
     for run in found.runs.values():
         run.ended = run.ended or EntryKind.MOVED
     return found
+
+
+def holds(ledger: Ledger, saved: Ledger, checkpoint: int) -> bool:
+    """Whether a journal holds the checkpoint of a savepoint still: the very one, not another that has its number.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Of the old location.
+    saved : Ledger
+        `cut`.
+    checkpoint : int
+    """
+    found, wanted = ledger.checkpoints.get(checkpoint), saved.checkpoints[checkpoint]
+    return found is not None and (found.batches, found.time) == (wanted.batches, wanted.time)
+
+
+def begins_at(moved: int, ledger: Ledger, saved: Ledger, checkpoint: int) -> int:
+    """The number at which a claimed journal begins.
+
+    It is that of ``moved``: every number was given in the old journal. But where that was put back from a backup which is older
+    than the savepoint, it has forgotten numbers: then it is one far above those of the savepoint.
+
+    Parameters
+    ----------
+    moved : int
+        It follows ``rewind begun``, so that it is at least the second after the savepoint's.
+    ledger, saved, checkpoint
+        As in `holds`.
+    """
+    if holds(ledger, saved, checkpoint) and moved >= saved.position + 2:
+        return moved
+    return max(moved, saved.position + FAR_ABOVE)
+
+
+def is_unused(ledger: Ledger) -> bool:
+    """Whether no query has begun where a savepoint was restored: nothing is lost with this journal.
+
+    Restarts and requests that were journalled meanwhile do not count, nor does a run that `barrier stop` has claimed and ended.
+    """
+    restored = ledger.restored
+    if restored is None or ledger.moved is not None or any(batch > restored.batch for batch in ledger.batches):
+        return False
+    return all(run.ended == EntryKind.STOPPED for run in ledger.runs.values() if run.token > restored.position)
 
 
 def _begin(

@@ -24,15 +24,12 @@ from connector.spark.taking_back import logs_of
 from transactional import faults
 from transactional.errors import JournalError, LocationError, StoreError
 from transactional.journal import Journal
-from transactional.ledger import CheckpointRecord, Ledger
+from transactional.ledger import MOVING, CheckpointRecord, Ledger
 from transactional.ownership import moved_on
-from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy
+from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, begins_at, holds
 from transactional.rewind import Preview, Rewinder
 
 __all__ = ["restore"]
-
-MOVING = "moving"
-"""Of the request in `rewind begun`: it is a restore that has begun it, and to where."""
 
 MOST_NAMED = 20
 """Checkpoints, the newest, that an error names."""
@@ -94,7 +91,7 @@ def restore(
         bool,
         typer.Option(
             "--query-stopped",
-            help="With --claim: the query was stopped, though its driver's process runs or can't be seen.",
+            help="The query was stopped, and no other restore is at work, though their processes run or can't be seen.",
         ),
     ] = False,
     option: GivenOptions = None,
@@ -135,7 +132,7 @@ class _Restore:
 
     def run(self) -> None:
         saved, request, report = self._savepoint, self._request, self._report
-        anew = refuse_unless_free(self._location, saved)
+        anew = refuse_unless_free(self._location, saved, self._closed())
         if request.partitions is not None and not saved.stateful:
             raise LocationError(
                 "NO_STATE",
@@ -165,6 +162,9 @@ class _Restore:
                 self._claim()
             else:
                 self._copy()
+        except BaseException:
+            self._tell_what_is_left()
+            raise
         finally:
             self._new.drop()
         report.say(f"restored: start the query with {self._location.path} as its checkpointLocation")
@@ -173,6 +173,14 @@ class _Restore:
 
     def _copy(self) -> None:
         report, saved = self._report, self._savepoint
+        restored = load_journal(self._location).ledger.restored
+        if self._closed() or (restored is not None and restored.claim):
+            raise LocationError(
+                "LOCATION_CLAIMED",
+                f"{self._location.path} is where the query itself goes on (`barrier restore --claim`): with a copy here it "
+                "would be nowhere. Name another place for the copy; --claim again makes this one anew",
+                path=self._location.path,
+            )
         report.say(
             "A copy, with transactional ids of its own (a transactionalIdPrefix that the query sets must be a new one). What "
             f"comes after micro-batch {saved.batch} it writes, too: give it an output of its own, unless that is meant."
@@ -188,7 +196,8 @@ class _Restore:
                 saved.id,
                 saved.checkpoint,
                 self._request.allow_non_restored,
-            )
+            ),
+            stopped=self._request.query_stopped,
         )
 
     # -- the query itself ---------------------------------------------------------------------------------------------
@@ -208,7 +217,7 @@ class _Restore:
             )
             report.confirm(request.yes)
             self._prepare()
-            self._begin_here(saved.position + FAR_ABOVE)
+            self._begin_here(saved.position + FAR_ABOVE, forced=True)
             return
         journal = load_journal(origin)
         moved = journal.ledger.moved
@@ -217,7 +226,7 @@ class _Restore:
                 raise moved_on(journal.ledger)
             report.say(f"{origin.path} was closed already (journal entry {moved.entry}): what is left to do is done.")
             self._prepare()
-            self._begin_here(moved.entry)
+            self._begin_here(begins_at(moved.entry, journal.ledger, self._saved, saved.checkpoint))
             return
         self._close(origin, journal)
 
@@ -226,11 +235,15 @@ class _Restore:
         saved = self._savepoint
         why = ""
         try:
-            query = origin.query_id()
-            if not load_journal(origin).ledger.position:
+            query, ledger = origin.query_id(), load_journal(origin).ledger
+            if not ledger.position:
                 why = "holds no journal"
             elif query != saved.query:
                 why = f"is of another query ({query})"
+            elif ledger.identity_suffix != self._saved.identity_suffix:
+                why = "is a copy with an identity of its own by now (`barrier adopt --no-claim`)"
+            elif ledger.location not in (saved.location, origin.path):
+                why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that place"
         except (LocationError, JournalError, OSError) as problem:
             why = f"can't be read ({problem})"
         if not why:
@@ -264,7 +277,7 @@ class _Restore:
         emitted = self._emitted(ledger)
         self._tell(origin, ledger, emitted)
         if (emitted or self._forgotten(ledger)) and not request.allow_reemit:
-            raise _reemission(self._savepoint, emitted)
+            raise _reemission(self._savepoint, emitted, self._older(ledger))
         report.confirm(request.yes)
         self._prepare()
         sink = recorded_sink(run, origin, request.given)
@@ -280,18 +293,40 @@ class _Restore:
                 else:
                     journal.load()
                     rewinder.again(body)
+                refuse_unless_free(self._location, self._savepoint)  # a job may have been started there too early
                 entry = rewinder.move(self._location.path, self._savepoint.id, self._savepoint.checkpoint)
-        except BaseException:
-            if journal.ledger.rewinding is not None:
-                report.complain(
-                    "the old location is closed for now, and nothing is restored: run the same command again, or give it up "
-                    f"with `barrier rewind {origin.path} --resume`"
-                )
-            raise
         finally:
             sink.close()
         faults.reach("restore.moved")
-        self._begin_here(entry)
+        self._begin_here(begins_at(entry, journal.ledger, self._saved, self._savepoint.checkpoint))
+
+    def _closed(self) -> bool:
+        """The old place is closed, and names this one."""
+        try:
+            moved = load_journal(CheckpointLocation(self._savepoint.location)).ledger.moved
+        except (JournalError, LocationError, OSError):
+            return False
+        return moved is not None and (moved.location, moved.savepoint) == (self._location.path, self._savepoint.id)
+
+    def _tell_what_is_left(self) -> None:
+        """A claim ended before its end: how the old place stands by its journal, and what to say next."""
+        origin = CheckpointLocation(self._savepoint.location)
+        try:
+            ledger = load_journal(origin).ledger
+            made = load_journal(self._location).ledger.restored
+        except (JournalError, LocationError, OSError):
+            return
+        again = f"`barrier restore {self._savepoint.path} {self._location.path} --claim`, with the same options"
+        if made is None and self._closed():
+            self._report.complain(
+                f"{origin.path} is closed for ever, and {self._location.path} is not made yet: say the same command again "
+                f"({again}). Start no query before: it would begin as a new one"
+            )
+        elif ledger.rewinding is not None and MOVING in ledger.rewinding.request:
+            self._report.complain(
+                f"{origin.path} is closed for now, and nothing is restored: say the same command again ({again}), or give it "
+                f"up with `barrier rewind {origin.path} --resume`"
+            )
 
     def _emitted(self, ledger: Ledger) -> Sequence[CheckpointRecord]:
         """What is committed, or may be, and not in the savepoint."""
@@ -299,8 +334,12 @@ class _Restore:
         return [c for c in later if c.rows or not c.settled]
 
     def _forgotten(self, ledger: Ledger) -> bool:
-        """The old journal does not hold the savepoint's checkpoint any more: it is too old, or was rewound behind."""
-        return self._savepoint.checkpoint not in ledger.checkpoints
+        """The old journal does not hold the savepoint's checkpoint any more: it is too old, was rewound behind or put back."""
+        return self._older(ledger) or not holds(ledger, self._saved, self._savepoint.checkpoint)
+
+    def _older(self, ledger: Ledger) -> bool:
+        """The old journal is not as long as it was for the savepoint: it was put back from a backup of before."""
+        return ledger.position < self._savepoint.position
 
     def _tell(self, origin: CheckpointLocation, ledger: Ledger, emitted: Sequence[CheckpointRecord]) -> None:
         report = self._report
@@ -317,10 +356,17 @@ class _Restore:
                 f"Checkpoint {found.id} (micro-batches {batches_text(found.batches)}, {found.rows} rows) is {state}, and "
                 f"written AGAIN. Output: {output_text(found.output)}"
             )
-        if self._forgotten(ledger):
+        if self._older(ledger):
             report.say(
-                f"The journal there does not hold checkpoint {self._savepoint.checkpoint} any more (retainedCheckpoints, or a "
-                "rewind behind it): what it has forgotten is written AGAIN, too, and can't be named."
+                f"The journal there ends at entry {ledger.position}, and had {self._savepoint.position} when the savepoint was "
+                "taken: it was put back from an older backup. What it has forgotten and is not in the savepoint is written "
+                "AGAIN, and can't be named."
+            )
+        elif self._forgotten(ledger):
+            report.say(
+                f"The journal there does not hold checkpoint {self._savepoint.checkpoint} any more (retainedCheckpoints, a "
+                "rewind behind it, or a backup that was put back): what it has forgotten is written AGAIN, too, and can't be "
+                "named."
             )
         report.facts["emitted"] = [
             {"checkpoint": c.id, "batches": list(c.batches), "rows": c.rows, "settled": c.settled, "output": c.output}
@@ -337,20 +383,26 @@ class _Restore:
         if self._request.partitions is not None:
             self._report.facts["repartitioned"] = repartition(self._new.draft, self._request.partitions)
 
-    def _begin_here(self, position: int) -> None:
-        saved = self._savepoint
-        allowed = self._request.allow_non_restored
-        self._new.finish(begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position))
+    def _begin_here(self, position: int, forced: bool = False) -> None:
+        saved, request = self._savepoint, self._request
+        allowed = request.allow_non_restored
+        ledger = begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position)
+        self._new.finish(ledger, not forced, request.query_stopped)
 
 
-def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord]) -> StoreError:
+def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord], older: bool) -> StoreError:
     rows = sum(each.rows for each in emitted)
     where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in emitted[-MOST_NAMED:])
+    instead = f", or take a new savepoint of {saved.location}, and restore that"
+    if older:
+        instead = (
+            f". {saved.location} was put back from a backup that is older than the savepoint: a query that goes on there, or "
+            "from a new savepoint of it, writes AGAIN even what the savepoint holds as committed"
+        )
     return StoreError(
         "OUTPUT_COMMITTED",
         f"{rows} rows of {len(emitted)} checkpoints after {saved.checkpoint} are committed, or may be, and would be written "
-        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit, or take a new savepoint "
-        f"of {saved.location}, and restore that",
+        f"AGAIN ({where or 'the journal has forgotten which'}): say --allow-reemit{instead}",
         rows=rows,
         checkpoints=[each.id for each in emitted],
     )

@@ -84,7 +84,7 @@ def show(
 
 
 def dispose(saved: Saved, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
-    """Delete a savepoint. Queries that were restored from it do not need it."""
+    """Delete a savepoint. Queries that were restored from it do not need it. What else lies in its folder holds it back."""
     with reporting(output) as report:
         found = savepoints.read(saved)
         _tell(found, report)

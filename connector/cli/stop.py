@@ -16,7 +16,7 @@ from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.closing import Standing, close, request_stop, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run
-from connector.spark.savepoint import take
+from connector.spark.savepoint import free_folder, take
 from transactional.errors import LocationError
 
 __all__ = ["stop"]
@@ -53,6 +53,8 @@ def stop(
         place, journal = open_journal(location, "no query to stop")
         refuse_batch_writes(place, "each of its writes is a checkpoint, there is nothing to stop")
         refuse_elsewhere(place, journal.ledger)
+        if savepoint is not None:
+            free_folder(place, savepoint)  # before the query is stopped
         report.facts.update(location=place.path)
         if journal.ledger.rewinding is not None:
             raise LocationError(

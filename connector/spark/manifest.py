@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from connector.spark.location import local_path
 from connector.spark.saved_files import SavedFile, describe, write_file
 from transactional.clock import Clock
 from transactional.errors import LocationError
@@ -21,12 +23,15 @@ from transactional.journal import snapshot_file, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import canonical, decode
 
-__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "read", "write"]
+__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "folder_of", "read", "refuse_inside", "write"]
 
 FORMAT: Final = 1
 MANIFEST: Final = "savepoint.json"
 JOURNAL: Final = "journal.json"
 CHECKPOINT: Final = "checkpoint"
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""A name with a colon alone (``orders-12:30``) is a folder's."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +121,34 @@ class Savepoint:
         return [file.path.removeprefix(f"{CHECKPOINT}/") for file in self.files if file.path != JOURNAL]
 
 
+def folder_of(text: str) -> str:
+    """The canonical path of a savepoint's folder, which lies on a local disk; ``file:`` may stand before it.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_LOCAL``
+    """
+    path = local_path(text) if _URL.match(text) else text
+    if path is None:
+        raise LocationError(
+            "SAVEPOINT_NOT_LOCAL",
+            f"{text} is no folder of a local disk, and a savepoint is: take it to a disk, and copy the folder (aws s3 sync, "
+            "hadoop fs -put). A folder whose name has a colon: put ./ before it",
+            path=text,
+        )
+    return os.path.realpath(path)
+
+
 def read(path: str) -> Savepoint:
     """A savepoint's manifest; its files are not read.
 
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_NOT_LOCAL``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``
     """
-    folder = os.path.realpath(path)
+    folder = folder_of(path)
     name = os.path.join(folder, MANIFEST)
     if not os.path.isfile(name):
         raise LocationError(
@@ -157,7 +181,7 @@ def read(path: str) -> Savepoint:
 def find(folder: str) -> list[Savepoint | LocationError]:
     """The savepoints in a folder, oldest first; of those that can't be read, why."""
     found: list[Savepoint | LocationError] = []
-    root = os.path.realpath(folder)
+    root = folder_of(folder)
     try:
         names = sorted(os.listdir(root))
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -172,8 +196,57 @@ def find(folder: str) -> list[Savepoint | LocationError]:
     return sorted(found, key=lambda each: each.time if isinstance(each, Savepoint) else -1)
 
 
+def refuse_inside(path: str, what: str) -> None:
+    """A path lies in no savepoint.
+
+    Parameters
+    ----------
+    path : str
+        Canonical; it need not be there.
+    what : str
+        Of the path, for the message.
+
+    Raises
+    ------
+    LocationError
+        ``INSIDE_A_SAVEPOINT``
+    """
+    folder = path
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        if os.path.isfile(os.path.join(folder, MANIFEST)):
+            raise LocationError(
+                "INSIDE_A_SAVEPOINT",
+                f"{path} lies in the savepoint {folder}: {what} there would be deleted with it. Name a folder beside it",
+                path=path,
+                savepoint=folder,
+            )
+
+
 def dispose(savepoint: Savepoint) -> None:
-    """Delete a savepoint; the manifest first, so that what a death leaves is none."""
+    """Delete a savepoint; the manifest first, so that what a death leaves is none.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_HOLDS_MORE``
+    """
+    known = {MANIFEST}
+    for file in savepoint.files:
+        parts = file.path.split("/")
+        known.update(os.path.join(*parts[:length]) for length in range(1, len(parts) + 1))
+    more = []
+    for folder, folders, names in os.walk(savepoint.path):
+        inside = [os.path.relpath(os.path.join(folder, name), savepoint.path) for name in (*folders, *names)]
+        more += sorted(path for path in inside if path not in known)
+    if more:
+        raise LocationError(
+            "SAVEPOINT_HOLDS_MORE",
+            f"in {savepoint.path} lies what is not of the savepoint ({', '.join(more[:5])}{', ...' if len(more) > 5 else ''}): "
+            "another savepoint, or the checkpoint location of a query? Nothing was deleted. Move it away first",
+            path=savepoint.path,
+            found=more[:5],
+        )
     os.unlink(os.path.join(savepoint.path, MANIFEST))
     sync_folder(savepoint.path)
     shutil.rmtree(savepoint.path)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from connector.spark.location import CheckpointLocation
@@ -66,7 +69,8 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         try:
             _ = spark.streams.active  # its first use starts the coordinator of the state stores
             manager: Any = spark._streamingCheckpointManager
-            manager.repartition(location.path, partitions)
+            with _plain_path(location.path) as path:
+                manager.repartition(path, partitions)
         except Exception as problem:
             java = getattr(problem, "java_exception", None)
             raise _refused(partitions, str(java.getMessage() if java is not None else problem)) from problem
@@ -79,6 +83,15 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         if own:
             spark.stop()
     return newest(location, "commits")
+
+
+@contextmanager
+def _plain_path(path: str) -> Iterator[str]:
+    """Another path of a folder: Spark's repartition looks for a name with a space or ``%`` under its percent-encoded form."""
+    with tempfile.TemporaryDirectory(prefix="barrier-") as folder:
+        plain = os.path.join(folder, "checkpoint")
+        os.symlink(path, plain)
+        yield plain
 
 
 def _refused(partitions: int, why: str) -> LocationError:

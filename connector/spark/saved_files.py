@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,6 +43,8 @@ class SavedFile:
 def copy_file(source: str, target: str, path: str) -> SavedFile:
     """Copy a file, durably, with its folders; the folders themselves are synced by `sync_folders`.
 
+    The copy can be written by its owner, though who guards a savepoint may have made the source read-only.
+
     Parameters
     ----------
     source, target : str
@@ -54,7 +56,7 @@ def copy_file(source: str, target: str, path: str) -> SavedFile:
         found = describe(source, path, writing.write)
         writing.flush()
         os.fsync(writing.fileno())
-    shutil.copymode(source, target)
+    os.chmod(target, stat.S_IMODE(os.stat(source).st_mode) | stat.S_IWUSR)
     return found
 
 

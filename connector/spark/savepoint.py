@@ -23,29 +23,37 @@ are deleted in time. S5 sees both, and S3 begins anew. A snapshot that is new to
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import CHECKPOINT, MANIFEST, Savepoint, dispose, find, read, write
+from connector.spark.manifest import (
+    CHECKPOINT,
+    MANIFEST,
+    Savepoint,
+    dispose,
+    find,
+    folder_of,
+    read,
+    refuse_inside,
+    write,
+)
 from connector.spark.offset_log import check_can_go_back, source_lines
 from connector.spark.process import is_alive
 from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folders
 from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from transactional import faults
-from transactional.barrier import sources_digest
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import LocationError
 from transactional.journal import Journal, sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import EntryKind
-from transactional.recovery import other_sources
+from transactional.recovery import check_recorded
 from transactional.restore import cut
 
-__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "read", "take"]
+__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "free_folder", "read", "take"]
 
 TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
@@ -77,49 +85,63 @@ def take(
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
-        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``; or the journal is not this place's.
+        ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``,
+        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``,
+        ``SAVEPOINT_NOT_LOCAL``; or the journal is not this place's.
     FencedError
         ``LOCATION_MOVED_ON``
+    RewindRequiredError
+        ``BATCH_HAS_OTHER_SOURCES``: a driver that stood still has replaced the file; a rewind puts it back.
     """
-    place, folder = CheckpointLocation(location), os.path.realpath(target)
-    place.must_be_local("a savepoint")
+    place = CheckpointLocation(location)
+    folder = free_folder(place, target)
     clock = clock or SystemClock()
+    deadline = Deadline(timeout, clock)
+    journal = place.journal()
+    _look(place, journal)  # S1
+    if not newest:
+        _close(place, journal, deadline, clock)  # S2
+    for _ in range(ATTEMPTS):
+        chosen = _choose(place, journal, deadline, clock)  # S3
+        draft = Draft(folder, "taking")
+        draft.begin()
+        try:
+            if _copy(place, journal, chosen, draft.path, clock) is not None:
+                sync_folders(draft.path)
+                os.rename(draft.path, folder)
+                break
+        finally:
+            draft.drop()
+    else:
+        raise LocationError(
+            "SAVEPOINT_UNSTABLE",
+            f"files of {place.path} changed or vanished during each of {ATTEMPTS} copies: is the location being deleted or "
+            "cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
+            path=place.path,
+        )
+    sync_folders(folder)
+    sync_folder(os.path.dirname(folder))
+    return read(folder)
+
+
+def free_folder(place: CheckpointLocation, target: str) -> str:
+    """The canonical path of a folder that can be made for a savepoint of this location.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_NOT_LOCAL``, ``SAVEPOINT_NOT_LOCAL``, ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``
+    """
+    place.must_be_local("a savepoint")
+    folder = folder_of(target)
     if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
         raise LocationError(
             "SAVEPOINT_EXISTS",
             f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
             path=folder,
         )
-    deadline = Deadline(timeout, clock)
-    journal = place.journal()
-    _look(place, journal)  # S1
-    if not newest:
-        _close(place, journal, deadline, clock)  # S2
-    parent, name = os.path.split(folder)
-    os.makedirs(parent, exist_ok=True)
-    draft = os.path.join(parent, f".{name}.taking-{uuid.uuid4().hex[:8]}")
-    try:
-        for _ in range(ATTEMPTS):
-            chosen = _choose(place, journal, deadline, clock)  # S3
-            found = _copy(place, journal, chosen, draft, clock)
-            if found is not None:
-                break
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            raise LocationError(
-                "SAVEPOINT_UNSTABLE",
-                f"files of {place.path} changed or vanished during each of {ATTEMPTS} copies: is the location being deleted or "
-                "cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
-                path=place.path,
-            )
-        sync_folders(draft)
-        os.rename(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    sync_folders(folder)
-    sync_folder(parent)
-    return read(folder)
+    refuse_inside(folder, "a second savepoint")
+    return folder
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------
@@ -228,11 +250,9 @@ def _copy(
     faults.reach("savepoint.copied")
     ledger = _look(place, journal)  # S5
     held = ledger.checkpoints.get(chosen.id)
-    record = ledger.batches.get(batch)
     if held is None or not held.settled or still.changed():
         return None
-    if record is not None and record.sources != sources_digest(source_lines(place, batch)):
-        raise other_sources(batch, f"the one that the journal recorded (entry {record.entry})")
+    check_recorded(ledger, batch, source_lines(place, batch))
     query, partitions = place.query_id(), shuffle_partitions(place, batch)
     return write(draft, cut(ledger, chosen.id), chosen, query, partitions, files, clock)
 

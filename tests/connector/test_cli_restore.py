@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connector.spark.closing import record_restart
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, spark_view
 from connector.spark.process import this_process
@@ -19,9 +22,11 @@ from connector.spark.restore import NewLocation
 from connector.spark.savepoint import Savepoint, take
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, answer, dead_process
+from tests.transactional.bodies import run_body
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.errors import FencedError, LocationError
+from transactional.errors import FencedError, LocationError, RetriableError
+from transactional.failure import failure_of
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
 from transactional.recovery import check_account, check_place
@@ -90,6 +95,19 @@ def test_a_copy_is_another_query_and_needs_nothing_of_the_old_place(
     assert (found.accounted, found.originals, found.position) == (2, ["p"], saved.position)
     found = goes_on(new, "other", document["query"])
     assert (found.query, found.location) == (document["query"], str(new))
+
+
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+def test_what_is_restored_of_read_only_files_can_be_written(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, how: str
+) -> None:
+    for file in Path(saved.path).rglob("*"):
+        if file.is_file():
+            file.chmod(0o440)
+    assert restore(capsys, saved, new, how)[0] == 0
+    for file in (path for path in new.rglob("*") if path.is_file()):
+        assert file.stat().st_mode & 0o200, file
+    assert (Path(saved.path) / "checkpoint" / "metadata").stat().st_mode & 0o777 == 0o440
 
 
 def test_a_copy_that_names_its_originals_prefix_is_refused(saved: Savepoint, new: Path, capsys: Capture) -> None:
@@ -212,6 +230,32 @@ def test_a_checkpoint_that_the_old_journal_has_forgotten_has_to_be_allowed_too(
     assert restore(capsys, saved, new, "--claim", "--allow-reemit")[0] == 0
 
 
+@pytest.mark.parametrize("went_on", [False, True])
+def test_where_an_older_backup_was_put_back_no_number_comes_again(
+    place: CliPlace, new: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, went_on: bool
+) -> None:
+    """With `went_on` a query has run at the place that was put back, so that its journal is longer than the savepoint's."""
+    shutil.copytree(place.path, tmp_path / "backup")
+    for batch in range(3, 6):
+        place.decided(batch)
+    saved = take(str(place), str(tmp_path / "saved"))
+    shutil.rmtree(place.path)
+    shutil.copytree(tmp_path / "backup", place.path)
+    for batch in range(3, 8 if went_on else 3):
+        place.decided(batch)
+    status, document, said = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], new.exists()) == (1, "OUTPUT_COMMITTED", False)
+    assert ("put back from an older backup" in said) is not went_on
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", Dies("restore.moved"))
+        restore(capsys, saved, new, "--claim", "--allow-reemit")
+    assert place.ledger().moved is not None
+    for _ in range(2):
+        assert restore(capsys, saved, new, "--claim")[0] == 0
+        assert ledger(new).position >= saved.position + FAR_ABOVE
+    goes_on(new, "other", "p", batch=saved.batch + 1)
+
+
 @pytest.mark.parametrize("lost", ["deleted", "another query's", "without a journal"])
 def test_an_old_place_that_is_lost_is_claimed_by_force_only(
     place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, lost: str
@@ -229,6 +273,26 @@ def test_an_old_place_that_is_lost_is_claimed_by_force_only(
     assert "DOUBLED, and nobody can say how much" in said
     assert ledger(new).position == saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_copy_that_lies_where_the_query_was_is_not_taken_for_the_query(
+    place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture, adopted: bool
+) -> None:
+    """The query was moved by hand, and goes on there; its former place was filled from it."""
+    there = tmp_path / "there"
+    os.rename(place.path, there)
+    assert answer(capsys, "adopt", str(there), "--claim", "--yes")[0] == 0
+    goes_on(there, "the query's", "p")
+    shutil.copytree(there, place.path)
+    if adopted:
+        assert answer(capsys, "adopt", str(place), "--no-claim", "--yes")[0] == 0
+        place.run(process=dead_process(), driver="the copy's", prefix="q-copy")
+    before = place.ledger()
+    status, document, _ = restore(capsys, saved, new, "--claim", "--query-stopped")
+    assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    assert ("is a copy with an identity of its own" if adopted else f"the journal of {there}") in document["message"]
+    assert place.ledger() == before
 
 
 def test_a_query_that_runs_is_not_taken_away(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
@@ -261,6 +325,20 @@ def test_a_checkpoint_that_was_committed_in_part_is_repaired_at_the_old_place_fi
     assert place.ledger().rewinding is not None
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_where_the_query_goes_on_no_copy_takes_its_place(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        if not made:
+            patch.setattr(faults, "reach", Dies("restore.moved"))
+        restore(capsys, saved, new, "--claim")
+    status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"], new.exists()) == (1, "LOCATION_CLAIMED", made)
+    assert restore(capsys, saved, new.parent / "copy", "--no-claim")[0] == 0
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+
+
 # -- deaths ----------------------------------------------------------------------------------------------------------
 
 
@@ -275,7 +353,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, death: int, step: Callable[[], Any])
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "reach", reach)
-        patch.setattr(NewLocation, "drop", lambda self: None)
+        patch.setattr(Draft, "drop", Draft.release)
         step()
     return passed
 
@@ -321,6 +399,47 @@ def test_a_claim_that_is_killed_at_any_step_is_finished_by_the_same_command(
             break
     assert {"restore.copied", "rewind.begun", "rewind.settled", "rewind.aborted", "restore.moved"} <= set(points)
     assert {"restore.whole", "restore.named"} <= set(points)
+
+
+def test_a_claim_that_is_interrupted_says_how_the_old_place_stands_and_what_to_say_next(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(at: str) -> str:
+        def reach(point: str) -> None:
+            if point == at:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(faults, "reach", reach)
+            status, _, said = restore(capsys, saved, new, "--claim")
+        assert (status, new.exists()) == (130, False)
+        return said
+
+    again = f"`barrier restore {saved.path} {new} --claim`"
+    assert again not in interrupted("restore.copied")
+    said = interrupted("rewind.begun")
+    assert again in said
+    assert f"`barrier rewind {place} --resume`" in said
+    for point in ("restore.moved", "restore.copied", "restore.whole"):
+        said = interrupted(point)
+        assert "is closed for ever" in said
+        assert again in said
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+
+
+def test_a_closed_place_sends_nobody_to_a_place_that_is_not_there_yet(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who started a query there would begin at its first offsets."""
+    for death in range(1, 30):
+        killed(monkeypatch, death, lambda: restore(capsys, saved, new, "--claim"))
+        if place.ledger().moved:
+            break
+    assert not new.exists()
+    with pytest.raises(FencedError) as told:
+        goes_on(place.path, "old", "p")
+    assert "only if that place is there" in told.value.message
+    assert f"`barrier restore SAVEPOINT {new} --claim`, with the savepoint {saved.id}" in told.value.message
 
 
 class Copied:
@@ -378,6 +497,155 @@ def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(saved: Savepoi
     assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
 
 
+def renames(monkeypatch: pytest.MonkeyPatch, path: Path, before: Callable[[], Any]) -> None:
+    """Something happens at the moment when a place is renamed away."""
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if str(source) == str(path):
+            before()
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+
+
+def test_a_query_that_is_started_while_its_place_is_made_anew_does_not_begin(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore stands still between its last look and the rename."""
+    restore(capsys, saved, new, "--claim")
+    told: list[str] = []
+
+    def start() -> None:
+        with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*Say the same `barrier restore` again") as caught:
+            goes_on(new, "early", "p")
+        told.append(caught.value.condition)
+
+    with monkeypatch.context() as patch:
+        renames(patch, new, start)
+        assert restore(capsys, saved, new, "--claim")[0] == 0
+    assert told
+    assert goes_on(new, "other", "p").accounted == 2
+
+
+def test_a_query_that_has_begun_when_its_place_is_to_be_made_anew_keeps_it(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore(capsys, saved, new, "--claim")
+    real = NewLocation._fence
+
+    def fence(*arguments: Any) -> int:
+        goes_on(new, "early", "p")
+        return real(*arguments)
+
+    monkeypatch.setattr(NewLocation, "_fence", fence)
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+    run = ledger(new).newest_run
+    assert run is not None
+    assert (run.driver, run.ended) == ("early", None)
+
+
+def test_a_query_that_has_read_the_former_journal_takes_no_number_of_the_new_one(
+    saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    restore(capsys, saved, new, "--claim")
+    late = CheckpointLocation(str(new)).journal()
+    late.load()
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    before = ledger(new)
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        late.append(EntryKind.RUN, run_body(location=str(new), prefix="p"), lambda _: None)
+    assert ledger(new) == before
+
+
+def test_two_restores_do_not_make_one_place_anew_at_once(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore(capsys, saved, new, "--no-claim")
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.spark.restore.this_process", lambda: {"somewhere": "else"})
+        patch.setattr(faults, "reach", Dies("restore.whole"))
+        restore(capsys, saved, new, "--no-claim")
+    status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"]) == (1, "REWIND_UNKNOWN")
+    assert restore(capsys, saved, new, "--no-claim", "--query-stopped")[0] == 0
+
+
+class Dies:
+    """At a fault point."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def __call__(self, point: str) -> None:
+        if point == self.at:
+            raise faults.InjectedFault(point)
+
+
+def test_a_restore_deletes_no_files_of_another_that_is_at_work(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = NewLocation(CheckpointLocation(str(new)), saved)
+    other.copy()
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    assert Path(other.draft.path, "metadata").exists()
+    other.drop()
+    assert not Path(other.draft.path).exists()
+
+
+@pytest.mark.parametrize("entry", ["restarted", "a stop that was asked for", "a stop that was done"])
+def test_what_others_journal_where_no_query_has_begun_does_not_hold_a_restore_back(
+    place: CliPlace, new: Path, tmp_path: Path, capsys: Capture, entry: str
+) -> None:
+    """The first start met a broker that was away; the second is refused with STATE_NOT_RESTORED."""
+    if entry == "a stop that was asked for":
+        place.run(process=this_process())
+        place.decided(3)
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert restore(capsys, saved, new, "--claim", "--query-stopped")[0] == 0
+    begun = ledger(new).position
+    if entry == "restarted":
+        why = failure_of(RetriableError("BROKERS_UNREACHABLE", "away"))
+        record_restart(CheckpointLocation(str(new)), "supervise", 1, 1.0, why, False)
+    else:
+        answer(capsys, "stop", str(new), "--timeout", "0")
+    journalled = ledger(new).position
+    assert journalled > begun
+    how = ("--claim", "--query-stopped", "--allow-non-restored-state")
+    status, _, said = restore(capsys, saved, new, *how)
+    assert status == 0, said
+    assert ledger(new).position > journalled, "no number comes back"
+    goes_on(new, "other", "p", batch=saved.batch + 1)
+
+
+def test_where_a_job_was_started_at_the_new_place_too_early_the_claim_says_how_to_go_on(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starts(at: str) -> Callable[[str], None]:
+        def reach(point: str) -> None:
+            if point == at:
+                (new / "offsets").mkdir(parents=True)
+                (new / "metadata").write_text('{"id":"early"}')
+
+        return reach
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", starts("rewind.begun"))
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_NOT_EMPTY", None)
+    shutil.rmtree(new)
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", starts("restore.moved"))
+        restore(capsys, saved, new, "--claim")
+    for _ in range(2):
+        status, document, _ = restore(capsys, saved, new, "--claim")
+        assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+        assert "move this folder away" in document["message"]
+    shutil.rmtree(new)
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+
+
 def test_a_place_that_is_not_empty_is_left_alone(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
     new.mkdir()
     (new / "kept").write_text("something")
@@ -385,6 +653,38 @@ def test_a_place_that_is_not_empty_is_left_alone(place: CliPlace, saved: Savepoi
         status, document, _ = restore(capsys, saved, target, "--claim")
         assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
     assert place.ledger().moved is None
+
+
+def test_no_place_is_made_inside_a_savepoint_or_the_old_place(
+    place: CliPlace, saved: Savepoint, tmp_path: Path, capsys: Capture
+) -> None:
+    for how in ("--claim", "--no-claim"):
+        status, document, _ = restore(capsys, saved, tmp_path / "saved" / "more" / "new", how)
+        assert (status, document["condition"]) == (1, "INSIDE_A_SAVEPOINT")
+        status, document, _ = restore(capsys, saved, place.path / "new", how)
+        assert (status, document["condition"]) == (1, "INSIDE_THE_ORIGIN")
+    assert place.ledger().moved is None
+    assert restore(capsys, saved, tmp_path / "place-2", "--claim")[0] == 0
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["another disk", "of the same disk"])
+def test_a_claim_into_a_mount_point_is_refused_before_anything_is_closed(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """An empty volume of Kubernetes. A bind mount of a disk's folder is told by the system only, when it is removed."""
+    new.mkdir()
+
+    def rmdir(path: str) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "ismount", lambda path: seen and path == str(new))
+        patch.setattr(os, "rmdir", rmdir)
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "LOCATION_IS_MOUNTED")
+    assert f"Name a folder inside it ({new}/checkpoint)" in document["message"]
+    assert (place.ledger().moved, place.ledger().rewinding) == (None, None)
+    assert restore(capsys, saved, new / "checkpoint", "--claim")[0] == 0
 
 
 def test_a_damaged_savepoint_changes_nothing(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:

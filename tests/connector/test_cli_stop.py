@@ -55,6 +55,22 @@ def test_the_final_checkpoint_becomes_a_savepoint_where_it_was_asked_for(tmp_pat
     assert (saved.batch, saved.checkpoint) == (2, max(place.ledger().checkpoints))
 
 
+@pytest.mark.parametrize(
+    ("target", "condition"), [("saved", "SAVEPOINT_EXISTS"), ("s3a://backups/orders", "SAVEPOINT_NOT_LOCAL")]
+)
+def test_a_savepoint_that_can_t_be_made_is_refused_before_the_query_is_stopped(
+    tmp_path: Path, capsys: Capture, target: str, condition: str
+) -> None:
+    place = two_prepared(tmp_path)
+    (tmp_path / "saved").mkdir()
+    before = place.ledger()
+    status, document, _ = answer(
+        capsys, "stop", str(place), "--savepoint", target.replace("saved", f"{tmp_path}/saved")
+    )
+    assert (status, document["condition"]) == (1, condition)
+    assert place.ledger() == before
+
+
 def test_a_query_that_runs_is_asked_once_and_waited_for(tmp_path: Path, capsys: Capture) -> None:
     place = two_prepared(tmp_path, process=this_process())
     for _ in range(2):

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from connector.spark import savepoint as savepoints
+from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import check_can_go_back, repartitions_before
 from connector.spark.process import this_process
-from connector.spark.savepoint import read, take
+from connector.spark.savepoint import dispose, read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
-from transactional.errors import FencedError, LocationError
+from transactional.errors import FencedError, LocationError, RewindRequiredError
 from transactional.metadata import EntryKind
 from transactional.testing.clock import FakeClock
 
@@ -301,7 +302,83 @@ def test_a_savepoint_that_is_killed_leaves_nothing_that_looks_like_one(
             take(str(place), str(tmp_path / "folder" / "saved"))
     assert len(os.listdir(tmp_path / "folder")) == 1
     assert savepoints.find(str(tmp_path / "folder")) == []
+    at_work = Draft(str(tmp_path / "folder" / "saved"), "taking")
+    at_work.begin()
     take(str(place), str(tmp_path / "folder" / "saved"))
+    assert sorted(os.listdir(tmp_path / "folder")) == [os.path.basename(at_work.path), "saved"], (
+        "the next one deletes it"
+    )
+    at_work.drop()
+
+
+def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = CliPlace(tmp_path)
+    place.keeps_logs = True
+    place.run(process=dead_process())
+    for batch in range(3):
+        place.decided(batch)
+    (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
+    with pytest.raises(
+        RewindRequiredError, match=r"BATCH_HAS_OTHER_SOURCES.*`barrier rewind LOCATION`: it puts the file back"
+    ):
+        take(str(place), str(tmp_path / "saved"))
+    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert (Path(saved.path) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
+
+
+@pytest.mark.parametrize(
+    "target", ["s3a://backups/orders", "s3a:/backups/orders", "hdfs://name/orders", "file://host/x"]
+)
+def test_a_savepoint_lies_on_a_local_disk(
+    place: CliPlace, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (lambda: take(str(place), target), lambda: read(target), lambda: savepoints.find(target)):
+        assert refusal(call).condition == "SAVEPOINT_NOT_LOCAL"
+    assert sorted(os.listdir(tmp_path)) == ["output", "place"]
+
+
+def test_a_savepoint_s_folder_may_be_a_file_uri_or_have_a_colon(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for target, name in (
+        ("orders-12:30", "orders-12:30"),
+        (f"file://{tmp_path}/one", "one"),
+        (f"file:{tmp_path}/two", "two"),
+    ):
+        saved = take(str(place), target)
+        assert saved.path == str(tmp_path / name)
+        assert read(target) == saved
+
+
+@pytest.mark.parametrize("more", ["a file", "a folder", "a query's place"])
+def test_a_savepoint_that_holds_something_else_is_not_disposed_of(place: CliPlace, tmp_path: Path, more: str) -> None:
+    saved = take(str(place), str(tmp_path / "saved"))
+    path = tmp_path / "saved" / "checkpoint" / "more"
+    if more == "a file":
+        path.write_text("kept")
+    elif more == "a folder":
+        path.mkdir()
+    else:
+        shutil.copytree(place.path, path)
+    error = refusal(lambda: dispose(saved))
+    assert (error.condition, error.parameters["found"][0]) == ("SAVEPOINT_HOLDS_MORE", "checkpoint/more")
+    read(saved.path).verify()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    dispose(saved)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_no_savepoint_is_taken_into_another(place: CliPlace, tmp_path: Path) -> None:
+    take(str(place), str(tmp_path / "saved"))
+    for target in ("second", "checkpoint/deep/second"):
+        error = refusal(lambda: take(str(place), str(tmp_path / "saved" / target)))  # noqa: B023
+        assert error.condition == "INSIDE_A_SAVEPOINT"
+    take(str(place), str(tmp_path / "beside"))
 
 
 # -- the commands ----------------------------------------------------------------------------------------------------
