@@ -71,6 +71,8 @@ _BY_CONDITION = {
     "READ_FAILED": Remedy.RESTART,
     "READ_STALLED": Remedy.RESTART,
     "REGISTRY_UNREACHABLE": Remedy.RESTART,
+    # The brokers did not agree on a topic: when they do, it is there, or known to be gone.
+    "TOPIC_CHANGED": Remedy.RESTART,
     "SPARK_LOGS_AHEAD": Remedy.REWIND,
     "REWIND_NOT_DONE": Remedy.REWIND,
     # Two supervisors of one location would start for ever, each fencing the other.
