@@ -10,7 +10,7 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, options_given, pairs
 from connector.cli.report import Output, reporting
 from transactional.errors import OptionError, RetriableError
-from transactional.restart import TYPE, from_config
+from transactional.restart import TYPE, from_settings
 
 __all__ = ["run"]
 
@@ -34,8 +34,8 @@ def run(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. Else from the "
-            "environment: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
+            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. What is not set is as "
+            "the environment says: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def run(
     given = options_given(option, options_file)
     config = pairs(settings or [], "--set") | ({TYPE: strategy} if strategy is not None else {})
     try:
-        chosen = from_config(config or None)
+        chosen = from_settings(config)
     except OptionError as wrong:
         raise typer.BadParameter(wrong.message) from wrong
     command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
