@@ -31,6 +31,9 @@ __all__ = [
     "from_settings",
 ]
 
+LONGEST_SECONDS = 10_000 * 86400.0
+"""Of a duration in a configuration: what is longer is a slip, and no clock sleeps for any number of seconds."""
+
 KEPT_LIVES = 10_000
 """More than any failure rate counts; a query that fails every second for three hours."""
 
@@ -224,7 +227,12 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.strip().lower())
     if found is None or (found[2] or "ms") not in _SECONDS:
         raise ValueError('a duration ("10 s", "1 min", "500 ms"; a number alone is milliseconds)')
-    return int(found[1]) * _SECONDS[found[2] or "ms"]
+    seconds = (
+        float(found[1]) * _SECONDS[found[2] or "ms"]
+    )  # of any number of digits: infinite, where an int would not do
+    if seconds > LONGEST_SECONDS:
+        raise ValueError(f"a duration of at most {LONGEST_SECONDS / _SECONDS['d']:.0f} days")
+    return seconds
 
 
 def _whole(text: str) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given, pairs
+from connector.cli.given import GivenFile, GivenOptions, options_given, pairs, seconds
 from connector.cli.report import Output, reporting
 from transactional.errors import OptionError, RetriableError
 from transactional.restart import TYPE, from_settings
@@ -46,7 +47,9 @@ def run(
     stop_timeout: Annotated[
         float,
         typer.Option(
-            min=0.0, metavar="SECONDS", help="So long a query may take to its final checkpoint when it is stopped."
+            callback=seconds,
+            metavar="SECONDS",
+            help="So long a query may take to its final checkpoint when it is stopped.",
         ),
     ] = 600.0,
     option: GivenOptions = None,
@@ -66,6 +69,8 @@ def run(
         chosen = from_settings(config)
     except OptionError as wrong:
         raise typer.BadParameter(wrong.message) from wrong
+    if not os.path.exists(script):  # each life would fail alike
+        raise typer.BadParameter(f"there is no script {script}")
     command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
     with reporting(Output.TABLE) as report:
         keeper = DriverKeeper(command, chosen, given, stop_timeout, report.complain, Health(health_file))

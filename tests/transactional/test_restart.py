@@ -128,6 +128,12 @@ def test_a_configuration_comes_from_the_environment_where_none_is_given(monkeypa
         ({"restart-strategy.fixed-delay.atempts": "3"}, "restart-strategy.fixed-delay.attempts"),
         ({"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "many"}, "a whole number"),
         ({"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "soon"}, "a duration"),
+        (
+            {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "9" * 320 + " d"},
+            "10000 days",
+        ),
+        ({"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "9" * 5000}, "10000 days"),
+        ({"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10001 d"}, "10000 days"),
     ],
 )
 def test_a_wrong_configuration_is_refused_by_name(config: dict[str, str], named: str) -> None:
