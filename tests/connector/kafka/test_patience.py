@@ -99,3 +99,15 @@ def test_what_no_waiting_heals_is_not_asked_again_by_the_sink(name: str) -> None
     from kafka import errors
 
     assert getattr(errors, name).errno not in MOVING
+
+
+def test_a_machine_without_a_thread_to_spare_is_not_taken_for_a_wrong_option() -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    config = ClientConfig("barrier-kafka", {"bootstrap.servers": "b:9092"})
+    full = config.refused(KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE, "Failed to create thread")))
+    wrong = config.refused(KafkaException(KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "x.y"')))
+    assert [(each.condition, failure_of(each).remedy) for each in (full, wrong)] == [
+        ("CLIENT_NOT_STARTED", Remedy.RESTART),
+        ("INVALID_OPTION", Remedy.NONE),
+    ]
