@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from transactional.errors import OptionError
+from transactional.secrets import HIDDEN, hides_value
 
 __all__ = [
     "HOST_OPTIONS",
@@ -41,21 +41,10 @@ class _Required:
 REQUIRED: Final = _Required()
 """The default of an option without which nothing works."""
 
-_SECRET = re.compile(
-    r"password|passphrase|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|keystore\.key|"
-    r"private\.key|credential",
-    re.IGNORECASE,
-)
-
-
-def hides_value(key: str) -> bool:
-    """Whether the value of this option may never be shown."""
-    return _SECRET.search(key) is not None
-
 
 def shown_value(key: str, value: str) -> str:
     """The value as a message, a log or a repr may show it."""
-    return "(hidden)" if hides_value(key) else value
+    return HIDDEN if hides_value(key) else value
 
 
 def as_str(text: str) -> str:

@@ -21,7 +21,7 @@ Going back (R1 to R7) is `transactional.rewind`'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,7 @@ from transactional.recovery import (
     unrecorded_repartitions,
     whose_run,
 )
+from transactional.secrets import hiding
 from transactional.settlement import Settlement
 from transactional.sink import Epoch, TwoPhaseCommitSink
 from transactional.versions import check_origin, check_overtaken, check_rows
@@ -107,6 +108,8 @@ class RunSettings:
     tolerable : int
         So many checkpoints in a row may be declined, then commit raises.
     hooks : Sequence[CheckpointHook]
+    secrets : Collection[str]
+        Values of options that what a hook raises may quote, and the journal must not.
     """
 
     driver: str
@@ -120,6 +123,7 @@ class RunSettings:
     commit_seconds: float = 120.0
     tolerable: int = 0
     hooks: Sequence[hooks.CheckpointHook] = ()
+    secrets: Collection[str] = field(default=(), repr=False)
 
 
 MOST_LOOKED_AT = 1000
@@ -480,7 +484,8 @@ class CheckpointCoordinator:
         pause = RETRY_SECONDS
         while True:
             try:
-                states = hooks.trigger(self._settings.hooks, context)  # C6
+                with hiding(self._settings.secrets):
+                    states = hooks.trigger(self._settings.hooks, context)  # C6
                 faults.reach("hooks.triggered")
                 entry = self._journal.append(
                     EntryKind.DECIDED, {**body, "covers": covers, "hooks": states}, judge

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from transactional import errors
 from transactional.errors import TwoPhaseCommitError
+from transactional.secrets import without_named_secrets
 
 __all__ = ["Failure", "Remedy", "failure_of"]
 
@@ -37,7 +38,7 @@ class Failure:
     condition : str
         Of our error; empty where it is none of ours.
     text : str
-        The error, cut short; never a secret, as far as it is ours.
+        The error, cut short; never a secret, where it is ours or names the secret that it quotes.
     remedy : Remedy
     """
 
@@ -71,6 +72,8 @@ _BY_CONDITION = {
     "READ_FAILED": Remedy.RESTART,
     "READ_STALLED": Remedy.RESTART,
     "REGISTRY_UNREACHABLE": Remedy.RESTART,
+    # The brokers did not agree on a topic: when they do, it is there, or known to be gone.
+    "TOPIC_CHANGED": Remedy.RESTART,
     "SPARK_LOGS_AHEAD": Remedy.REWIND,
     "REWIND_NOT_DONE": Remedy.REWIND,
     # Two supervisors of one location would start for ever, each fencing the other.
@@ -107,7 +110,7 @@ def failure_of(problem: BaseException | str) -> Failure:
         return _failure(kind, condition, f"[{condition}] {message}")
     remedy = Remedy.REWIND if _SPARK_LOGS in text else Remedy.RESTART
     told = _raised(text) or (text if isinstance(problem, str) else f"{type(problem).__name__}: {text}")
-    return Failure("", told.strip()[:MOST_TEXT], remedy)
+    return Failure("", without_named_secrets(told.strip())[:MOST_TEXT], remedy)
 
 
 def _raised(text: str) -> str:

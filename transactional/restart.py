@@ -6,12 +6,13 @@ them.
 
 from __future__ import annotations
 
+import difflib
 import os
 import random
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +28,11 @@ __all__ = [
     "RestartStrategy",
     "Restarts",
     "from_config",
+    "from_settings",
 ]
+
+LONGEST_SECONDS = 10_000 * 86400.0
+"""Of a duration in a configuration: what is longer is a slip, and no clock sleeps for any number of seconds."""
 
 KEPT_LIVES = 10_000
 """More than any failure rate counts; a query that fails every second for three hours."""
@@ -222,7 +227,12 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.strip().lower())
     if found is None or (found[2] or "ms") not in _SECONDS:
         raise ValueError('a duration ("10 s", "1 min", "500 ms"; a number alone is milliseconds)')
-    return int(found[1]) * _SECONDS[found[2] or "ms"]
+    seconds = (
+        float(found[1]) * _SECONDS[found[2] or "ms"]
+    )  # of any number of digits: infinite, where an int would not do
+    if seconds > LONGEST_SECONDS:
+        raise ValueError(f"a duration of at most {LONGEST_SECONDS / _SECONDS['d']:.0f} days")
+    return seconds
 
 
 def _whole(text: str) -> int:
@@ -272,17 +282,16 @@ def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
     config : Mapping[str, str], optional
         ``restart-strategy.type`` (none, fixed-delay, failure-rate, exponential-delay) and ``restart-strategy.<type>.<key>``;
         other keys are left alone. By default the environment, where the same keys are written
-        ``BARRIER_RESTART_STRATEGY_TYPE``, ``BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS``, ...
+        ``BARRIER_RESTART_STRATEGY_TYPE``, ``BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS``, ...; other variables that begin
+        with ``BARRIER_RESTART`` are refused.
 
     Raises
     ------
     OptionError
+        ``UNKNOWN_OPTION``, ``INVALID_OPTION``
     """
     given = _from_environment(os.environ) if config is None else {key.lower(): text for key, text in config.items()}
-    named = given.get(TYPE, "exponential-delay").strip().lower()
-    if named not in _NAMES:
-        raise _invalid(TYPE, given[TYPE], f"one of {', '.join(_KEYS)}")
-    name = _NAMES[named]
+    name = _name(given)
     for key in given:
         if key.startswith("restart-strategy.") and key != TYPE and key not in _known():
             raise OptionError(
@@ -300,6 +309,38 @@ def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
     return _KINDS[name](**values)
 
 
+def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
+    """The strategy that somebody sets, key by key, over what the environment says. Each setting has to count.
+
+    Parameters
+    ----------
+    settings : Mapping[str, str]
+        As `from_config` takes them.
+
+    Raises
+    ------
+    OptionError
+        ``UNKNOWN_OPTION``: a key that there is not, or one of another strategy than the one that is chosen.
+    """
+    given = {key.lower(): text for key, text in settings.items()}
+    config = {**_from_environment(os.environ), **given}
+    name = _name(config)
+    for key in given:
+        if key != TYPE and key not in _known():
+            raise _unknown(key, {TYPE, *_known()})
+        if key != TYPE and not key.startswith(f"restart-strategy.{name}."):
+            raise OptionError("UNKNOWN_OPTION", f"{key} counts for nothing: the strategy is {name}", option=key)
+    return from_config(config)
+
+
+def _name(config: Mapping[str, str]) -> str:
+    """The strategy's."""
+    named = config.get(TYPE, "exponential-delay").strip().lower()
+    if named not in _NAMES:
+        raise _invalid(TYPE, config[TYPE], f"one of {', '.join(_KEYS)}")
+    return _NAMES[named]
+
+
 def _known() -> set[str]:
     return {f"restart-strategy.{name}.{key}" for name, keys in _KEYS.items() for key in keys}
 
@@ -307,7 +348,16 @@ def _known() -> set[str]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     keys = [TYPE, *_known()]
     named = {f"BARRIER_{re.sub('[^A-Z]', '_', key.upper())}": key for key in keys}
+    for variable in environment:
+        if variable.startswith("BARRIER_RESTART") and variable not in named:
+            raise _unknown(variable, named)
     return {key: environment[variable] for variable, key in named.items() if variable in environment}
+
+
+def _unknown(key: str, known: Collection[str]) -> OptionError:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
+    return OptionError("UNKNOWN_OPTION", f"restart strategy: there is no {key}; {hint}", option=key)
 
 
 def _check(what: str, value: float, holds: bool, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Options of the sink that the journal does not keep, as commands take them."""
+"""What commands are given: options of the sink that the journal does not keep, and times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["GivenFile", "GivenOptions", "options_given", "pairs"]
+__all__ = ["GivenFile", "GivenOptions", "options_given", "pairs", "seconds"]
 
 GivenOptions = Annotated[
     list[str] | None,
@@ -28,6 +28,18 @@ GivenFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+def seconds(number: float) -> float:
+    """A time that passes: from 0, and not ``nan``, which not every version of typer refuses with ``min=0``.
+
+    Raises
+    ------
+    typer.BadParameter
+    """
+    if not number >= 0:  # so is nan, which compares with nothing
+        raise typer.BadParameter(f"{number} is no number of seconds from 0")
+    return number
 
 
 def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, str]:
@@ -60,7 +72,7 @@ def _from_file(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:  # Windows' editors put a mark before the first key
             lines = [line.strip() for line in file]
     except OSError as problem:
         raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given, pairs
+from connector.cli.given import GivenFile, GivenOptions, options_given, pairs, seconds
 from connector.cli.report import Output, reporting
 from transactional.errors import OptionError, RetriableError
-from transactional.restart import TYPE, from_config
+from transactional.restart import TYPE, from_settings
 
 __all__ = ["run"]
 
@@ -34,8 +35,8 @@ def run(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. Else from the "
-            "environment: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
+            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. What is not set is as "
+            "the environment says: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
             show_default=False,
         ),
     ] = None,
@@ -46,7 +47,9 @@ def run(
     stop_timeout: Annotated[
         float,
         typer.Option(
-            min=0.0, metavar="SECONDS", help="So long a query may take to its final checkpoint when it is stopped."
+            callback=seconds,
+            metavar="SECONDS",
+            help="So long a query may take to its final checkpoint when it is stopped.",
         ),
     ] = 600.0,
     single_driver: Annotated[
@@ -71,9 +74,11 @@ def run(
     given = options_given(option, options_file)
     config = pairs(settings or [], "--set") | ({TYPE: strategy} if strategy is not None else {})
     try:
-        chosen = from_config(config or None)
+        chosen = from_settings(config)
     except OptionError as wrong:
         raise typer.BadParameter(wrong.message) from wrong
+    if not os.path.exists(script):  # each life would fail alike
+        raise typer.BadParameter(f"there is no script {script}")
     command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
     with reporting(Output.TABLE) as report:
         health = Health(health_file)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from connector.cli.given import seconds
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.words import time_text
 from connector.spark import savepoint as savepoints
@@ -23,7 +24,8 @@ def take(
         typer.Argument(metavar="TARGET", help="The folder that is made: not there yet.", show_default=False),
     ],
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for the checkpoint that a running query is asked for.")
+        float,
+        typer.Option(callback=seconds, help="Seconds to wait for the checkpoint that a running query is asked for."),
     ] = TIMEOUT,
     newest: Annotated[
         bool,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given
+from connector.cli.given import GivenFile, GivenOptions, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
@@ -27,7 +27,9 @@ LOOK_SECONDS = 0.5
 
 def stop(
     location: Location,
-    timeout: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="Wait so long for its end.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(callback=seconds, metavar="SECONDS", help="Wait so long for its end.")
+    ] = 120.0,
     savepoint: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Then copy its last checkpoint there.", show_default=False),

@@ -21,8 +21,9 @@ TRANSACTION_LOG = "__transaction_state"
 
 NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
 UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
-MOVING = frozenset({7, 14, 15, 16, 5, 6, 13, 19, 20, 8})
-"""Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent leaders."""
+MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
+"""Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
+broker whose disk failed, that throttles, or that can't say what is wrong with it."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from connector.kafka.connection import missing_right
 from connector.kafka.tokens import TokenSource
 from connector.options import OptionTable, ParsedOptions, hides_value
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import OptionError, StoreError
+from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -161,10 +161,16 @@ class ClientConfig:
         for key, reason in self.ignored.items():
             _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
 
-    def refused(self, problem: Exception) -> OptionError:
+    def refused(self, problem: Exception) -> TwoPhaseCommitError:
         """The error of settings that the client does not take, with the option's name as the user wrote it."""
         detail = problem.args[0] if problem.args else problem
         reason = self.scrub(detail.str() if hasattr(detail, "str") else str(detail)).strip().rstrip(".")
+        if hasattr(detail, "name") and detail.name() == "_CRIT_SYS_RESOURCE":
+            return RetriableError(
+                "CLIENT_NOT_STARTED",
+                f"{self.name}: this machine has no thread, memory or file left for a Kafka client: {reason}.",
+                reason=reason,
+            )
         quoted = re.findall(r"[\"`]([a-z0-9._]+)[\"`]", reason)
         options = [f"kafka.{self.origins.get(key, key)}" for key in quoted if "." in key or key in self.settings]
         named = options[0] if options else "kafka.*"

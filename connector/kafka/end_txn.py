@@ -65,6 +65,10 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     7: Answer.RETRY,  # REQUEST_TIMED_OUT
     19: Answer.RETRY,  # NOT_ENOUGH_REPLICAS
     20: Answer.RETRY,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    13: Answer.RETRY,  # NETWORK_EXCEPTION
+    56: Answer.RETRY,  # KAFKA_STORAGE_ERROR
+    89: Answer.RETRY,  # THROTTLING_QUOTA_EXCEEDED
+    -1: Answer.RETRY,  # UNKNOWN_SERVER_ERROR: whether it has ended, the next answer says
     15: Answer.FIND_COORDINATOR,  # COORDINATOR_NOT_AVAILABLE
     16: Answer.FIND_COORDINATOR,  # NOT_COORDINATOR
     48: Answer.JUDGE,  # INVALID_TXN_STATE: aborted, or committed by another version
@@ -74,7 +78,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
     53: Answer.REFUSED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     35: Answer.REFUSED,  # UNSUPPORTED_VERSION
 }
-"""The outcome table of FACTS.md, one row a code. What is not in it is refused and named."""
+"""The outcome table, one row a code. What is not in it is refused and named."""
 
 
 def answer_for(answer: Any) -> Answer:

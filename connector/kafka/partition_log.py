@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypedDict
 
 from connector.kafka.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, topic_uuid
-from connector.kafka.connection import error_name
+from connector.kafka.connection import FIRST_PAUSE_SECONDS, error_name
 from transactional.clock import Deadline
 
 __all__ = ["Ending", "Verdict", "Witness", "judge_by_log", "parse_control_key"]
@@ -107,6 +107,8 @@ def _search(
     offset = witness["offset"]
     while not deadline.passed():
         answer = admin.ask(partial(_fetch_request, witness, offset), lambda: leader)
+        if answer.error_code in MOVING:
+            return None
         if answer.error_code != NONE:
             return Verdict(Ending.UNKNOWN, f"{place}: {error_name(answer.error_code)}")
         part = answer.responses[0].partitions[0]
@@ -135,8 +137,10 @@ def _search(
                     f"{witness['topic']} [{witness['partition']}] has its {ending.value} marker at {batch.base_offset} "
                     f"(producer {producer_id}, epoch {batch.producer_epoch})",
                 )
-        if offset >= part.high_watermark or offset == before:
+        if offset >= part.high_watermark:
             return Verdict(Ending.UNKNOWN, f"{place}: no marker of producer {producer_id} up to {part.high_watermark}")
+        if offset == before:  # a broker that throttles, or fetches from a tier, answers with nothing
+            admin.clock.sleep(FIRST_PAUSE_SECONDS)
     return Verdict(Ending.UNKNOWN, f"{place}: not searched to its end within {JUDGE_SECONDS:.0f} s")
 
 

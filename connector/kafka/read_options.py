@@ -170,7 +170,8 @@ READ_OPTIONS = OptionTable(
             "fetchOffset.numRetries",
             3,
             as_long(0),
-            "How often the driver asks the brokers again for partitions and offsets; each time it waits up to 15 s.",
+            "How often the driver asks the brokers again for partitions and offsets; each time it waits up to 15 s. Then the "
+            "query fails with KAFKA_TIMEOUT, and goes on when it is started again.",
         ),
         Option("fetchOffset.retryIntervalMs", 1000, as_long(0), "Milliseconds before it asks again."),
         Option(

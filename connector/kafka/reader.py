@@ -40,7 +40,7 @@ from connector.kafka.subscription import Subscription, TopicReader
 from transactional import faults
 from transactional.barrier import CheckpointBarrier
 from transactional.clock import Clock, SystemClock
-from transactional.errors import StoreError
+from transactional.errors import StoreError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -246,7 +246,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             for answer in answers.values():
                 # The next micro-batch does not wait for it.
                 answer.add_done_callback(partial(_log_problem, group))
-        except (KafkaException, StoreError, ValueError) as problem:
+        except (KafkaException, TwoPhaseCommitError, ValueError) as problem:
             _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
 
     def stop(self) -> None:

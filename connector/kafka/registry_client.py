@@ -25,6 +25,15 @@ MAGIC_BYTES: Final = 5
 TIMEOUT_SECONDS: Final = 10.0
 """The client waits for ever by default."""
 
+NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
+"""A registry's own codes of a subject, a version, a schema that it does not know."""
+
+PASSING: Final = frozenset({404, 408, 425, 429})
+"""HTTP's codes below 500 of who stands before a registry that is started, or has too much to do.
+
+A bare 404 is one of them: a proxy that knows no backend says so. Taken for a registry's it would make good records bad ones.
+"""
+
 ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
 """Settings whose values are never shown, beside those whose names say so."""
 
@@ -195,15 +204,22 @@ class Registry:
             raise StoreError(
                 "REGISTRY_UNREACHABLE", f"the Schema Registry at {self.url} can't be asked: {reason}", url=self.url
             ) from None
-        reason = self.scrub(str(problem))
-        if problem.http_status_code == 404:
+        reason, status = self.scrub(str(problem)), problem.http_status_code
+        if status == 404 and str(problem.error_code) in NOT_THERE:
             raise UnknownSchemaError("UNKNOWN_SCHEMA", f"the registry at {self.url}: {reason}", reason=reason)
+        if status >= 500 or status in PASSING:
+            raise StoreError(
+                "REGISTRY_UNREACHABLE",
+                f"the Schema Registry at {self.url} can't be asked: HTTP {status}, {reason}",
+                url=self.url,
+                status=status,
+            )
         way = {401: ". Check basic.auth.user.info", 403: ". It needs the right to read the subject"}
         raise StoreError(
             "REGISTRY_REFUSED",
-            f"the Schema Registry at {self.url} refused: {reason}{way.get(problem.http_status_code, '')}",
+            f"the Schema Registry at {self.url} refused: {reason}{way.get(status, '')}",
             url=self.url,
-            status=problem.http_status_code,
+            status=status,
         )
 
     def _connected(self) -> Any:

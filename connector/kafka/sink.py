@@ -27,7 +27,6 @@ from transactional.errors import (
     OptionError,
     ProtocolError,
     RetriableError,
-    StoreError,
     TransactionLostError,
 )
 from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
@@ -218,7 +217,12 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         topics = admin.topics(topic for topic, _ in described.partitions)
         missing = {topic for topic, _ in described.partitions} - set(topics)
         if missing:
-            raise StoreError("UNKNOWN_TOPIC", f"The topic {', '.join(sorted(missing))} was deleted meanwhile.")
+            raise RetriableError(
+                "TOPIC_CHANGED",
+                f"The topic {', '.join(sorted(missing))} was deleted while rows were written to it, or the broker that was "
+                "asked does not know it yet. Nothing is decided: start the query again.",
+                topics=sorted(missing),
+            )
         # High watermarks: all our rows lie before them (each is replicated), and the marker will lie behind.
         ends = admin.end_offsets(described.partitions, topics)
         handle = KafkaHandle(

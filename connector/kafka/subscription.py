@@ -15,7 +15,7 @@ from connector.kafka.connection import missing_right
 from connector.kafka.offsets import Partition, Positions
 from connector.kafka.option_values import EARLIEST, LATEST
 from transactional.clock import Clock, SystemClock
-from transactional.errors import OptionError, StoreError
+from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -150,6 +150,8 @@ class TopicReader:
         ------
         StoreError
             ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``.
+        RetriableError
+            ``KAFKA_TIMEOUT``: the brokers were away, or without leaders, for longer than the retries.
         """
         from confluent_kafka import KafkaException, TopicCollection
 
@@ -356,7 +358,7 @@ class TopicReader:
             with suppress(KafkaException):
                 self._admin.list_topics(timeout=1.0)  # of all topics: to ask for one could create it
 
-    def _error(self, problem: Any, what: str, topics: Sequence[str]) -> StoreError:
+    def _error(self, problem: Any, what: str, topics: Sequence[str]) -> TwoPhaseCommitError:
         error = problem.args[0]
         reason, told = self._config.scrub(error.str()), ", ".join(topics)
         if error.name() == "UNKNOWN_TOPIC_OR_PART":
@@ -370,11 +372,13 @@ class TopicReader:
             )
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
             return missing_right("DESCRIBE", f"topic {told}")
-        return StoreError(
-            "KAFKA_REFUSED",
-            f"{self._config.name}: the brokers at {self._config.bootstrap_servers} did not tell {what} of {told}: {reason}.",
-            reason=reason,
-        )
+        brokers = self._config.bootstrap_servers
+        message = f"{self._config.name}: the brokers at {brokers} did not tell {what} of {told}: {reason}."
+        if _may_pass(problem):
+            return RetriableError(
+                "KAFKA_TIMEOUT", f"{message} Are all brokers up? When they are, start the query again.", reason=reason
+            )
+        return StoreError("KAFKA_REFUSED", message, reason=reason)
 
 
 _OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
@@ -382,11 +386,14 @@ _OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITI
 
 _PASSING: Final = frozenset(
     # of the client itself: the brokers' return heals them
-    {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE"}
+    {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE", "_FAIL", "_INTR"}
+    | {"_UNKNOWN_BROKER", "_DESTROY_BROKER"}
     # of a broker, while partitions are made or moved
     | {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE"}
     | {"FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
-    | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED"}
+    | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_TOPIC_ID"}
+    # a broker that can't say what is wrong with it
+    | {"UNKNOWN"}
 )
 """Errors that pass by themselves; the client calls none retriable but those of a transactional producer.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from connector.options import HOST_OPTIONS, hides_value
+from connector.options import HOST_OPTIONS
 from connector.spark import internals
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_process
@@ -24,6 +24,7 @@ from transactional.errors import OptionError
 from transactional.hooks import hooks_of
 from transactional.metadata import canonical
 from transactional.recovery import SparkView
+from transactional.secrets import hides_value, hiding, secrets_of
 from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
@@ -92,7 +93,7 @@ class HostedSink:
     def coordinator(
         self, view: SparkView, driver: str | None = None, process: Mapping[str, Any] | None = None
     ) -> Iterator[CheckpointCoordinator]:
-        """A coordinator with a sink of its own, which is closed in the end.
+        """A coordinator with a sink of its own, which is closed in the end; what they raise quotes no secret of the options.
 
         Parameters
         ----------
@@ -100,6 +101,13 @@ class HostedSink:
         driver, process : optional
             Where no Python worker of a driver calls it: who does, and the process that its run records.
         """
+        with hiding(secrets_of(self.options)), self._coordinator(view, driver, process) as coordinator:
+            yield coordinator
+
+    @contextmanager
+    def _coordinator(
+        self, view: SparkView, driver: str | None, process: Mapping[str, Any] | None
+    ) -> Iterator[CheckpointCoordinator]:
         journal = self.location.journal()
         prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
         sink = self.build(prefix)
@@ -120,6 +128,7 @@ class HostedSink:
             commit_seconds=own["commitTimeoutMs"] / 1000,
             tolerable=own["tolerableFailedCheckpoints"],
             hooks=hooks_of(own["checkpointHooks"], self.options),
+            secrets=secrets_of(self.options),
         )
         try:
             yield CheckpointCoordinator(journal, sink, settings, view, self.build)
@@ -194,7 +203,8 @@ class HostedSink:
             rows = sum(arrow.num_rows for arrow in iterator)
             part, drained = Part(partition, None, rows, 0, ""), True
         else:
-            part, drained = self._write_part(plan, iterator, partition, attempt), False
+            with hiding(secrets_of(self.options)):
+                part, drained = self._write_part(plan, iterator, partition, attempt), False
         return Acknowledgement(plan.token, plan.batch, partition, attempt, drained, part, plan.sources)
 
     def _write_part(self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int) -> Part:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from connector.spark.location_files import LocalFiles, LocationFiles
+from connector.spark.location_files import LocalFiles, LocationFiles, read_file
 from connector.spark.object_store import ObjectFiles, canonical_url
 from connector.spark.single_driver import FilesystemFiles
 from transactional.errors import LocationError, OptionError
@@ -128,11 +128,13 @@ class CheckpointLocation:
         Raises
         ------
         LocationError
-            It is not a checkpoint location (any more).
+            ``NO_SPARK_METADATA``: it is not a checkpoint location (any more); ``LOCATION_UNREADABLE``.
         """
         path = self.files.shown("metadata")
         try:
-            return str(json.loads(self.files.read("metadata").decode("utf-8"))["id"])
+            return str(json.loads(read_file(self.files, "metadata").decode("utf-8"))["id"])
+        except OptionError:  # a ValueError, too
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LocationError(
                 "NO_SPARK_METADATA",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from transactional.errors import LocationError
 from transactional.journal import JournalStore, LocalJournalStore
 
-__all__ = ["LocalFiles", "LocationFiles"]
+__all__ = ["LocalFiles", "LocationFiles", "read_file"]
 
 
 class LocationFiles(Protocol):
@@ -20,13 +21,35 @@ class LocationFiles(Protocol):
         """A whole file. Raises OSError; FileNotFoundError where there is none."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or a folder of that name."""
+        """Whether there is a file or a folder of that name. Raises OSError where nothing tells."""
 
     def journal_store(self, folder: str) -> JournalStore:
         """The files of a folder of ours, with exclusive create."""
 
     def shown(self, name: str) -> str:
         """A file's whole name, for messages."""
+
+
+_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+def read_file(files: LocationFiles, name: str) -> bytes:
+    """A whole file, where what is gone for good is told from what can't be read at this moment.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError, IsADirectoryError
+        There is no such file.
+    LocationError
+        ``LOCATION_UNREADABLE``: the disk or the store does not give it now.
+    """
+    try:
+        return files.read(name)
+    except _GONE:
+        raise
+    except OSError as error:
+        path = files.shown(name)
+        raise LocationError("LOCATION_UNREADABLE", f"{path} can't be read now: {error}", path=path) from error
 
 
 class LocalFiles:
@@ -54,7 +77,11 @@ class LocalFiles:
 
     def exists(self, name: str) -> bool:
         """See `LocationFiles`."""
-        return os.path.exists(os.path.join(self._path, name))
+        try:
+            os.stat(os.path.join(self._path, name))  # os.path.exists says no, too, where the disk does not answer
+        except _GONE:
+            return False
+        return True
 
     def journal_store(self, folder: str) -> JournalStore:
         """See `LocationFiles`."""

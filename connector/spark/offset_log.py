@@ -38,6 +38,7 @@ from functools import partial
 from typing import Any
 
 from connector.spark.location import CheckpointLocation
+from connector.spark.location_files import read_file
 from connector.spark.state_files import (
     CHANGES,
     SHUFFLE_PARTITIONS,
@@ -88,14 +89,14 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
     Raises
     ------
     LocationError
-        Missing, torn, or of a version that this project has not been tested with.
+        Missing, torn, or of a version that this project has not been tested with; ``LOCATION_UNREADABLE``.
     """
     return _lines(location, batch, _text(location, batch))
 
 
 def _text(location: CheckpointLocation, batch: int) -> str:
     try:
-        return location.files.read(f"offsets/{batch}").decode("utf-8")
+        return read_file(location.files, f"offsets/{batch}").decode("utf-8")
     except OSError as error:
         path = location.files.shown(f"offsets/{batch}")
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from connector.kafka.offsets import Positions, SourceOffset, positions_from_json
 from connector.spark.location import CheckpointLocation
+from connector.spark.location_files import read_file
 from connector.spark.offset_log import newest, source_lines
 from connector.spark.saved_files import sync_folders, write_file
 from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
@@ -278,7 +279,7 @@ def _line(location: CheckpointLocation, log: str, batch: int) -> str:
     """The line after the version."""
     path = location.files.shown(f"{log}/{batch}")
     try:
-        lines = location.files.read(f"{log}/{batch}").decode("utf-8").splitlines()
+        lines = read_file(location.files, f"{log}/{batch}").decode("utf-8").splitlines()
     except OSError as error:
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
     return lines[1] if len(lines) > 1 else "{}"

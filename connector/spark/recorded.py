@@ -10,6 +10,7 @@ from connector.options import hides_value
 from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
+from transactional.secrets import hiding, secrets_of
 from transactional.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -104,10 +105,11 @@ def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
-    """Say which of the sink's secrets are missing, where it fails and the journal has left some out."""
+    """Say which of the sink's secrets are missing, where it fails and the journal has left some out. Quotes none."""
     missing = missing_secrets(run, given)
     try:
-        yield
+        with hiding(secrets_of(given)):
+            yield
     except (OptionError, StoreError) as problem:
         if not missing:
             raise

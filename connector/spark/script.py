@@ -14,7 +14,7 @@ __all__ = ["main"]
 def main() -> None:
     """``sys.argv`` is this module's name, then the script and its arguments; the script sees them as its own."""
     sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except Exception as problem:

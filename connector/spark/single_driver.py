@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
+NO_CLIENT = "Unable to load"
+"""pyarrow's words where Hadoop's library, or Java's, is not found: an OSError as those of a store that is away."""
+
+
 class FilesystemFiles:
     """See `connector.spark.location_files.LocationFiles`. Holds no client: pickled to executors with its location.
 
@@ -103,12 +107,18 @@ class FilesystemFiles:
         ------
         OptionError
             ``LOCATION_UNKNOWN_STORE``: pyarrow does not know it, or its client is not installed.
+        LocationError
+            ``LOCATION_UNREADABLE``: the store does not answer.
         """
         from pyarrow.fs import FileSystem
 
         try:
             files, root = FileSystem.from_uri(self._uri)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and NO_CLIENT not in str(error):
+                raise LocationError(
+                    "LOCATION_UNREADABLE", f"opening {self._uri}: {told_error(error)}", path=self._uri
+                ) from None
             raise OptionError(
                 "LOCATION_UNKNOWN_STORE",
                 f"checkpointLocation={self._uri} can't be opened by pyarrow: {told_error(error)}. HDFS needs Hadoop's client "

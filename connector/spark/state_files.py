@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from connector.spark.location import CheckpointLocation
+from connector.spark.location_files import read_file
 
 __all__ = [
     "CHANGES",
@@ -74,9 +75,9 @@ def partitions_of(metadata: Mapping[str, Any] | None) -> int | None:
 
 
 def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | None:
-    """The metadata in ``offsets/<batch>``; None where there is none."""
+    """The metadata in ``offsets/<batch>``; None where there is none. Raises LocationError, ``LOCATION_UNREADABLE``."""
     try:
-        value = json.loads(location.files.read(f"offsets/{batch}").decode("utf-8").splitlines()[1])
+        value = json.loads(read_file(location.files, f"offsets/{batch}").decode("utf-8").splitlines()[1])
     except (OSError, ValueError, IndexError):
         return None
     return value if isinstance(value, dict) else None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from pathlib import Path
 
 import pytest
 
 from connector.spark.location import SINGLE_DRIVER, CheckpointLocation, local_path
-from transactional.errors import LocationError, OptionError
+from connector.spark.offset_log import spark_view
+from connector.spark.state_files import shuffle_partitions
+from tests.connector.cli_place import CliPlace
+from transactional.errors import LocationError, OptionError, TwoPhaseCommitError
+from transactional.failure import Remedy, failure_of
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,76 @@ def test_all_names_of_a_place_in_an_object_store_are_one(location: str, path: st
     assert pickle.loads(pickle.dumps(found)).path == path
     with pytest.raises(LocationError, match=r"LOCATION_NOT_LOCAL.*copy it"):
         found.must_be_local("import-offsets")
+
+
+@pytest.mark.parametrize("file", ["metadata", "offsets/0", "offsets/1"])
+def test_a_file_of_spark_s_that_can_t_be_read_now_is_read_again_by_a_restart(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = CliPlace(tmp_path)
+    place.run()
+    for batch in range(2):
+        place.decided(batch)
+    location = CheckpointLocation(str(place))
+    read = location.files.read
+
+    def away(name: str) -> bytes:
+        if name == file:
+            raise OSError(5, "Input/output error", name)
+        return read(name)
+
+    monkeypatch.setattr(location.files, "read", away)
+    with pytest.raises(LocationError, match=f"LOCATION_UNREADABLE.*{file}") as problem:
+        spark_view(location)
+    assert failure_of(problem.value).remedy is Remedy.RESTART
+    if file != "metadata":
+        with pytest.raises(LocationError, match="LOCATION_UNREADABLE"):  # not: Spark keeps no number of partitions
+            shuffle_partitions(location, int(file[-1]))
+
+
+def test_a_file_of_spark_s_that_is_gone_is_no_matter_of_a_restart(tmp_path: Path) -> None:
+    location = CheckpointLocation(str(tmp_path))
+    with pytest.raises(LocationError, match="NO_SPARK_METADATA") as problem:
+        location.query_id()
+    assert failure_of(problem.value).remedy is Remedy.NONE
+
+
+def test_a_disk_that_does_not_say_whether_a_file_is_there_is_not_taken_for_one_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = CheckpointLocation(str(tmp_path)).files
+    assert not files.exists("offsets/1")
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "stat", away)
+    with pytest.raises(OSError, match="Input/output"):
+        files.exists("offsets/1")
+
+
+@pytest.mark.parametrize(
+    ("problem", "condition", "remedy"),
+    [
+        (OSError("HDFS connection failed: namenode is in safe mode"), "LOCATION_UNREADABLE", Remedy.RESTART),
+        (OSError("Unable to load libhdfs: no such file"), "LOCATION_UNKNOWN_STORE", Remedy.NONE),
+        (ValueError("Unrecognized filesystem type in URI: hdfs://host/data"), "LOCATION_UNKNOWN_STORE", Remedy.NONE),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_store_that_is_away_is_told_from_one_that_is_not_known(
+    problem: Exception, condition: str, remedy: Remedy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away:
+        @staticmethod
+        def from_uri(_: str) -> None:
+            raise problem
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", Away)
+    location = CheckpointLocation("hdfs://host/data", single_driver=True)
+    with pytest.raises(TwoPhaseCommitError) as found:
+        location.query_id()
+    assert (found.value.condition, failure_of(found.value).remedy) == (condition, remedy)
 
 
 @pytest.mark.parametrize("location", ["s3a:///a", "s3a:bucket", "s3a://bucket/../a", "abfss://account/a"])

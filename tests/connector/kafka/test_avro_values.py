@@ -23,6 +23,7 @@ from connector.kafka.registry_client import Definition, Registry
 from connector.kafka.schema_registry import decode_avro, subject_name
 from integration.schema_registry import RegistryServer
 from transactional.errors import OptionError, StoreError
+from transactional.failure import Remedy, failure_of
 
 FLIGHT = {
     "type": "record",
@@ -231,15 +232,32 @@ def test_a_schema_that_no_column_holds_is_refused_by_name(schema: Any, told: str
     assert told in str(caught.value)
 
 
-def test_a_registry_that_does_not_answer_or_refuses_is_no_bad_record(server: RegistryServer) -> None:
-    number = server.register("down-value", {**FLIGHT, "name": "Down"})
-    made = decoder(server, "down-value", "PERMISSIVE", **{"max.retries": 0})
-    server.status = 503
+@pytest.mark.parametrize(
+    ("status", "condition", "remedy"),
+    [
+        (500, "REGISTRY_UNREACHABLE", Remedy.RESTART),
+        (503, "REGISTRY_UNREACHABLE", Remedy.RESTART),
+        (429, "REGISTRY_UNREACHABLE", Remedy.RESTART),
+        (404, "REGISTRY_UNREACHABLE", Remedy.RESTART),  # of what stands before it: a registry says 40403
+        (401, "REGISTRY_REFUSED", Remedy.NONE),
+        (403, "REGISTRY_REFUSED", Remedy.NONE),
+    ],
+)
+def test_a_registry_that_does_not_answer_or_refuses_is_no_bad_record(
+    server: RegistryServer, status: int, condition: str, remedy: Remedy
+) -> None:
+    number = server.register(f"down-{status}-value", {**FLIGHT, "name": f"Down{status}"})
+    made = decoder(server, f"down-{status}-value", "PERMISSIVE", **{"max.retries": 0})
+    server.status = status
     try:
-        with pytest.raises(StoreError, match=r"REGISTRY_REFUSED.*503"):
+        with pytest.raises(StoreError, match=f"{condition}.*{status}") as problem:
             decoded(made, struct.pack(">bI", 0, number))
     finally:
         server.status = None
+    assert failure_of(problem.value).remedy is remedy
+
+
+def test_a_registry_that_is_not_there_is_no_bad_record() -> None:
     with pytest.raises(StoreError, match="REGISTRY_UNREACHABLE"):
         Registry({"url": "http://127.0.0.1:1", "max.retries": 0}).subject("s", "latest", "AVRO")
 

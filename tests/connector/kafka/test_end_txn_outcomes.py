@@ -35,6 +35,10 @@ def described(state: str, epoch: int = 3, producer: int = 7) -> Description:
         ("RequestTimedOutError", Answer.RETRY),
         ("NotEnoughReplicasError", Answer.RETRY),
         ("NotEnoughReplicasAfterAppendError", Answer.RETRY),
+        ("NetworkExceptionError", Answer.RETRY),
+        ("KafkaStorageError", Answer.RETRY),
+        ("ThrottlingQuotaExceededError", Answer.RETRY),
+        ("UnknownError", Answer.RETRY),
         ("NotCoordinatorError", Answer.FIND_COORDINATOR),
         ("CoordinatorNotAvailableError", Answer.FIND_COORDINATOR),
         ("InvalidTxnStateError", Answer.JUDGE),
@@ -54,7 +58,7 @@ def test_the_table_names_each_answer(name: str, meaning: Answer) -> None:
 
 
 def test_an_answer_that_is_not_in_the_table_is_refused() -> None:
-    assert answer_for(SimpleNamespace(error_code=-1)) is Answer.REFUSED
+    assert answer_for(SimpleNamespace(error_code=42)) is Answer.REFUSED
 
 
 def test_a_broken_connection_tells_nothing() -> None:
