@@ -56,10 +56,12 @@ def rewinding(ledger: Ledger) -> FencedError:
     token = ledger.rewinding.token if ledger.rewinding else 0
     moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
     if moving is not None:
+        anew = moving["location"] == ledger.location  # the place itself is being replaced
         return FencedError(
             "REWIND_NOT_DONE",
             f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
-            "touches nothing. Say the same `barrier restore` again, or give it up with `barrier rewind LOCATION --resume`",
+            "touches nothing. Say the same `barrier restore` again"
+            f"{'' if anew else ', or give it up with `barrier rewind LOCATION --resume`'}",
             rewind=token,
         )
     return FencedError(

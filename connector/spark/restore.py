@@ -2,11 +2,11 @@
 
 N1 the place is free, and no mount point        N2 copy Spark's files next to it, under a temporary name
 N3 Spark's repartition of the state, where it was asked for
-N4 where a location is made anew: journal `rewind begun` in it, so that no query begins there any more
-N5 write the journal's snapshot, make all durable, rename
+N4 where a location is made anew: journal `rewind begun` in it, so that no query begins there any more;
+   write the journal's snapshot, make all durable, rename
 
 A location that was restored of the same savepoint, and on which no query has begun, is made anew: so a restore that was
-killed, or refused at the query's start, is repeated by the same command. Its new journal begins at the number of N4's entry:
+killed, or refused at the query's start, is repeated by the same command. Its new journal begins at the number of that entry:
 a query that had read the former journal loses at its next create, in whichever of the two folders.
 """
 
@@ -171,7 +171,7 @@ class NewLocation:
         return query
 
     def finish(self, ledger: Ledger, closed: bool = False, stopped: bool = False, clock: Clock | None = None) -> None:
-        """N4 and N5.
+        """N4.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class NewLocation:
         faults.reach("restore.named")
 
     def _fence(self, closed: bool, stopped: bool) -> int:
-        """N4: the number of an entry after which no query begins here, and none has."""
+        """The number of an entry after which no query begins here, and none has."""
         journal = self._location.journal()
         journal.load()
 

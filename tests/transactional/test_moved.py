@@ -13,7 +13,7 @@ from transactional.clock import SystemClock
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal, MemoryJournalStore, snapshot_file
-from transactional.ledger import Ledger
+from transactional.ledger import MOVING, Ledger
 from transactional.recovery import SparkView
 from transactional.restore import begin_claimed, cut
 from transactional.rewind import Preview, Rewinder
@@ -60,9 +60,9 @@ class Claim:
             rewinder = Rewinder(journal, sink, Logs(), "q", "p")
             try:
                 if journal.ledger.rewinding is None:
-                    rewinder.begin(Preview(None, -1, [], [], None), {"moving": {}})
+                    rewinder.begin(Preview(None, -1, [], [], None), {MOVING: {"location": "/there", "savepoint": "s"}})
                 else:
-                    rewinder.again({"moving": {}})
+                    rewinder.again({MOVING: {"location": "/there", "savepoint": "s"}})
                 rewinder.move("/there", "s", max(self.saved.checkpoints))
             except TwoPhaseCommitError as problem:
                 assert problem.condition in ("LOCATION_BUSY", "REWIND_NOT_DONE"), problem  # noqa: PT017
