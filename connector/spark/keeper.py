@@ -28,6 +28,7 @@ from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import FencedError, RetriableError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.restart import Restarts, RestartStrategy
+from transactional.secrets import without_named_secrets
 
 __all__ = ["DriverKeeper"]
 
@@ -308,7 +309,7 @@ class DriverKeeper:
                     )
             except Exception as problem:  # noqa: BLE001, PERF203 - the others are to be ended, too
                 if not isinstance(problem, TwoPhaseCommitError):
-                    problem = RetriableError("NOT_ENDED", f"{type(problem).__name__}: {problem}")
+                    problem = RetriableError("NOT_ENDED", without_named_secrets(f"{type(problem).__name__}: {problem}"))
                 self._say(f"{location.path} is not ended: {problem}")
                 problems.append(problem)
         if problems:

@@ -18,7 +18,7 @@ from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
 from transactional.clock import Clock, Deadline, SystemClock
-from transactional.errors import FencedError, RetriableError, TwoPhaseCommitError
+from transactional.errors import FencedError, OptionError, RetriableError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.restart import NoRestart, Restarts, RestartStrategy, from_config
 
@@ -89,6 +89,8 @@ def supervise(
 
     Raises
     ------
+    OptionError
+        `stop_timeout` is no number of seconds.
     StreamingQueryException
         The query's last error, where no restart mends it or the strategy gives up.
     FencedError
@@ -107,6 +109,8 @@ def supervise(
     """
     if strategy is None:
         strategy = NoRestart() if life_report.is_kept_up() else from_config()
+    if not stop_timeout >= 0:
+        raise OptionError("INVALID_OPTION", f"stop_timeout={stop_timeout}: seconds, 0 or more", option="stop_timeout")
     clock = clock or SystemClock()
     upkeep = Upkeep(options or {}, set(), single_driver)
     supervisor = _Supervisor(start, Restarts(strategy, clock, chance), upkeep, stop_timeout, wish or StopWish(), clock)
