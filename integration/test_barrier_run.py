@@ -19,7 +19,6 @@ from integration.jobs import Job
 from integration.test_crash_matrix_files import POINTS, PROVOKED_BY, REPAIRS
 from integration.test_interval_crashes import interval_job, pile_up
 from integration.test_kafka_spark_crashes import produce
-from integration.test_rewind import lose_all
 from integration.test_supervisor import nothing_is_open
 
 SECONDS = 180.0
@@ -250,9 +249,9 @@ def test_barrier_run_that_does_not_wait_kills_the_driver_and_ends_its_query(tmp_
 def test_a_query_that_was_down_for_longer_than_its_timeout_comes_back_and_goes_back_by_itself(
     kafka: Cluster, topic_name: str, tmp_path: Path, decided: bool, script: str
 ) -> None:
-    """Its transactions end as their timeout would end them; of a decided checkpoint one had been committed."""
-    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=4 if decided else 50)
-    job = replace(job, batches=1000)
+    """The broker itself gives its transactions up; of a decided checkpoint one had been committed."""
+    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, interval="10s", batches=4 if decided else 50)
+    job = replace(job, batches=1000, sink={**job.sink, "kafka.transaction.timeout.ms": "20000"})
     produce(kafka, f"{topic_name}-in", range(100))
     with DriverProcess(tmp_path, job, output) as driver:
         driver.start()
@@ -264,7 +263,7 @@ def test_a_query_that_was_down_for_longer_than_its_timeout_comes_back_and_goes_b
         else:
             driver.kill()
             assert driver.place.ledger().undecided()
-        lose_all(driver.place)
+        wait_until(lambda: not output.open_transactions(), "expiry", 60)
     with keeper(tmp_path, script, job=job, output=output) as driver:
         driver.start(trigger="availableNow", source={**job.source, "maxOffsetsPerTrigger": "1000"})
         if script == WITH_SUPERVISE:
