@@ -98,7 +98,9 @@ def test_a_query_is_seen_while_it_runs_and_its_listener_hears_of_each_checkpoint
     status, listed, _ = answer(capsys, place, "checkpoints", "list", "--limit=1000")
     assert (status, [each["id"] for each in listed["checkpoints"]]) == (0, decided)
     assert [each["rows"] for each in listed["checkpoints"][:4]] == [10, 10, 10, 0]
-    assert {each["reason"] for each in listed["checkpoints"]} == {"OTHER_SOURCE"}
+    reasons = [each["reason"] for each in listed["checkpoints"]]
+    assert set(reasons[:-1]) == {"OTHER_SOURCE"}
+    assert reasons[-1] in ("OTHER_SOURCE", "STOP"), "a micro-batch may have been at work when the stop was asked for"
     first = listed["checkpoints"][0]
     assert first["prepared"] <= first["decided"] <= first["committed"]
     assert (first["handles"], first["barrier"]) == (2, None)

@@ -263,11 +263,22 @@ def prepared_place(folder: Path, sink: type[FileSink] = FileSink) -> CliPlace:
     return place
 
 
+def as_a_shell_starts_it() -> None:
+    """``nohup`` and a script's ``&`` have signals ignored, which a child inherits."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def barrier_run(program: Program, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A process, until its program is at work."""
     command = [sys.executable, "-m", "connector.cli", "run", "--health-file", str(program.health), *options]
-    keeper = subprocess.Popen([*command, str(program.script)], stderr=subprocess.PIPE, text=True)
+    keeper = subprocess.Popen(
+        [*command, str(program.script)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=as_a_shell_starts_it,  # noqa: PLW1509 - no thread of ours is at work
+    )
     try:
         wait_for(lambda: program.started() and program.told()["state"] != "starting")
         yield keeper
