@@ -218,7 +218,7 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     ),
     "claim-allowed": (
         replace(claim_start("A>b", True, False, True, True), allow=True, expiries=1),
-        replace(claim_start("A>Bbc", True, False, True, True), allow=True, expiries=1),
+        replace(claim_start("A>Bb", True, False, True, True), allow=True, expiries=1),
     ),
     "claim-late": (
         replace(claim_start("A>>b", True, False, True), lates=1),
