@@ -281,7 +281,7 @@ def test_a_stop_on_kafka_leaves_no_transaction_of_the_prefix_open(
     job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, interval, batches=50)
     produce(kafka, f"{topic_name}-in", range(100))
     with LiveQuery(spark, tmp_path, job, output) as query:
-        query.start()
+        query.start(sink={**job.sink, "retainedCheckpoints": "50"})  # other settings: the next start claims a run
         wait_until(lambda: query.place.ledger().accounted >= 2, "some micro-batches")
         query.stop()
         stop_on_kafka_at(point, spark, query, faults)
