@@ -162,8 +162,8 @@ class DriverKeeper:
         lost: Deadline | None = None
         stop: _Stop | None = None
         while tree.status() is None:
-            self._find(report)
-            if not tree.lost_jvm() or not report.queries():  # what is written in Java, and no driver, may come and go
+            planned = self._find(report)
+            if not tree.lost_jvm() or not planned:  # what is written in Java, and no driver, may come and go
                 lost = None
             elif lost is None:
                 lost = Deadline(JVM_SECONDS, self._clock)
@@ -173,13 +173,15 @@ class DriverKeeper:
                 stop = stop or _Stop(self._stop_timeout, self._clock)
                 if self._wish.forced() or self._stops(stop, tree, report):
                     return False
-            self._health.tell("stopping" if stop else "running" if report.queries() else "starting")
+            self._health.tell("stopping" if stop else "running" if planned else "starting")
             self._health.beat()
             self._clock.sleep(LOOK_SECONDS)
         return False
 
-    def _find(self, report: LifeReport) -> None:
-        for options, driver in report.queries():
+    def _find(self, report: LifeReport) -> bool:
+        """Take up what the driver has told; whether a query of ours was planned in it."""
+        queries = report.queries()
+        for options, driver in queries:
             if driver is not None:
                 self._drivers.add(driver)
             location = CheckpointLocation.from_options(options)
@@ -187,6 +189,7 @@ class DriverKeeper:
                 self._locations[location.path] = location
                 self._note_run(location)
         self._health.facts["locations"] = list(self._locations)
+        return bool(queries)
 
     def _note_run(self, location: CheckpointLocation) -> None:
         found = self._look(location)
@@ -232,8 +235,10 @@ class DriverKeeper:
         )
 
     def _needs_rewind(self, location: CheckpointLocation, failure: Failure) -> bool:
-        found = None if failure.remedy is Remedy.REWIND else self._look(location)
-        return failure.remedy is Remedy.REWIND or (found is not None and found.rewinding)
+        if failure.remedy is Remedy.REWIND:
+            return True
+        found = self._look(location)
+        return found is not None and found.rewinding
 
     def _take_back(self, location: CheckpointLocation) -> bool:
         with self._health.during("rewinding"):

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from connector.options import hides_value
 from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
-from transactional.secrets import hiding, secrets_of
+from transactional.secrets import hides_value, hiding, secrets_of
 from transactional.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:

@@ -188,18 +188,17 @@ class _Supervisor:
         self._stop(query)
         return None
 
-    def find(self, location: str) -> None:
+    def find(self, location: str) -> CheckpointLocation:
         """Where the query is."""
         self._location = CheckpointLocation.from_options({**self._upkeep.given, "checkpointLocation": location})
+        return self._location
 
     def _meet(self, query: StreamingQuery) -> None:
-        if self._location is None:
-            self.find(internals.checkpoint_location(query))
-        assert self._location is not None
+        location = self._location or self.find(internals.checkpoint_location(query))
         self._driver = internals.driver_of(query)
         if self._driver is not None:
             self._upkeep = replace(self._upkeep, drivers={*self._upkeep.drivers, self._driver})
-        life_report.tell_location(self._location, self._driver)
+        life_report.tell_location(location, self._driver)
 
     def _hear(self) -> None:
         """Take the wish of ``barrier stop`` from the journal: an idle query would not see it."""
