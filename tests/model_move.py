@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.model_ledger import Entry, Ledger
-from tests.model_rewind import BEGIN, BY_HAND, RESUME, ROUNDS, RewindModel
+from tests.model_rewind import BY_HAND, RESUME, RewindModel
 from tests.model_steps import ABORTED, COMMITTED, PREPARED, Judge, Move, Moves, Session, Shared, ended
 
 __all__ = ["CLAIM", "MoveModel"]
@@ -196,28 +196,25 @@ class MoveModel(RewindModel):
         """A claim that was begun ends well whether it is said again or given up."""
         return self._goes_on(sh, CLAIM) or self._goes_on(sh, RESUME)
 
+    AGAIN = RewindModel.AGAIN | {"claimed", "part committed", "refused"}
+
     def _goes_on(self, sh: Shared, begun: str) -> str:
-        how, labels = "", list[str]()
-        for _ in range(ROUNDS):
-            ledger = self.ledger(sh.node)
+        def following(sh: Shared, how: str) -> Session:
             if sh.old:
-                s = Session("R1", BEGIN_THERE, batch=-1, phase="R") if how == "rewind" else Session("start", "z")
-            elif ledger.moved:
-                s = Session("R1", CLAIM, batch=-1, phase="R")
-            elif ledger.rewinding:
-                s = Session("R1", RESUME if how in ("part committed", "refused") else begun, batch=-1, phase="R")
-            elif how == "rewind":
-                s = Session("R1", BEGIN, batch=-1, phase="R")
-            else:
-                s = Session("start", "Z")
-            how, sh, violation = self._alone(s, sh, labels)
-            if violation:
-                return f"{violation} {labels}"
-            if how in ("ok", "idle"):
-                incomplete = self._check_complete(sh, len(self.scenario.closes) - 1)
-                return f"{incomplete} {labels}" if incomplete else ""
-            if how not in ("rewind", "rewinding", "rewound", "claimed", "part committed", "refused"):
-                break
+                return Session("R1", BEGIN_THERE, batch=-1, phase="R") if how == "rewind" else Session("start", "z")
+            if self.ledger(sh.node).moved:
+                return Session("R1", CLAIM, batch=-1, phase="R")
+            if self.ledger(sh.node).rewinding:
+                by = RESUME if how in ("part committed", "refused") else begun
+                return Session("R1", by, batch=-1, phase="R")
+            return self._following(sh, how)
+
+        how, sh, labels, violation = self._rounds(sh, following)
+        if violation:
+            return f"{violation} {labels}"
+        if how in ("ok", "idle"):
+            incomplete = self._check_complete(sh, len(self.scenario.closes) - 1)
+            return f"{incomplete} {labels}" if incomplete else ""
         if self.scenario.living and how in BY_HAND and not sh.old:
             self.by_hand += 1
             return ""

@@ -376,29 +376,38 @@ class RewindModel(Model):
                 return s.back, sh, violation or "endless"
         return s.back, sh, ""
 
+    AGAIN = frozenset({"rewind", "rewinding", "rewound"})
+    """How a session ends after which another one goes on."""
+
+    def _rounds(self, sh: Shared, following: Callable[[Shared, str], Session]) -> tuple[str, Shared, list[str], str]:
+        """One session after the other: how the last ends, what is there then, the steps, and what went wrong."""
+        how, violation, labels = "", "", list[str]()
+        for _ in range(ROUNDS):
+            how, sh, violation = self._alone(following(sh, how), sh, labels)
+            if violation or how not in self.AGAIN:
+                break
+        return how, sh, labels, violation
+
+    def _following(self, sh: Shared, how: str) -> Session:
+        if self.ledger(sh.node).rewinding:
+            return Session("R1", RESUME, batch=-1, phase="R")
+        if how == "rewind":
+            return Session("R1", BEGIN, batch=-1, phase="R")
+        return Session("start", "Z")
+
     def _ends_well(self, sh: Shared) -> str:
         """Empty, or why it does not end well."""
-        how, labels = "", list[str]()
-        for _ in range(ROUNDS):
-            if self.ledger(sh.node).rewinding:
-                s = Session("R1", RESUME, batch=-1, phase="R")
-            elif how == "rewind":
-                s = Session("R1", BEGIN, batch=-1, phase="R")
-            else:
-                s = Session("start", "Z")
-            how, sh, violation = self._alone(s, sh, labels)
-            if violation:
-                return f"{violation} {labels}"
-            if how in ("ok", "idle"):
-                last = len(self.scenario.closes) - 1
-                incomplete = self._check_complete(sh, last)
-                if not incomplete or (self.scenario.living and self.ledger(sh.node).unsettled):
-                    return ""  # the next planning settles it
-                if self.ledger(sh.node).accounted >= last:
-                    return incomplete
-                how = "inconsistent"  # the next planning is refused
-            if how not in ("rewind", "rewinding", "rewound"):
-                break
+        how, sh, labels, violation = self._rounds(sh, self._following)
+        if violation:
+            return f"{violation} {labels}"
+        if how in ("ok", "idle"):
+            last = len(self.scenario.closes) - 1
+            incomplete = self._check_complete(sh, last)
+            if not incomplete or (self.scenario.living and self.ledger(sh.node).unsettled):
+                return ""  # the next planning settles it
+            if self.ledger(sh.node).accounted >= last:
+                return incomplete
+            how = "inconsistent"  # the next planning is refused
         if self.scenario.living and how in BY_HAND:
             self.by_hand += 1
             return ""
