@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "Deadline", "SystemClock"]
+__all__ = ["Clock", "Deadline", "Pace", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -58,3 +58,26 @@ class Deadline:
     def passed(self) -> bool:
         """Whether nothing is left."""
         return self.left() <= 0.0
+
+
+class Pace:
+    """Holds back what is asked for more often than it may be done.
+
+    Parameters
+    ----------
+    seconds : float
+        Between two times, at least.
+    clock : Clock
+    """
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._next = Deadline(0.0, clock)
+
+    def due(self) -> bool:
+        """Whether it is time; then the next is `seconds` from now."""
+        if not self._next.passed():
+            return False
+        self._next = Deadline(self._seconds, self._clock)
+        return True

@@ -26,6 +26,7 @@ from transactional.metadata import EntryKind
 from transactional.ownership import Judge, may_stop, newest_run, rewinding, superseded
 
 __all__ = [
+    "JOURNAL_SECONDS",
     "Quiet",
     "Standing",
     "close",
@@ -43,6 +44,9 @@ END_SECONDS = 10.0
 
 AGAIN_SECONDS = 1.0
 """Between two such tries."""
+
+JOURNAL_SECONDS = 1.0
+"""Between two looks into a journal for a stop that was asked for from outside: one listing of a folder."""
 
 QUIET_SECONDS = 2.0
 """So long Spark begins no micro-batch, then none is waited for: what is prepared is committed without one."""

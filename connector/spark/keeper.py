@@ -16,7 +16,15 @@ from contextlib import suppress
 from functools import partial
 
 from connector.spark import life_report
-from connector.spark.closing import Quiet, Standing, leave_nothing_open, record_restart, request_stop, standing
+from connector.spark.closing import (
+    JOURNAL_SECONDS,
+    Quiet,
+    Standing,
+    leave_nothing_open,
+    record_restart,
+    request_stop,
+    standing,
+)
 from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.life_report import LifeReport
@@ -24,7 +32,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
-from transactional.clock import Clock, Deadline, SystemClock
+from transactional.clock import Clock, Deadline, Pace, SystemClock
 from transactional.errors import FencedError, RetriableError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.restart import Restarts, RestartStrategy
@@ -89,6 +97,7 @@ class DriverKeeper:
         self._locations: dict[str, CheckpointLocation] = {}
         self._drivers: set[str] = set()
         self._runs: dict[str, int] = {}  # the newest run of each location when a life began
+        self._silent: dict[str, str] = {}  # why a location's journal does not answer
         self._tree: DriverTree | None = None
 
     def run(self) -> Failure | None:
@@ -197,12 +206,18 @@ class DriverKeeper:
             self._runs[location.path] = found.run
 
     def _look(self, location: CheckpointLocation) -> Standing | None:
-        """How far the query is; None where its journal does not answer just now."""
+        """How far the query is; None where its journal does not answer just now, which is said once."""
         try:
-            return standing(location)
+            found = standing(location)
         except (TwoPhaseCommitError, OSError) as problem:
-            self._say(f"{location.path} can't be looked at now: {problem}")
+            why = str(problem)
+            if self._silent.get(location.path) != why:
+                self._say(f"{location.path} can't be looked at now: {why}")
+            self._silent[location.path] = why
             return None
+        if self._silent.pop(location.path, None) is not None:
+            self._say(f"{location.path} can be looked at again")
+        return found
 
     # -- after a failure --------------------------------------------------------------------------------------------
 
@@ -219,10 +234,13 @@ class DriverKeeper:
             record_restart(location, BY, self._restarts.number, delay, failure, rewound)
         self._say(f"restart {self._restarts.number} in {delay:.1f} s: {failure.text}")
         self._health.tell("waiting", driver=None, restarts=self._restarts.number)
-        deadline = Deadline(delay, self._clock)
-        while not self._wish.asked() and not deadline.passed():
-            if self._locations and all(map(self._was_stopped, self._locations.values())):
+        deadline, pace = Deadline(delay, self._clock), Pace(JOURNAL_SECONDS, self._clock)
+        while not self._wish.asked():
+            waited = deadline.passed()
+            if self._locations and (pace.due() or waited) and all(map(self._was_stopped, self._locations.values())):
                 self._wish.ask()  # by `barrier stop`
+            if waited:
+                break
             self._health.beat()
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
         return True

@@ -11,13 +11,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from connector.spark import internals, life_report
-from connector.spark.closing import Quiet, Standing, leave_nothing_open, record_restart, request_stop, standing
+from connector.spark.closing import (
+    JOURNAL_SECONDS,
+    Quiet,
+    Standing,
+    leave_nothing_open,
+    record_restart,
+    request_stop,
+    standing,
+)
 from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import missing_secrets
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
-from transactional.clock import Clock, Deadline, SystemClock
+from transactional.clock import Clock, Deadline, Pace, SystemClock
 from transactional.errors import FencedError, OptionError, RetriableError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.restart import NoRestart, Restarts, RestartStrategy, from_config
@@ -34,9 +42,6 @@ BY = "supervise"
 
 LOOK_SECONDS = 0.2
 """Between two looks at a query."""
-
-JOURNAL_SECONDS = 1.0
-"""Between two looks into its journal, for a stop that was asked for from outside: one listing of a folder."""
 
 TASKS_SECONDS = 30.0
 """So long tasks that were told to end may take: Spark kills a Python worker after 2 s."""
@@ -145,7 +150,7 @@ class _Supervisor:
         self._upkeep = upkeep
         self._stop_timeout = stop_timeout
         self._clock = clock
-        self._looked = 0.0
+        self._journal_pace = Pace(JOURNAL_SECONDS, self._clock)
         self._driver: str | None = None
 
     def run(self, heed: Callable[[], None]) -> None:
@@ -200,11 +205,10 @@ class _Supervisor:
             self._upkeep = replace(self._upkeep, drivers={*self._upkeep.drivers, self._driver})
         life_report.tell_location(location, self._driver)
 
-    def _hear(self) -> None:
+    def _hear(self, at_once: bool = False) -> None:
         """Take the wish of ``barrier stop`` from the journal: an idle query would not see it."""
-        if self.wish.asked() or self._location is None or self._clock.monotonic() - self._looked < JOURNAL_SECONDS:
+        if self.wish.asked() or self._location is None or not (self._journal_pace.due() or at_once):
             return
-        self._looked = self._clock.monotonic()
         try:
             ledger = self._location.journal().load()
         except (TwoPhaseCommitError, OSError) as problem:
@@ -232,9 +236,10 @@ class _Supervisor:
         if self._location is not None:
             record_restart(self._location, BY, self._restarts.number, delay, failure, rewound)
         deadline = Deadline(delay, self._clock)
-        while not self.wish.asked() and not deadline.passed():
+        while not (waited := deadline.passed()) and not self.wish.asked():
             self._hear()
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
+        self._hear(at_once=waited)
 
     def _take_back(self, problem: BaseException) -> bool:
         if self._location is None:

@@ -21,7 +21,7 @@ import pytest
 from connector.cli import main
 from connector.spark import keeper as keeper_module
 from connector.spark import life_report
-from connector.spark.closing import end_run, request_stop, standing
+from connector.spark.closing import Standing, end_run, request_stop, standing
 from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.keeper import DriverKeeper
@@ -478,3 +478,27 @@ def wait_for(condition: object) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_journal_that_does_not_answer_between_two_lives_is_asked_seldom_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process())
+    place.decided(0)
+    program = Program(tmp_path, f"{tell(place)}\nif number == 1: raise ValueError(number)")
+    clock, looks = Watched(), list[float]()
+
+    def away(location: CheckpointLocation) -> Standing:
+        if program.told()["state"] != "waiting":
+            return standing(location)
+        looks.append(clock.monotonic())
+        if len(looks) > 10:
+            return standing(location)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(keeper_module, "standing", away)
+    assert program.keeper(FixedDelay(1, 20), clock).run() is None
+    assert 15 <= len(looks) <= 22
+    assert sum("can't be looked at now: no route to host" in said for said in program.said) == 1
+    assert f"{place} can be looked at again" in program.said
