@@ -10,6 +10,7 @@ from transactional.ledger import MOVING, Ledger, RunRecord
 
 __all__ = [
     "Judge",
+    "is_made_anew",
     "may_abort",
     "may_record",
     "may_settle",
@@ -51,17 +52,22 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
     )
 
 
+def is_made_anew(ledger: Ledger) -> bool:
+    """Whether a restore replaces the place itself: nobody but that restore, said again, can finish it."""
+    moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
+    return moving is not None and moving["location"] == ledger.location
+
+
 def rewinding(ledger: Ledger) -> FencedError:
     """The error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
     token = ledger.rewinding.token if ledger.rewinding else 0
     moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
     if moving is not None:
-        anew = moving["location"] == ledger.location  # the place itself is being replaced
         return FencedError(
             "REWIND_NOT_DONE",
             f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
             "touches nothing. Say the same `barrier restore` again"
-            f"{'' if anew else ', or give it up with `barrier rewind LOCATION --resume`'}",
+            f"{'' if is_made_anew(ledger) else ', or give it up with `barrier rewind LOCATION --resume`'}",
             rewind=token,
         )
     return FencedError(

@@ -9,7 +9,7 @@ from transactional.errors import LocationError
 from transactional.ledger import Ledger, Origin
 from transactional.metadata import EntryKind
 
-__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "cut", "holds", "is_unused"]
+__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "begins_far_above", "cut", "holds", "is_unused"]
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's where the old journal can't be asked: ids of checkpoints and
@@ -122,6 +122,22 @@ def begins_at(moved: int, ledger: Ledger, saved: Ledger, checkpoint: int) -> int
     if holds(ledger, saved, checkpoint) and moved >= saved.position + 2:
         return moved
     return max(moved, saved.position + FAR_ABOVE)
+
+
+def begins_far_above(position: int, taken: int, now: int) -> int:
+    """The number at which a claimed journal begins where no journal can be asked what was numbered.
+
+    Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
+    millisecond.
+
+    Parameters
+    ----------
+    position : int
+        Of the savepoint.
+    taken, now : int
+        When the savepoint was, and now: milliseconds since the epoch.
+    """
+    return position + FAR_ABOVE + max(0, now - taken)
 
 
 def is_unused(ledger: Ledger) -> bool:

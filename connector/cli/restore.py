@@ -9,24 +9,27 @@ from typing import Annotated, Any
 import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given
+from connector.cli.old_place import OldPlace
 from connector.cli.place import load_journal
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.savepoint import Saved
 from connector.cli.words import batches_text, output_text
 from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.arrival import Arrival
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
 from connector.spark.repartition import repartition
-from connector.spark.restore import NewLocation, refuse_unless_free
+from connector.spark.restore import NewLocation, is_missing, refuse_unless_free
 from connector.spark.savepoint import Savepoint, read
 from connector.spark.taking_back import logs_of
 from transactional import faults
+from transactional.clock import SystemClock
 from transactional.errors import JournalError, LocationError, StoreError
 from transactional.journal import Journal
 from transactional.ledger import MOVING, CheckpointRecord, Ledger
 from transactional.ownership import moved_on
-from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, begins_at, holds
+from transactional.restore import begin_claimed, begin_copy, begins_at, begins_far_above, holds
 from transactional.rewind import Preview, Rewinder
 
 __all__ = ["restore"]
@@ -128,11 +131,15 @@ class _Restore:
         self._request = request
         self._report = report
         self._saved = savepoint.ledger()
-        self._new = NewLocation(location, savepoint)
+        self._new = NewLocation(location, savepoint, request.claim)
+        self._old = OldPlace(savepoint, location)
 
     def run(self) -> None:
         saved, request, report = self._savepoint, self._request, self._report
-        anew = refuse_unless_free(self._location, saved, self._closed())
+        self._new.put_back()
+        if not request.claim:
+            self._refuse_where_the_query_goes_on()
+        anew = refuse_unless_free(self._location, saved, request.claim, self._old.closed())
         if request.partitions is not None and not saved.stateful:
             raise LocationError(
                 "NO_STATE",
@@ -173,14 +180,6 @@ class _Restore:
 
     def _copy(self) -> None:
         report, saved = self._report, self._savepoint
-        restored = load_journal(self._location).ledger.restored
-        if self._closed() or (restored is not None and restored.claim):
-            raise LocationError(
-                "LOCATION_CLAIMED",
-                f"{self._location.path} is where the query itself goes on (`barrier restore --claim`): with a copy here it "
-                "would be nowhere. Name another place for the copy; --claim again makes this one anew",
-                path=self._location.path,
-            )
         report.say(
             "A copy, with transactional ids of its own (a transactionalIdPrefix that the query sets must be a new one). What "
             f"comes after micro-batch {saved.batch} it writes, too: give it an output of its own, unless that is meant."
@@ -189,24 +188,27 @@ class _Restore:
         self._new.copy()
         report.facts["query"] = self._new.give_new_identity()
         self._repartition()
-        self._new.finish(
-            begin_copy(
-                self._saved,
-                self._location.path,
-                saved.id,
-                saved.checkpoint,
-                self._request.allow_non_restored,
-            ),
-            stopped=self._request.query_stopped,
-        )
+        self._refuse_where_the_query_goes_on()  # it may have been claimed since
+        allowed = self._request.allow_non_restored
+        ledger = begin_copy(self._saved, self._location.path, saved.id, saved.checkpoint, allowed)
+        self._new.finish(ledger, stopped=self._request.query_stopped)
+
+    def _refuse_where_the_query_goes_on(self) -> None:
+        if self._old.closed():
+            raise LocationError(
+                "LOCATION_CLAIMED",
+                f"{self._location.path} is where the query itself goes on (`barrier restore --claim`): with a copy here it "
+                "would be nowhere. Name another place for the copy; --claim again makes this one anew",
+                path=self._location.path,
+            )
 
     # -- the query itself ---------------------------------------------------------------------------------------------
 
     def _claim(self) -> None:
         request, report, saved = self._request, self._report, self._savepoint
         report.facts["query"] = saved.query
-        origin = CheckpointLocation(saved.location)
-        lost = self._unreachable(origin)
+        origin = self._old.location
+        lost = self._old.lost()
         if lost is not None:
             if not request.force:
                 raise lost
@@ -217,7 +219,7 @@ class _Restore:
             )
             report.confirm(request.yes)
             self._prepare()
-            self._begin_here(saved.position + FAR_ABOVE, forced=True)
+            self._begin_here(begins_far_above(saved.position, saved.time, int(SystemClock().now() * 1000)))
             return
         journal = load_journal(origin)
         moved = journal.ledger.moved
@@ -225,35 +227,13 @@ class _Restore:
             if (moved.location, moved.savepoint) != (self._location.path, saved.id):
                 raise moved_on(journal.ledger)
             report.say(f"{origin.path} was closed already (journal entry {moved.entry}): what is left to do is done.")
-            self._prepare()
-            self._begin_here(begins_at(moved.entry, journal.ledger, self._saved, saved.checkpoint))
+            with alone(origin):
+                if is_missing(self._location):
+                    Arrival(origin).withdraw()  # of a restore that was killed; its draft goes, too
+                self._prepare()
+                self._begin_here(begins_at(moved.entry, journal.ledger, self._saved, saved.checkpoint))
             return
         self._close(origin, journal)
-
-    def _unreachable(self, origin: CheckpointLocation) -> LocationError | None:
-        """Why the old place can't be closed; None where it can."""
-        saved = self._savepoint
-        why = ""
-        try:
-            query, ledger = origin.query_id(), load_journal(origin).ledger
-            if not ledger.position:
-                why = "holds no journal"
-            elif query != saved.query:
-                why = f"is of another query ({query})"
-            elif ledger.identity_suffix != self._saved.identity_suffix:
-                why = "is a copy with an identity of its own by now (`barrier adopt --no-claim`)"
-            elif ledger.location not in (saved.location, origin.path):
-                why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that place"
-        except (LocationError, JournalError, OSError) as problem:
-            why = f"can't be read ({problem})"
-        if not why:
-            return None
-        return LocationError(
-            "ORIGIN_UNREACHABLE",
-            f"{origin.path}, of which the savepoint was taken, {why}: it can't be closed, and nobody can see what was "
-            "committed there since. --no-claim makes a copy with an identity of its own; --force goes on as the query",
-            origin=origin.path,
-        )
 
     def _close(self, origin: CheckpointLocation, journal: Journal) -> None:
         """R2 to R4, and `moved`, in the old journal; then the new one."""
@@ -291,33 +271,34 @@ class _Restore:
                 if begun is None:
                     rewinder.begin(Preview(None, -1, [], [], None), body)
                 else:
-                    journal.load()
+                    now = journal.load().rewinding
+                    if now is None or now.token != begun.token:
+                        raise LocationError(
+                            "LOCATION_BUSY",
+                            f"the restore that was begun at {origin.path} (journal entry {begun.token}) was given up "
+                            "meanwhile, and the query may have gone on: say the same command again",
+                            position=journal.ledger.position,
+                        )
                     rewinder.again(body)
-                refuse_unless_free(self._location, self._savepoint)  # a job may have been started there too early
+                refuse_unless_free(self._location, self._savepoint, True)  # a job may have been started there too early
                 entry = rewinder.move(self._location.path, self._savepoint.id, self._savepoint.checkpoint)
+                faults.reach("restore.moved")
+                self._begin_here(begins_at(entry, journal.ledger, self._saved, self._savepoint.checkpoint))
         finally:
             sink.close()
-        faults.reach("restore.moved")
-        self._begin_here(begins_at(entry, journal.ledger, self._saved, self._savepoint.checkpoint))
-
-    def _closed(self) -> bool:
-        """The old place is closed, and names this one."""
-        try:
-            moved = load_journal(CheckpointLocation(self._savepoint.location)).ledger.moved
-        except (JournalError, LocationError, OSError):
-            return False
-        return moved is not None and (moved.location, moved.savepoint) == (self._location.path, self._savepoint.id)
 
     def _tell_what_is_left(self) -> None:
         """A claim ended before its end: how the old place stands by its journal, and what to say next."""
-        origin = CheckpointLocation(self._savepoint.location)
+        origin = self._old.location
+        if origin.path == self._location.path:
+            return
         try:
             ledger = load_journal(origin).ledger
             made = load_journal(self._location).ledger.restored
         except (JournalError, LocationError, OSError):
             return
         again = f"`barrier restore {self._savepoint.path} {self._location.path} --claim`, with the same options"
-        if made is None and self._closed():
+        if made is None and self._old.closed() and not Arrival(origin).happened():
             self._report.complain(
                 f"{origin.path} is closed for ever, and {self._location.path} is not made yet: say the same command again "
                 f"({again}). Start no query before: it would begin as a new one"
@@ -383,11 +364,11 @@ class _Restore:
         if self._request.partitions is not None:
             self._report.facts["repartitioned"] = repartition(self._new.draft, self._request.partitions)
 
-    def _begin_here(self, position: int, forced: bool = False) -> None:
+    def _begin_here(self, position: int) -> None:
         saved, request = self._savepoint, self._request
         allowed = request.allow_non_restored
         ledger = begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position)
-        self._new.finish(ledger, not forced, request.query_stopped)
+        self._new.finish(ledger, self._old.location if self._old.closed() else None, request.query_stopped)
 
 
 def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord], older: bool) -> StoreError:

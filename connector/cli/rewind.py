@@ -21,6 +21,7 @@ from connector.spark.taking_back import NOTHING, check_target, logs_of
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import RunRecord
+from transactional.ownership import is_made_anew, rewinding
 from transactional.rewind import Rewinder
 
 __all__ = ["rewind"]
@@ -91,6 +92,8 @@ def _rewind(path: str, request: Request, report: Report) -> None:
     refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
     refuse_elsewhere(location, journal.ledger)
     report.facts.update(location=location.path)
+    if is_made_anew(journal.ledger):
+        raise rewinding(journal.ledger)
     run = recorded_run(journal.ledger)
     sink = recorded_sink(run, location, request.given)
     try:

@@ -18,6 +18,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run
 from connector.spark.savepoint import free_folder, take
 from transactional.errors import LocationError
+from transactional.ownership import is_made_anew, rewinding
 
 __all__ = ["stop"]
 
@@ -58,6 +59,8 @@ def stop(
         if savepoint is not None:
             free_folder(place, savepoint)  # before the query is stopped
         report.facts.update(location=place.path)
+        if is_made_anew(journal.ledger):
+            raise rewinding(journal.ledger)
         if journal.ledger.rewinding is not None:
             raise LocationError(
                 "REWIND_BEGUN",

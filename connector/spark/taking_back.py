@@ -15,6 +15,7 @@ from connector.spark.remote_logs import RemoteLogs
 from connector.spark.upkeep import Upkeep
 from transactional.errors import LocationError, RewindRequiredError
 from transactional.ledger import Ledger
+from transactional.ownership import is_made_anew, rewinding
 from transactional.recovery import check_sources
 from transactional.rewind import Preview, Rewinder, SparkLogs
 
@@ -93,13 +94,16 @@ def take_back(location: CheckpointLocation, upkeep: Upkeep) -> int | None:
     Raises
     ------
     FencedError
-        ``DRIVER_HOLDS_STATE``, ``QUERY_RUNS``, ``DRIVER_UNKNOWN``, ``REWIND_RUNS``, ``REWIND_UNKNOWN``
+        ``REWIND_NOT_DONE``: a restore replaces the place. ``DRIVER_HOLDS_STATE``, ``QUERY_RUNS``, ``DRIVER_UNKNOWN``,
+        ``REWIND_RUNS``, ``REWIND_UNKNOWN``
     LocationError, OptionError, StoreError, AmbiguousOutcomeError
         As `transactional.rewind`.
     """
     journal = location.journal()
     ledger = journal.load()
     refuse_elsewhere(location, ledger)
+    if is_made_anew(ledger):
+        raise rewinding(ledger)
     run = recorded_run(ledger)
     unseen = is_alive(run.process) is None and upkeep.single_driver
     at_work = query_at_work(location, run, run.driver in upkeep.drivers or unseen)

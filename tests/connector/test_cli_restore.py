@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from connector.spark.closing import record_restart
-from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, spark_view
 from connector.spark.process import this_process
@@ -34,26 +33,6 @@ from transactional.restore import FAR_ABOVE
 from transactional.sink import Options
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> CliPlace:
-    """Micro-batches 0 to 2 are three settled checkpoints; the driver is dead."""
-    found = CliPlace(tmp_path)
-    found.run(process=dead_process())
-    for batch in range(3):
-        found.decided(batch, output={"orders-0": 10 * batch + 10})
-    return found
-
-
-@pytest.fixture
-def saved(place: CliPlace, tmp_path: Path) -> Savepoint:
-    return take(str(place), str(tmp_path / "saved"))
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> Path:
-    return tmp_path / "new"
 
 
 def ledger(path: Path) -> Ledger:
@@ -271,7 +250,7 @@ def test_an_old_place_that_is_lost_is_claimed_by_force_only(
     status, document, said = restore(capsys, saved, new, "--claim", "--force")
     assert status == 0
     assert "DOUBLED, and nobody can say how much" in said
-    assert ledger(new).position == saved.position + FAR_ABOVE
+    assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
 
 
@@ -353,7 +332,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, death: int, step: Callable[[], Any])
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "reach", reach)
-        patch.setattr(Draft, "drop", Draft.release)
+        patch.setattr(NewLocation, "drop", lambda new: new._folder.release())
         step()
     return passed
 
@@ -586,7 +565,7 @@ class Dies:
 def test_a_restore_deletes_no_files_of_another_that_is_at_work(
     saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = NewLocation(CheckpointLocation(str(new)), saved)
+    other = NewLocation(CheckpointLocation(str(new)), saved, False)
     other.copy()
     assert restore(capsys, saved, new, "--no-claim")[0] == 0
     assert Path(other.draft.path, "metadata").exists()

@@ -1,0 +1,333 @@
+"""``barrier restore`` said again: places that are made anew, that have gone, or that others have come to meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.cli import main
+from connector.cli.report import Report
+from connector.spark.location import CheckpointLocation
+from connector.spark.restore import NewLocation
+from connector.spark.savepoint import Savepoint, take
+from connector.spark.taking_back import take_back
+from connector.spark.upkeep import Upkeep
+from tests.connector.cli_place import CliPlace, answer, dead_process
+from tests.connector.test_cli_restore import Dies, goes_on, ledger, restore
+from transactional import faults
+from transactional.errors import FencedError
+from transactional.metadata import EntryKind
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+def at(place: CliPlace, path: Path) -> CliPlace:
+    """The query at another place."""
+    found = copy.copy(place)
+    found.path = path
+    return found
+
+
+def runs_on(place: CliPlace, path: Path) -> None:
+    """The query is started there, and commits micro-batch 3."""
+    there = at(place, path)
+    there.run(process=dead_process(), driver="at the new place")
+    there.decided(3)
+
+
+@contextmanager
+def meanwhile(monkeypatch: Patch, happens: Callable[[], Any]) -> Iterator[None]:
+    """Something happens while a command waits for a yes."""
+    asked: list[bool] = []
+
+    def confirm(report: Report, yes: bool) -> None:
+        if not asked:
+            asked.append(True)
+            happens()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Report, "confirm", confirm)
+        yield
+    assert asked
+
+
+def dies(monkeypatch: Patch, point: str, step: Callable[[], Any]) -> None:
+    """A step is killed at a point: nothing is tidied after it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", Dies(point))
+        patch.setattr(NewLocation, "drop", lambda new: new._folder.release())
+        step()
+
+
+# -- a claim that is said again --------------------------------------------------------------------------------------
+
+
+def test_a_claim_said_again_when_its_query_has_run_says_that_nothing_is_left_to_do(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    """Who moved the place away would have all of it written again."""
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    runs_on(place, new)
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+    assert "nothing is left to do" in document["message"]
+    assert "move" not in document["message"]
+    (new / "barrier" / "log" / "9999.json").write_text("torn")
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+    assert "journal can't be read" in document["message"]
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [[], ["restore.moved"], ["restore.moved", "restore.copied", "restore.whole"], ["restore.whole", "restore.whole"]],
+)
+def test_a_claimed_place_that_is_gone_is_made_again_by_force_only_and_far_above(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, deaths: list[str]
+) -> None:
+    """Its query may have committed, and nobody can see what. Deaths on the way leave no note that it has been there."""
+    for point in deaths:
+        dies(monkeypatch, point, lambda: restore(capsys, saved, new, "--claim"))
+        assert (place.ledger().moved is not None, new.exists()) == (True, False)
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    assert restore(capsys, saved, new, "--claim")[0] == 0, "made anew"
+    runs_on(place, new)
+    last = ledger(new).position
+    os.rename(new, new.parent / "away")
+    for point in ("", "restore.copied", "restore.whole"):
+        status, document, said = restore(capsys, saved, new, "--claim")
+        assert (status, document["condition"], new.exists()) == (1, "CLAIMED_PLACE_GONE", False)
+        assert "say the same command again" not in said
+        dies(monkeypatch, point, lambda: restore(capsys, saved, new, "--claim", "--force"))
+        if not point:
+            assert ledger(new).position > last + 1_000_000
+            shutil.rmtree(new)
+    os.rename(new.parent / "away", new)
+    assert "nothing is left to do" in restore(capsys, saved, new, "--claim")[1]["message"]
+
+
+def test_a_claim_that_fails_when_it_is_nearly_done_leaves_no_note(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", Dies("restore.whole"))
+        restore(capsys, saved, new, "--claim")
+    assert place.ledger().moved is not None
+    assert sorted(os.listdir(place.path / "barrier")) == ["log"]
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    assert sorted(os.listdir(place.path / "barrier")) == ["arrival.json", "log"]
+
+
+def test_a_place_restored_of_its_own_savepoint_is_made_anew_and_not_closed_on_itself(
+    place: CliPlace, saved: Savepoint, capsys: Capture
+) -> None:
+    """The same command again, as STATE_NOT_RESTORED asks for."""
+    shutil.rmtree(place.path)
+    assert restore(capsys, saved, place.path, "--claim", "--force")[0] == 0
+    assert restore(capsys, saved, place.path, "--claim")[1]["condition"] == "ORIGIN_UNREACHABLE"
+    assert restore(capsys, saved, place.path, "--claim", "--force", "--allow-non-restored-state")[0] == 0
+    found = place.ledger()
+    assert found.restored is not None
+    assert (found.moved, found.restored.allowed) == (None, True)
+
+
+def test_two_forced_claims_of_one_savepoint_give_no_number_twice(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    shutil.rmtree(place.path)
+    assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
+    runs_on(place, new)
+    last = ledger(new).position
+    shutil.rmtree(new)
+    assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
+    assert ledger(new).position > last
+
+
+def test_a_claim_that_takes_up_a_begun_one_is_refused_where_that_was_given_up_meanwhile(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """While it asks, the query commits a micro-batch, and another claim is begun and killed."""
+    dies(monkeypatch, "rewind.begun", lambda: restore(capsys, saved, new, "--claim"))
+
+    def happens() -> None:
+        assert answer(capsys, "rewind", str(place), "--resume", "--yes")[0] == 0
+        place.run(process=dead_process(), driver="meanwhile")
+        place.decided(3)
+        begun = {"checkpoint": None, "moving": {"location": "/elsewhere", "savepoint": "another"}}
+        place.append(EntryKind.REWIND_BEGUN, {**begun, "process": dict(dead_process())})
+
+    with meanwhile(monkeypatch, happens):
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_BUSY", None)
+    assert restore(capsys, saved, new, "--claim")[1]["condition"] == "OUTPUT_COMMITTED"
+
+
+# -- a place that is made anew ---------------------------------------------------------------------------------------
+
+
+def test_what_else_lies_in_a_place_that_is_made_anew_is_not_deleted(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    other = take(str(place), str(new / "saves" / "other"))
+    status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+    assert "saves would be deleted with it" in document["message"]
+    os.rename(new / "saves", new.parent / "saves")
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    replace(other, path=str(new.parent / "saves" / "other")).verify()
+
+
+@pytest.mark.parametrize("died", ["between the renames", "before the deletion"])
+def test_a_death_while_a_place_is_made_anew_loses_neither_the_place_nor_the_deletion(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, died: str
+) -> None:
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    before = ledger(new).position
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if ".former-" in source or (".restoring-" in source and died == "between the renames"):
+            raise faults.InjectedFault("killed")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        patch.setattr(NewLocation, "drop", lambda new: new._folder.release())
+        restore(capsys, saved, new, "--claim")
+    assert new.exists() is (died == "before the deletion")
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    assert [name for name in os.listdir(new.parent) if name.startswith(".")] == []
+    assert ledger(new).position > before
+    goes_on(new, "other", "p")
+
+
+@pytest.mark.parametrize("another_host", [False, True])
+def test_a_place_whose_fence_was_ended_is_not_replaced_under_its_query(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, another_host: bool
+) -> None:
+    """The restore stands still before its rename; somebody ends what it has begun, and the query commits."""
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if str(source) == str(new):
+            with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*Say the same `barrier restore` again"):
+                take_back(CheckpointLocation(str(new)), Upkeep({}, set(), single_driver=True))
+            if another_host:
+                begun = ledger(new).rewinding
+                assert begun is not None
+                at(place, new).append(EntryKind.REWIND_DONE, {"begun": begun.token, "batch": 2, "keep": None})
+                runs_on(place, new)
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    if another_host:
+        assert (status, document["condition"], ledger(new).accounted) == (1, "LOCATION_NOT_EMPTY", 3)
+        assert "may have begun there" in document["message"]
+    else:
+        assert (status, ledger(new).rewinding) == (0, None)
+    assert [name for name in os.listdir(new.parent) if name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+def test_a_place_that_is_being_made_anew_is_left_to_the_same_restore(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, how: str
+) -> None:
+    assert restore(capsys, saved, new, how)[0] == 0
+    dies(monkeypatch, "restore.whole", lambda: restore(capsys, saved, new, how))
+    for command in (["stop"], ["rewind", "--resume", "--yes", "--query-stopped"], ["rewind", "--yes"]):
+        status, document, _ = answer(capsys, command[0], str(new), *command[1:])
+        assert (status, document["condition"]) == (1, "REWIND_NOT_DONE")
+        assert "Say the same `barrier restore` again" in document["message"]
+        assert "rewind LOCATION" not in document["message"]
+    assert main(["checkpoints", "show", str(new)]) == 0
+    assert "The same `barrier restore` finishes it" in " ".join(capsys.readouterr().out.split())
+    assert restore(capsys, saved, new, how)[0] == 0
+    goes_on(new, "other", "p" if how == "--claim" else "of the copy")
+
+
+# -- others ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_claim_takes_the_place_of_a_copy(place: CliPlace, saved: Savepoint, new: Path, capsys: Capture) -> None:
+    """A death after `moved` would leave a place that is closed for a copy that can be started."""
+    assert restore(capsys, saved, new, "--no-claim")[0] == 0
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_NOT_EMPTY", None)
+    assert (place.ledger().rewinding, ledger(new).rewinding) == (None, None)
+    goes_on(new, "the copy", "its own prefix")
+
+
+@pytest.mark.parametrize("killed_at", ["", "restore.moved"])
+def test_a_copy_that_waits_for_a_yes_takes_no_place_that_was_claimed_meanwhile(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, killed_at: str
+) -> None:
+    def claim() -> None:
+        dies(monkeypatch, killed_at, lambda: main(["restore", saved.path, str(new), "--claim", "--yes"]))
+        capsys.readouterr()
+
+    with meanwhile(monkeypatch, claim):
+        status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (status, document["condition"]) == (1, "LOCATION_CLAIMED")
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+    found = ledger(new).restored
+    assert found is not None
+    assert found.claim
+
+
+def test_of_two_restores_to_one_place_the_later_says_that_it_was_made(
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    asked: list[int] = []
+
+    def reach(point: str) -> None:
+        if point == "restore.whole" and not asked:
+            asked.append(0)
+            asked.append(main(["restore", saved.path, str(new), "--no-claim", "--yes"]))
+            capsys.readouterr()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        status, document, _ = restore(capsys, saved, new, "--no-claim")
+    assert (asked, status, document["condition"]) == ([0, 0], 1, "LOCATION_NOT_EMPTY")
+    assert "made by another restore" in document["message"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
+def test_an_empty_place_that_is_another_user_s_is_refused_before_anything_is_closed(capsys: Capture) -> None:
+    """In a folder with the sticky bit (/tmp, a shared scratch) it can't be replaced."""
+    base = Path(tempfile.mkdtemp())
+    try:
+        base.chmod(0o1777)
+        place = CliPlace(base)
+        place.run(process=dead_process())
+        place.decided(0)
+        saved = take(str(place), str(base / "saved"))
+        new = base / "new"
+        new.mkdir()
+        restore(capsys, saved, base / "warm", "--no-claim")  # imports what is imported late
+        shutil.rmtree(base / "warm")
+        for name in ("place", "output", "saved"):
+            for path in (base / name, *(base / name).rglob("*")):
+                os.chown(path, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            status, document, _ = restore(capsys, saved, new, "--claim", "--query-stopped")
+        finally:
+            os.seteuid(0)
+        assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_NOT_OURS", None)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
