@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from connector.spark.savepoint import Savepoint, take
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
 from tests.connector.cli_place import CliPlace, answer, dead_process
-from tests.connector.test_cli_restore import Dies, goes_on, ledger, restore
+from tests.connector.test_cli_restore import Copied, Dies, goes_on, ledger, restore
 from transactional import faults
 from transactional.errors import FencedError
 from transactional.metadata import EntryKind
@@ -331,3 +332,64 @@ def test_an_empty_place_that_is_another_user_s_is_refused_before_anything_is_clo
         assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_NOT_OURS", None)
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+# -- kill -9 ---------------------------------------------------------------------------------------------------------
+
+DURABLE = ("chmod", "fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
+
+
+def killed_before(death: int, arguments: list[str]) -> bool:
+    """A process says the command, and is gone before its n-th call that changes a disk; False where it came to its end."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    calls = [0]
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == death:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **more)
+
+        return call
+
+    for name in DURABLE:
+        setattr(os, name, counted(getattr(os, name)))
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        os._exit(main(arguments))
+
+
+@pytest.mark.parametrize(
+    ("how", "anew"),
+    [("--claim", False), ("--claim", True), pytest.param("--no-claim", True, marks=pytest.mark.matrix)],
+)
+def test_a_restore_that_is_killed_before_any_of_its_changes_is_finished_by_the_same_command(
+    place: CliPlace, saved: Savepoint, tmp_path: Path, capsys: Capture, how: str, anew: bool
+) -> None:
+    place.prepared(3)
+    death = 0
+    while True:
+        death += 1
+        folder = tmp_path / f"death-{death}"
+        (folder / "aside").mkdir(parents=True)
+        new = folder / "new"
+        with Copied(place, tmp_path, folder):
+            if anew:
+                assert restore(capsys, saved, new, how)[0] == 0
+            closed = place.ledger().moved is not None
+            if not killed_before(death, ["restore", saved.path, str(new), how, "--yes"]):
+                break
+            old = place.ledger()
+            if how == "--no-claim":
+                assert (old.moved, old.rewinding) == (None, None)
+            elif old.moved is None:
+                assert not closed
+                assert not new.exists()
+            status, document, said = restore(capsys, saved, new, how)
+            assert status == 0, (death, document, said)
+            assert [name for name in os.listdir(folder) if name.startswith(".")] == []
+            assert (place.ledger().moved is not None) is (how == "--claim")
+            goes_on(new, "other", "p" if how == "--claim" else "of the copy")
+    assert death > (20 if how == "--claim" else 10)
