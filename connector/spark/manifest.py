@@ -116,6 +116,14 @@ class Savepoint:
                 told = f"it has {found.size} bytes, {recorded.size} were written"
                 raise _damaged(self.path, recorded.path, told if found.size != recorded.size else "its bytes changed")
 
+    def is_whole(self) -> bool:
+        """Whether all files are there, with the sizes that the manifest says; none is read."""
+        try:
+            sizes = [os.path.getsize(os.path.join(self.path, *file.path.split("/"))) for file in self.files]
+        except OSError:
+            return False
+        return sizes == [file.size for file in self.files] and os.path.isfile(os.path.join(self.path, MANIFEST))
+
     def checkpoint_files(self) -> list[str]:
         """The paths of Spark's files, relative to a checkpoint location."""
         return [file.path.removeprefix(f"{CHECKPOINT}/") for file in self.files if file.path != JOURNAL]

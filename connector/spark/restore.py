@@ -132,7 +132,11 @@ class NewLocation:
         parent, name = os.path.split(location.path)
         self._parent, self._name = parent, name
         self._folder = Draft(location.path, "restoring")
-        self.draft = CheckpointLocation(self._folder.path)
+
+    @property
+    def draft(self) -> CheckpointLocation:
+        """Where it is made, once its files are copied."""
+        return CheckpointLocation(self._folder.path)
 
     def copy(self) -> None:
         """N2.
