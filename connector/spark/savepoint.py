@@ -111,6 +111,8 @@ def take(
                 sync_folders(draft.path)
                 if draft.publish():
                     break
+        except FileExistsError as error:
+            raise _exists(folder) from error
         finally:
             draft.drop()
     else:
@@ -136,13 +138,17 @@ def free_folder(place: CheckpointLocation, target: str) -> str:
     place.must_be_local("a savepoint")
     folder = folder_of(target)
     if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
-        raise LocationError(
-            "SAVEPOINT_EXISTS",
-            f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
-            path=folder,
-        )
+        raise _exists(folder)
     refuse_inside(folder, "a second savepoint")
     return folder
+
+
+def _exists(folder: str) -> LocationError:
+    return LocationError(
+        "SAVEPOINT_EXISTS",
+        f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
+        path=folder,
+    )
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------

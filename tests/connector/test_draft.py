@@ -11,9 +11,10 @@ import pytest
 
 from connector.spark import manifest
 from connector.spark.draft import Draft
-from connector.spark.savepoint import take
+from connector.spark.savepoint import read, take
 from tests.connector.cli_place import CliPlace, dead_process
 from transactional import faults
+from transactional.errors import LocationError
 
 
 @pytest.fixture
@@ -114,3 +115,22 @@ def test_a_copy_that_vanishes_before_it_has_its_name_is_made_anew(
     monkeypatch.setattr("connector.spark.savepoint.write", write)
     take(str(place), target).verify()
     assert len(written) == 2
+
+
+@pytest.mark.parametrize("there", ["a savepoint", "a file"])
+def test_of_two_savepoints_that_are_taken_into_one_folder_at_once_the_later_is_refused(
+    place: CliPlace, target: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reach(point: str) -> None:
+        monkeypatch.setattr(faults, "reach", lambda _: None)
+        if there == "a file":
+            Path(target).touch()
+        else:
+            take(str(place), target)
+
+    monkeypatch.setattr(faults, "reach", reach)
+    with pytest.raises(LocationError, match="SAVEPOINT_EXISTS"):
+        take(str(place), target)
+    if there == "a savepoint":
+        read(target).verify()
+    assert sorted(os.listdir(place.path.parent)) == ["output", "place", "saved"]
