@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.disposal import dispose
 from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import (
     CHECKPOINT,
     MANIFEST,
     Savepoint,
-    dispose,
     find,
     folder_of,
     read,

@@ -1,0 +1,107 @@
+"""``barrier savepoint dispose``: what it refuses to delete, and deaths in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from connector.spark.savepoint import Savepoint, dispose, read, take
+from tests.connector.cli_place import CliPlace, answer, dead_process
+from transactional import faults
+from transactional.errors import LocationError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> CliPlace:
+    """One settled checkpoint; the driver is dead."""
+    found = CliPlace(tmp_path)
+    found.run(process=dead_process())
+    found.decided(0)
+    return found
+
+
+@pytest.fixture
+def saved(place: CliPlace, tmp_path: Path) -> Savepoint:
+    return take(str(place), str(tmp_path / "saved"))
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def claimed(saved: Savepoint, new: Path, capsys: Capture) -> int:
+    return answer(capsys, "restore", saved.path, str(new), "--claim", "--yes")[0]
+
+
+def disposed(saved: Savepoint, capsys: Capture) -> str:
+    """By the command: its status, or the condition of its refusal."""
+    _, document, _ = answer(capsys, "savepoint", "dispose", saved.path, "--yes")
+    return str(document.get("condition", document["status"]))
+
+
+def killed(at: str, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim dies at a fault point."""
+
+    def reach(point: str) -> None:
+        if point == at:
+            raise faults.InjectedFault(point)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        assert claimed(saved, new, capsys) == 4
+
+
+@pytest.mark.parametrize("more", ["a file", "a folder", "a query's place"])
+def test_a_savepoint_that_holds_something_else_is_not_disposed_of(place: CliPlace, saved: Savepoint, more: str) -> None:
+    path = Path(saved.path) / "checkpoint" / "more"
+    if more == "a file":
+        path.write_text("kept")
+    elif more == "a folder":
+        path.mkdir()
+    else:
+        shutil.copytree(place.path, path)
+    with pytest.raises(LocationError) as caught:
+        dispose(saved)
+    assert (caught.value.condition, caught.value.parameters["found"][0]) == ("SAVEPOINT_HOLDS_MORE", "checkpoint/more")
+    read(saved.path).verify()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    dispose(saved)
+    assert not os.path.exists(saved.path)
+
+
+@pytest.mark.parametrize("at", ["rewind.begun", "restore.moved", "restore.copied", "made anew"])
+def test_a_savepoint_that_a_begun_claim_needs_is_not_disposed_of(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Where the old place is closed, and the new one not made, the query can go on from nothing else."""
+    if at in ("restore.copied", "made anew"):
+        killed("restore.moved", saved, new, capsys, monkeypatch)
+    if at == "made anew":
+        assert claimed(saved, new, capsys) == 0
+        at = "restore.whole"
+    killed(at, saved, new, capsys, monkeypatch)
+    status, document, _ = answer(capsys, "savepoint", "dispose", saved.path, "--yes")
+    assert (status, document["condition"]) == (1, "SAVEPOINT_NEEDED")
+    assert f"`barrier restore {saved.path} {new} --claim`" in document["message"]
+    assert (f"`barrier rewind {place} --resume`" in document["message"]) is (at == "rewind.begun")
+    assert claimed(saved, new, capsys) == 0
+    assert disposed(saved, capsys) == "done"
+
+
+def test_a_savepoint_whose_claim_was_given_up_or_whose_old_place_is_gone_is_disposed_of(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed("rewind.begun", saved, new, capsys, monkeypatch)
+    assert answer(capsys, "rewind", str(place), "--resume", "--yes")[0] == 0
+    second = take(str(place), f"{saved.path}-2")
+    assert disposed(saved, capsys) == "done"
+    killed("restore.moved", second, new, capsys, monkeypatch)
+    assert disposed(second, capsys) == "SAVEPOINT_NEEDED"
+    shutil.rmtree(place.path)
+    assert disposed(second, capsys) == "done"
