@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 
+from connector.spark.draft import delete_folder, delete_leftovers
 from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import MANIFEST, Savepoint
+from connector.spark.manifest import MANIFEST, Savepoint, folder_of
 from transactional.errors import LocationError, TwoPhaseCommitError
-from transactional.journal import sync_folder
 from transactional.ledger import MOVING, Ledger
 
-__all__ = ["dispose"]
+__all__ = ["dispose", "finish_disposal"]
 
 
 def dispose(savepoint: Savepoint) -> None:
-    """Delete a savepoint; the manifest first, so that what a death leaves is none.
+    """Delete a savepoint: from the first step on nothing that looks like one is there.
 
     Raises
     ------
@@ -24,9 +23,29 @@ def dispose(savepoint: Savepoint) -> None:
     """
     _refuse_more(savepoint)
     _refuse_needed(savepoint)
-    os.unlink(os.path.join(savepoint.path, MANIFEST))
-    sync_folder(savepoint.path)
-    shutil.rmtree(savepoint.path)
+    delete_folder(savepoint.path)
+
+
+def finish_disposal(path: str) -> bool:
+    """Delete what is left of a savepoint whose disposal was interrupted.
+
+    Parameters
+    ----------
+    path : str
+        Of the savepoint.
+
+    Returns
+    -------
+    bool
+        False where nothing is left of one, or a folder is there under its name again.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_LOCAL``
+    """
+    folder = folder_of(path)
+    return not os.path.lexists(folder) and delete_leftovers(folder)
 
 
 def _refuse_more(savepoint: Savepoint) -> None:

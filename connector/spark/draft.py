@@ -1,4 +1,4 @@
-"""A folder that is being made: under a temporary name, beside the one that it will have."""
+"""A folder that is being made, or deleted: under a temporary name, beside the one that it will have, or had."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import os
 import shutil
 import uuid
 from contextlib import suppress
+from typing import Final
 
-__all__ = ["Draft"]
+from transactional.journal import sync_folder
+
+__all__ = ["Draft", "delete_folder", "delete_leftovers"]
+
+DISPOSING: Final = "disposing"
 
 
 class Draft:
@@ -33,20 +38,16 @@ class Draft:
     """
 
     def __init__(self, target: str, doing: str) -> None:
-        self._target = target
-        self._parent, name = os.path.split(target)
-        self._names = f".{name}.{doing}-"
+        self._target, self._doing = target, doing
+        self._parent = os.path.dirname(target)
         self.path = self._new_path()
         self._lock: int | None = None
 
     def begin(self) -> None:
-        """Delete what deaths have left under such names, and make the folder."""
+        """Delete what deaths have left under such names, or of the target when it was deleted, and make the folder."""
         os.makedirs(self._parent, exist_ok=True)
-        for leftover in glob.glob(os.path.join(glob.escape(self._parent), f"{glob.escape(self._names)}*")):
-            with suppress(OSError):  # it is at work, gone by now, or can't be locked
-                lock = _locked(leftover)
-                shutil.rmtree(leftover, ignore_errors=True)
-                os.close(lock)
+        delete_leftovers(self._target, self._doing)
+        delete_leftovers(self._target)
         path = self.path
         while not self._made(path):
             path = self._new_path()
@@ -84,7 +85,7 @@ class Draft:
             self._lock = None
 
     def _new_path(self) -> str:
-        return os.path.join(self._parent, f"{self._names}{uuid.uuid4().hex[:8]}")
+        return f"{_names(self._target, self._doing)}{uuid.uuid4().hex[:8]}"
 
     def _made(self, path: str) -> bool:
         """Make it and lock it; False where another process took it for a leftover in between."""
@@ -100,6 +101,53 @@ class Draft:
             return False
         self._lock = lock
         return True
+
+
+def delete_folder(path: str) -> None:
+    """Delete a folder: under its name it is there whole, or not at all. What a death leaves, `delete_leftovers` deletes.
+
+    Parameters
+    ----------
+    path : str
+        Canonical.
+    """
+    lock = None
+    with suppress(OSError):  # nothing can be locked there
+        lock = _locked(path)
+    try:
+        aside = f"{_names(path, DISPOSING)}{uuid.uuid4().hex[:8]}"
+        os.rename(path, aside)
+        sync_folder(os.path.dirname(path))
+        shutil.rmtree(aside)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def delete_leftovers(target: str, doing: str = DISPOSING) -> bool:
+    """Delete what deaths have left beside a folder that was made or deleted; whether there was any.
+
+    Parameters
+    ----------
+    target : str
+        Canonical path of that folder.
+    doing : str
+        See `Draft`.
+    """
+    found = False
+    for leftover in glob.glob(f"{glob.escape(_names(target, doing))}*"):
+        with suppress(OSError):  # it is at work, gone by now, or can't be locked
+            lock = _locked(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
+            os.close(lock)
+            found = True
+    return found
+
+
+def _names(target: str, doing: str) -> str:
+    """How temporary paths beside a folder begin."""
+    parent, name = os.path.split(target)
+    return os.path.join(parent, f".{name}.{doing}-")
 
 
 def _locked(path: str) -> int:

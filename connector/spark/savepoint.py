@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.disposal import dispose
+from connector.spark.disposal import dispose, finish_disposal
 from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import (
@@ -53,7 +53,7 @@ from transactional.metadata import EntryKind
 from transactional.recovery import check_recorded
 from transactional.restore import cut
 
-__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "free_folder", "read", "take"]
+__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "finish_disposal", "free_folder", "read", "take"]
 
 TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""

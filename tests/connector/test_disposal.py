@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark.savepoint import Savepoint, dispose, read, take
+from connector.spark.savepoint import Savepoint, dispose, find, read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
 from transactional.errors import LocationError
@@ -105,3 +105,47 @@ def test_a_savepoint_whose_claim_was_given_up_or_whose_old_place_is_gone_is_disp
     assert disposed(second, capsys) == "SAVEPOINT_NEEDED"
     shutil.rmtree(place.path)
     assert disposed(second, capsys) == "done"
+
+
+def killed_in_the_middle(saved: Savepoint, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disposal dies when it has deleted a file."""
+
+    def rmtree(path: str, **_: object) -> None:
+        os.unlink(os.path.join(path, "journal.json"))
+        raise faults.InjectedFault("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", rmtree)
+        assert answer(capsys, "savepoint", "dispose", saved.path, "--yes")[0] == 4
+
+
+def test_a_disposal_that_was_killed_is_finished_by_the_same_command(
+    saved: Savepoint, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_the_middle(saved, capsys, monkeypatch)
+    assert find(str(tmp_path)) == []
+    assert disposed(saved, capsys) == "done"
+    assert sorted(os.listdir(tmp_path)) == ["output", "place"]
+    assert disposed(saved, capsys) == "SAVEPOINT_NOT_FOUND"
+
+
+def test_what_a_disposal_that_was_killed_has_left_is_deleted_by_the_next_take(
+    place: CliPlace, saved: Savepoint, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_in_the_middle(saved, capsys, monkeypatch)
+    take(str(place), saved.path).verify()
+    assert sorted(os.listdir(tmp_path)) == ["output", "place", "saved"]
+
+
+def test_a_disposal_that_is_at_work_is_left_alone(
+    saved: Savepoint, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, found = shutil.rmtree, list[str]()
+
+    def rmtree(path: str) -> None:
+        found.append(disposed(saved, capsys))
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    dispose(saved)
+    assert found == ["SAVEPOINT_NOT_FOUND"]
