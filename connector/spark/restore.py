@@ -36,7 +36,7 @@ from transactional.restore import is_unused
 
 __all__ = ["NewLocation", "refuse_unless_free"]
 
-_SCHEMA_FILE = re.compile(rb'"(?:file:)?/[^"]*?/state/(\d+)/_stateSchema/')
+_SCHEMA_FILE = re.compile(rb'"(?:file:)?/(?:[^"\\]|\\.)*/state/(\d+)/_stateSchema/')
 
 
 def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, closed: bool = False) -> bool:
@@ -235,7 +235,7 @@ class NewLocation:
 
     def _name_the_place(self, path: str) -> None:
         """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""
-        named = b'"file:' + json.dumps(path, ensure_ascii=False)[1:-1].encode() + rb"/state/\1/_stateSchema/"
+        named = b'"file:' + json.dumps(path, ensure_ascii=False)[1:-1].encode()
         for folder, _, names in os.walk(os.path.join(self.draft.path, "state")):
             if "_metadata" not in folder.split(os.sep):
                 continue
@@ -243,7 +243,7 @@ class NewLocation:
                 file = os.path.join(folder, name)
                 with open(file, "rb") as reading:
                     before = reading.read()
-                after = _SCHEMA_FILE.sub(lambda found: named.replace(b"\\1", found[1]), before)
+                after = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", before)
                 if after != before:
                     write_file(file, after)
                     with contextlib.suppress(FileNotFoundError):
