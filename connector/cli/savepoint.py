@@ -88,6 +88,9 @@ def show(
 def dispose(saved: Saved, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
     """Delete a savepoint. Queries that were restored from it do not need it. What else lies in its folder holds it back."""
     with reporting(output) as report:
+        if savepoints.finish_disposal(saved):
+            report.say("what an interrupted disposal had left of it is deleted")
+            return
         found = savepoints.read(saved)
         _tell(found, report)
         report.say("It will be deleted.")

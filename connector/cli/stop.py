@@ -18,7 +18,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run
 from connector.spark.savepoint import free_folder, take
 from transactional.errors import LocationError
-from transactional.ownership import is_made_anew, rewinding
+from transactional.ownership import is_made_anew, moved_on, rewinding
 
 __all__ = ["stop"]
 
@@ -87,7 +87,7 @@ def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
     end = time.monotonic() + timeout
     asked = request_stop(place)
     report.say("asked to stop: its next micro-batch closes the final checkpoint")
-    while not (found := standing(place)).stopped and time.monotonic() < end:
+    while not (found := _look(place)).stopped and time.monotonic() < end:
         if not found.asked and not found.rewinding:  # started again meanwhile, by who keeps it up
             asked = request_stop(place)
         time.sleep(LOOK_SECONDS)
@@ -98,6 +98,14 @@ def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
     report.pending("asked for")
     report.say(_why_not(found, asked))
     return False
+
+
+def _look(place: CheckpointLocation) -> Standing:
+    """How far it is, as long as it goes on here."""
+    found = standing(place)
+    if found.moved:
+        raise moved_on(place.journal().load())
+    return found
 
 
 def _why_not(found: Standing, asked: int | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,8 @@ class Standing:
         The newest; 0 where there is none.
     driver : str
         Whose it is.
-    drivers : Collection[str]
-        Whose runs the journal holds.
+    drivers : Mapping[str, int]
+        Whose runs the journal holds, and the newest of each.
     process : Mapping[str, Any]
         That driver's process.
     ended : str or None
@@ -86,7 +86,7 @@ class Standing:
 
     run: int
     driver: str
-    drivers: Collection[str]
+    drivers: Mapping[str, int]
     process: Mapping[str, Any]
     ended: str | None
     prepared: Sequence[int]
@@ -145,7 +145,7 @@ def standing(location: CheckpointLocation) -> Standing:
     return Standing(
         run=0 if run is None else run.token,
         driver="" if run is None else run.driver,
-        drivers={each.driver for each in ledger.runs.values()},
+        drivers={ledger.runs[token].driver: token for token in sorted(ledger.runs)},
         process={} if run is None else dict(run.process),
         ended=None if run is None else run.ended,
         prepared=[record.batch for record in ledger.undecided()],

@@ -1,20 +1,28 @@
-"""A folder that is being made: under a temporary name, beside the one that it will have."""
+"""A folder that is being made, or deleted: under a temporary name, beside the one that it will have, or had."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import os
 import shutil
 import uuid
+from contextlib import suppress
+from typing import Final
 
-__all__ = ["Draft"]
+from transactional.journal import sync_folder
+
+__all__ = ["Draft", "delete_folder", "delete_leftovers"]
+
+DISPOSING: Final = "disposing"
 
 
 class Draft:
     """A folder ``.NAME.DOING-<random>`` that will be renamed to NAME.
 
-    It is locked as long as its process lives: so the next one tells what a death has left from what is at work.
+    It is locked as long as its process lives: so the next one tells what a death has left from what is at work. Where nothing
+    can be locked (some network disks), nothing that was left is deleted, either.
 
     Parameters
     ----------
@@ -26,24 +34,44 @@ class Draft:
     Attributes
     ----------
     path : str
+        Known when it was begun.
     """
 
     def __init__(self, target: str, doing: str) -> None:
-        self._parent, name = os.path.split(target)
-        self._names = f".{name}.{doing}-"
-        self.path = os.path.join(self._parent, f"{self._names}{uuid.uuid4().hex[:8]}")
+        self._target, self._doing = target, doing
+        self._parent = os.path.dirname(target)
+        self.path = self._new_path()
         self._lock: int | None = None
 
     def begin(self) -> None:
-        """Delete what deaths have left under such names, and make the folder."""
+        """Delete what deaths have left under such names, or of the target when it was deleted, and make the folder."""
         os.makedirs(self._parent, exist_ok=True)
-        for leftover in glob.glob(os.path.join(glob.escape(self._parent), f"{glob.escape(self._names)}*")):
-            lock = _locked(leftover)
-            if lock is not None:
-                shutil.rmtree(leftover, ignore_errors=True)
-                os.close(lock)
-        os.mkdir(self.path)
-        self._lock = _locked(self.path)
+        delete_leftovers(self._target, self._doing)
+        delete_leftovers(self._target)
+        path = self.path
+        while not self._made(path):
+            path = self._new_path()
+        self.path = path
+
+    def publish(self) -> bool:
+        """Rename it to the target; False where somebody has deleted it meanwhile.
+
+        Raises
+        ------
+        FileExistsError
+            The target is there by now, and no empty folder.
+        """
+        if self._lock is not None and not _is_at(self.path, self._lock):
+            return False
+        try:
+            os.rename(self.path, self._target)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._target) from error
+            raise
+        return True
 
     def drop(self) -> None:
         """Delete it, where it was not renamed."""
@@ -56,16 +84,92 @@ class Draft:
             os.close(self._lock)
             self._lock = None
 
+    def _new_path(self) -> str:
+        return f"{_names(self._target, self._doing)}{uuid.uuid4().hex[:8]}"
 
-def _locked(path: str) -> int | None:
-    """A lock of a folder; None where another process has it, or nothing can be locked there."""
+    def _made(self, path: str) -> bool:
+        """Make it and lock it; False where another process took it for a leftover in between."""
+        os.mkdir(path)
+        try:
+            lock = _locked(path)
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        except OSError:  # nothing can be locked there
+            return True
+        if not _is_at(path, lock):
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+
+def delete_folder(path: str) -> None:
+    """Delete a folder: under its name it is there whole, or not at all. What a death leaves, `delete_leftovers` deletes.
+
+    Parameters
+    ----------
+    path : str
+        Canonical.
+    """
+    lock = None
+    with suppress(OSError):  # nothing can be locked there
+        lock = _locked(path)
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return None
+        aside = f"{_names(path, DISPOSING)}{uuid.uuid4().hex[:8]}"
+        os.rename(path, aside)
+        sync_folder(os.path.dirname(path))
+        shutil.rmtree(aside)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def delete_leftovers(target: str, doing: str = DISPOSING) -> bool:
+    """Delete what deaths have left beside a folder that was made or deleted; whether there was any.
+
+    Parameters
+    ----------
+    target : str
+        Canonical path of that folder.
+    doing : str
+        See `Draft`.
+    """
+    found = False
+    for leftover in glob.glob(f"{glob.escape(_names(target, doing))}*"):
+        with suppress(OSError):  # it is at work, gone by now, or can't be locked
+            lock = _locked(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
+            os.close(lock)
+            found = True
+    return found
+
+
+def _names(target: str, doing: str) -> str:
+    """How temporary paths beside a folder begin."""
+    parent, name = os.path.split(target)
+    return os.path.join(parent, f".{name}.{doing}-")
+
+
+def _locked(path: str) -> int:
+    """A lock of a folder.
+
+    Raises
+    ------
+    OSError
+        ``BlockingIOError`` where another process has it.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(folder)
-        return None
+        raise
     return folder
+
+
+def _is_at(path: str, folder: int) -> bool:
+    """Whether an open folder has this path still."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(folder))
+    except FileNotFoundError:
+        return False

@@ -96,7 +96,7 @@ class DriverKeeper:
         self._wish = StopWish()
         self._locations: dict[str, CheckpointLocation] = {}
         self._drivers: set[str] = set()
-        self._runs: dict[str, int] = {}  # the newest run of each location when a life began
+        self._runs: dict[str, int] = {}  # the newest run of each location when a life began, if known
         self._silent: dict[str, str] = {}  # why a location's journal does not answer
         self._tree: DriverTree | None = None
 
@@ -202,7 +202,9 @@ class DriverKeeper:
 
     def _note_run(self, location: CheckpointLocation) -> None:
         found = self._look(location)
-        if found is not None:
+        if found is None:
+            self._runs.pop(location.path, None)
+        else:
             self._runs[location.path] = found.run
 
     def _look(self, location: CheckpointLocation) -> Standing | None:
@@ -237,7 +239,7 @@ class DriverKeeper:
         deadline, pace = Deadline(delay, self._clock), Pace(JOURNAL_SECONDS, self._clock)
         while not self._wish.asked():
             waited = deadline.passed()
-            if self._locations and (pace.due() or waited) and all(map(self._was_stopped, self._locations.values())):
+            if (pace.due() or waited) and self._all_were_stopped():
                 self._wish.ask()  # by `barrier stop`
             if waited:
                 break
@@ -245,12 +247,25 @@ class DriverKeeper:
             self._clock.sleep(min(LOOK_SECONDS, deadline.left()))
         return True
 
+    def _all_were_stopped(self) -> bool:
+        stopped = [self._was_stopped(location) for location in self._locations.values()]  # looks at each
+        return bool(stopped) and all(stopped)
+
     def _was_stopped(self, location: CheckpointLocation) -> bool:
         """Whether somebody has asked the life that failed to stop, or has ended what it left: that is to stay so."""
         found = self._look(location)
-        return found is not None and (
-            found.asked or (found.stopped and found.run > self._runs.get(location.path, found.run))
-        )
+        if found is None:
+            return False
+        before = self._runs.setdefault(location.path, self._run_before(found))
+        return found.asked or (found.stopped and found.run > before)
+
+    def _run_before(self, found: Standing) -> int:
+        """The run before our drivers' newest; the newest of all where they have none.
+
+        In that case a stop that was done can't be told from one of before their time, and counts for nothing.
+        """
+        ours = [run for driver, run in found.drivers.items() if driver in self._drivers]
+        return max(ours) - 1 if ours else found.run
 
     def _needs_rewind(self, location: CheckpointLocation, failure: Failure) -> bool:
         if failure.remedy is Remedy.REWIND:

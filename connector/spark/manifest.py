@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from connector.spark.location import local_path
 from connector.spark.saved_files import SavedFile, describe, write_file
 from transactional.clock import Clock
 from transactional.errors import LocationError
-from transactional.journal import snapshot_file, sync_folder
+from transactional.journal import snapshot_file
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import canonical, decode
 
-__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "dispose", "find", "folder_of", "read", "refuse_inside", "write"]
+__all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "find", "folder_of", "read", "refuse_inside", "write"]
 
 FORMAT: Final = 1
 MANIFEST: Final = "savepoint.json"
@@ -115,6 +114,14 @@ class Savepoint:
             if found != recorded:
                 told = f"it has {found.size} bytes, {recorded.size} were written"
                 raise _damaged(self.path, recorded.path, told if found.size != recorded.size else "its bytes changed")
+
+    def is_whole(self) -> bool:
+        """Whether all files are there, with the sizes that the manifest says; none is read."""
+        try:
+            sizes = [os.path.getsize(os.path.join(self.path, *file.path.split("/"))) for file in self.files]
+        except OSError:
+            return False
+        return sizes == [file.size for file in self.files] and os.path.isfile(os.path.join(self.path, MANIFEST))
 
     def checkpoint_files(self) -> list[str]:
         """The paths of Spark's files, relative to a checkpoint location."""
@@ -221,35 +228,6 @@ def refuse_inside(path: str, what: str) -> None:
                 path=path,
                 savepoint=folder,
             )
-
-
-def dispose(savepoint: Savepoint) -> None:
-    """Delete a savepoint; the manifest first, so that what a death leaves is none.
-
-    Raises
-    ------
-    LocationError
-        ``SAVEPOINT_HOLDS_MORE``
-    """
-    known = {MANIFEST}
-    for file in savepoint.files:
-        parts = file.path.split("/")
-        known.update(os.path.join(*parts[:length]) for length in range(1, len(parts) + 1))
-    more = []
-    for folder, folders, names in os.walk(savepoint.path):
-        inside = [os.path.relpath(os.path.join(folder, name), savepoint.path) for name in (*folders, *names)]
-        more += sorted(path for path in inside if path not in known)
-    if more:
-        raise LocationError(
-            "SAVEPOINT_HOLDS_MORE",
-            f"in {savepoint.path} lies what is not of the savepoint ({', '.join(more[:5])}{', ...' if len(more) > 5 else ''}): "
-            "another savepoint, or the checkpoint location of a query? Nothing was deleted. Move it away first",
-            path=savepoint.path,
-            found=more[:5],
-        )
-    os.unlink(os.path.join(savepoint.path, MANIFEST))
-    sync_folder(savepoint.path)
-    shutil.rmtree(savepoint.path)
 
 
 def write(

@@ -46,7 +46,7 @@ DRAFT, FORMER = "restoring", "former"
 SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state", "barrier"})
 """What Spark and the journal have in a checkpoint location."""
 
-_SCHEMA_FILE = re.compile(rb'"(?:file:)?/[^"]*?/state/(\d+)/_stateSchema/')
+_SCHEMA_FILE = re.compile(rb'"(?:file:)?/(?:[^"\\]|\\.)*/state/(\d+)/_stateSchema/')
 
 
 def is_missing(location: CheckpointLocation) -> bool:
@@ -299,16 +299,20 @@ class NewLocation:
     def _appear(self, origin: CheckpointLocation | None) -> None:
         """N8."""
         try:
-            os.rename(self.draft.path, self._location.path)  # takes the place of an empty folder only
-        except OSError as error:
-            if not is_missing(self._location):
-                refuse_unless_free(self._location, self._savepoint, self._claim, origin is not None)
-                raise LocationError(
-                    "LOCATION_NOT_EMPTY",
-                    f"{self._location.path} was made by another restore of this savepoint meanwhile: nothing is left to do",
-                    path=self._location.path,
-                ) from error
-            raise
+            appeared = self._folder.publish()
+        except FileExistsError as error:
+            refuse_unless_free(self._location, self._savepoint, self._claim, origin is not None)
+            raise LocationError(
+                "LOCATION_NOT_EMPTY",
+                f"{self._location.path} was made by another restore of this savepoint meanwhile: nothing is left to do",
+                path=self._location.path,
+            ) from error
+        if not appeared:
+            raise LocationError(
+                "LOCATION_BUSY",
+                f"{self.draft.path}, which was to become {self._location.path}, was deleted meanwhile: say the same again",
+                path=self._location.path,
+            )
         sync_folder(self._parent)
         faults.reach("restore.named")
 
@@ -361,7 +365,7 @@ class NewLocation:
 
     def _name_the_place(self, path: str) -> None:
         """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""
-        named = b'"file:' + json.dumps(path, ensure_ascii=False)[1:-1].encode() + rb"/state/\1/_stateSchema/"
+        named = b'"file:' + json.dumps(path, ensure_ascii=False)[1:-1].encode()
         for folder, _, names in os.walk(os.path.join(self.draft.path, "state")):
             if "_metadata" not in folder.split(os.sep):
                 continue
@@ -369,7 +373,7 @@ class NewLocation:
                 file = os.path.join(folder, name)
                 with open(file, "rb") as reading:
                     before = reading.read()
-                after = _SCHEMA_FILE.sub(lambda found: named.replace(b"\\1", found[1]), before)
+                after = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", before)
                 if after != before:
                     write_file(file, after)
                     with contextlib.suppress(FileNotFoundError):

@@ -12,7 +12,7 @@ S1 load the journal: a streaming query's, at this place, not moved on, with a co
 S2 where something is prepared and the query may run: journal `request`, and wait for the checkpoint that it closes
 S3 choose the newest completed checkpoint, and wait until Spark has the commit of its last micro-batch, N
 S4 copy the files of N        S5 look again: they stand as they stood, the journal still holds the checkpoint
-S6 write journal.json and savepoint.json, make it durable, rename
+S6 write journal.json and savepoint.json, see that all files are there, make it durable, rename
 
 What makes S4 sound beside a query that runs, as measured (integration/test_savepoint_files.py, every state store): once
 ``commits/N`` is there, the files that version N+1 needs are not written again. But for one: of a version that was made twice
@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.disposal import dispose, finish_disposal
 from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import (
     CHECKPOINT,
     MANIFEST,
     Savepoint,
-    dispose,
     find,
     folder_of,
     read,
@@ -53,7 +53,7 @@ from transactional.metadata import EntryKind
 from transactional.recovery import check_recorded
 from transactional.restore import cut
 
-__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "free_folder", "read", "take"]
+__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "finish_disposal", "free_folder", "read", "take"]
 
 TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
@@ -106,17 +106,20 @@ def take(
         draft = Draft(folder, "taking")
         draft.begin()
         try:
-            if _copy(place, journal, chosen, draft.path, clock) is not None:
+            found = _copy(place, journal, chosen, draft.path, clock)
+            if found is not None and found.is_whole():
                 sync_folders(draft.path)
-                os.rename(draft.path, folder)
-                break
+                if draft.publish():
+                    break
+        except FileExistsError as error:
+            raise _exists(folder) from error
         finally:
             draft.drop()
     else:
         raise LocationError(
             "SAVEPOINT_UNSTABLE",
-            f"files of {place.path} changed or vanished during each of {ATTEMPTS} copies: is the location being deleted or "
-            "cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
+            f"files of {place.path}, or their copies, changed or vanished in each of {ATTEMPTS} attempts: is a folder being "
+            "deleted or cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
             path=place.path,
         )
     sync_folders(folder)
@@ -135,13 +138,17 @@ def free_folder(place: CheckpointLocation, target: str) -> str:
     place.must_be_local("a savepoint")
     folder = folder_of(target)
     if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
-        raise LocationError(
-            "SAVEPOINT_EXISTS",
-            f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
-            path=folder,
-        )
+        raise _exists(folder)
     refuse_inside(folder, "a second savepoint")
     return folder
+
+
+def _exists(folder: str) -> LocationError:
+    return LocationError(
+        "SAVEPOINT_EXISTS",
+        f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
+        path=folder,
+    )
 
 
 # -- the steps -------------------------------------------------------------------------------------------------------

@@ -111,6 +111,23 @@ def test_paths_in_the_state_s_metadata_name_the_new_place(
     assert json.loads((new / "state/0/_metadata/v2/0").read_text()) == {"stateSchemaFilePaths": names}
 
 
+@pytest.mark.parametrize("name", ["a\\1b", 'a"b', 'a\\"/state/0/_stateSchema'])
+def test_a_place_with_an_odd_name_is_named_whole_in_the_state_s_metadata(
+    place: CliPlace, tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    """A backslash before a digit, or a quotation mark: as the new place's name, then as the old one's."""
+    folder = place.path / "state" / "0" / "_metadata" / "v2"
+    folder.mkdir(parents=True)
+    (folder / "0").write_text(json.dumps({"paths": [f"file:{place}/state/0/_stateSchema/default/0_a", "beside"]}))
+    origin = place.path
+    for number, new in enumerate([tmp_path / name / "place", tmp_path / "third"]):
+        saved = take(str(origin), str(tmp_path / f"saved-{number}"))
+        assert restore(capsys, saved, new, "--no-claim")[0] == 0
+        named = json.loads((new / "state/0/_metadata/v2/0").read_text())
+        assert named == {"paths": [f"file:{new}/state/0/_stateSchema/default/0_a", "beside"]}
+        origin = new
+
+
 def test_what_the_original_has_prepared_is_its_own_when_a_copy_starts(
     place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
 ) -> None:

@@ -142,6 +142,24 @@ def test_a_query_that_is_started_again_while_it_is_waited_for_is_asked_again(tmp
     thread.join()
 
 
+def test_a_stop_that_waits_while_the_query_is_moved_away_says_so(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=this_process())
+    place.decided(0)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        place.append(EntryKind.MOVED, {"begun": 0, "location": "/elsewhere", "savepoint": "s", "checkpoint": 1})
+
+    monkeypatch.setattr("time.sleep", sleep)
+    status, document, _ = answer(capsys, "stop", str(place), "--timeout", "60")
+    assert (status, document["condition"], len(waits)) == (1, "LOCATION_MOVED_ON", 1)
+    assert "/elsewhere" in document["message"]
+
+
 def test_lost_transactions_are_for_a_rewind(tmp_path: Path, capsys: Capture) -> None:
     place = two_prepared(tmp_path)
     next((place.output / "pending").glob("p~1~*")).unlink()

@@ -17,7 +17,7 @@ from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import check_can_go_back, repartitions_before
 from connector.spark.process import this_process
-from connector.spark.savepoint import dispose, read, take
+from connector.spark.savepoint import read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
 from transactional.errors import FencedError, LocationError, RewindRequiredError
@@ -353,24 +353,6 @@ def test_a_savepoint_s_folder_may_be_a_file_uri_or_have_a_colon(
         saved = take(str(place), target)
         assert saved.path == str(tmp_path / name)
         assert read(target) == saved
-
-
-@pytest.mark.parametrize("more", ["a file", "a folder", "a query's place"])
-def test_a_savepoint_that_holds_something_else_is_not_disposed_of(place: CliPlace, tmp_path: Path, more: str) -> None:
-    saved = take(str(place), str(tmp_path / "saved"))
-    path = tmp_path / "saved" / "checkpoint" / "more"
-    if more == "a file":
-        path.write_text("kept")
-    elif more == "a folder":
-        path.mkdir()
-    else:
-        shutil.copytree(place.path, path)
-    error = refusal(lambda: dispose(saved))
-    assert (error.condition, error.parameters["found"][0]) == ("SAVEPOINT_HOLDS_MORE", "checkpoint/more")
-    read(saved.path).verify()
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    dispose(saved)
-    assert not (tmp_path / "saved").exists()
 
 
 def test_no_savepoint_is_taken_into_another(place: CliPlace, tmp_path: Path) -> None:
