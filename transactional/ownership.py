@@ -53,9 +53,10 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
 
 
 def is_made_anew(ledger: Ledger) -> bool:
-    """Whether a restore replaces the place itself: nobody but that restore, said again, can finish it."""
+    """Whether a restore replaces the place itself: the same restore finishes it, said again, or a person gives it up."""
     moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
-    return moving is not None and moving["location"] == ledger.location
+    restored = ledger.restored
+    return restored is not None and moving == {"location": ledger.location, "savepoint": restored.savepoint}
 
 
 def rewinding(ledger: Ledger) -> FencedError:
@@ -66,8 +67,7 @@ def rewinding(ledger: Ledger) -> FencedError:
         return FencedError(
             "REWIND_NOT_DONE",
             f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
-            "touches nothing. Say the same `barrier restore` again"
-            f"{'' if is_made_anew(ledger) else ', or give it up with `barrier rewind LOCATION --resume`'}",
+            "touches nothing. Say the same `barrier restore` again, or give it up with `barrier rewind LOCATION --resume`",
             rewind=token,
         )
     return FencedError(

@@ -124,7 +124,7 @@ def begins_at(moved: int, ledger: Ledger, saved: Ledger, checkpoint: int) -> int
     return max(moved, saved.position + FAR_ABOVE)
 
 
-def begins_far_above(position: int, taken: int, now: int) -> int:
+def begins_far_above(position: int, now: int) -> int:
     """The number at which a claimed journal begins where no journal can be asked what was numbered.
 
     Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
@@ -134,10 +134,10 @@ def begins_far_above(position: int, taken: int, now: int) -> int:
     ----------
     position : int
         Of the savepoint.
-    taken, now : int
-        When the savepoint was, and now: milliseconds since the epoch.
+    now : int
+        Milliseconds since the epoch.
     """
-    return position + FAR_ABOVE + max(0, now - taken)
+    return position + FAR_ABOVE + now
 
 
 def is_unused(ledger: Ledger) -> bool:

@@ -8,6 +8,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.restore import is_missing
 from connector.spark.savepoint import Savepoint
 from transactional.errors import JournalError, LocationError
+from transactional.ledger import Moved
 
 __all__ = ["OldPlace"]
 
@@ -32,12 +33,24 @@ class OldPlace:
         self._new = new
 
     def closed(self) -> bool:
-        """The old place is closed, and names this one."""
-        try:
-            moved = load_journal(self.location).ledger.moved
-        except (JournalError, LocationError, OSError):
-            return False
+        """The old place is closed, and names this one, and this savepoint."""
+        moved = self._moved()
         return moved is not None and (moved.location, moved.savepoint) == (self._new.path, self._savepoint.id)
+
+    def goes_on_here(self) -> bool:
+        """The old place is closed, and names this one, made of whatever savepoint."""
+        moved = self._moved()
+        return moved is not None and moved.location == self._new.path
+
+    def arrived(self) -> bool:
+        """The new place was there, of which the old one is closed."""
+        return Arrival(self.location, self._new).happened()
+
+    def _moved(self) -> Moved | None:
+        try:
+            return load_journal(self.location).ledger.moved
+        except (JournalError, LocationError, OSError):
+            return None
 
     def lost(self) -> LocationError | None:
         """Why nobody can see what was committed after the savepoint; None where the query can go on as it should."""
@@ -72,7 +85,7 @@ class OldPlace:
 
     def _gone(self) -> LocationError | None:
         """Why the new place can't be made once more; None where it is there, or never was."""
-        if not (self.closed() and is_missing(self._new) and Arrival(self.location).happened()):
+        if not (self.closed() and is_missing(self._new) and self.arrived()):
             return None
         return LocationError(
             "CLAIMED_PLACE_GONE",

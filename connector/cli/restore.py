@@ -15,12 +15,12 @@ from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.savepoint import Saved
 from connector.cli.words import batches_text, output_text
 from connector.spark.alone import alone, query_at_work, rewind_at_work
-from connector.spark.arrival import Arrival
+from connector.spark.disposal import held
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
 from connector.spark.repartition import repartition
-from connector.spark.restore import NewLocation, is_missing, refuse_unless_free
+from connector.spark.restore import NewLocation, refuse_unless_free
 from connector.spark.savepoint import Savepoint, read
 from connector.spark.taking_back import logs_of
 from transactional import faults
@@ -118,8 +118,9 @@ def restore(
         place = CheckpointLocation(location)
         place.must_be_local("barrier restore")
         savepoint = read(saved)
-        savepoint.verify()
-        _Restore(savepoint, place, request, report).run()
+        with held(savepoint):
+            savepoint.verify()
+            _Restore(savepoint, place, request, report).run()
 
 
 class _Restore:
@@ -136,7 +137,6 @@ class _Restore:
 
     def run(self) -> None:
         saved, request, report = self._savepoint, self._request, self._report
-        self._new.put_back()
         if not request.claim:
             self._refuse_where_the_query_goes_on()
         anew = refuse_unless_free(self._location, saved, request.claim, self._old.closed())
@@ -194,7 +194,7 @@ class _Restore:
         self._new.finish(ledger, stopped=self._request.query_stopped)
 
     def _refuse_where_the_query_goes_on(self) -> None:
-        if self._old.closed():
+        if self._old.goes_on_here():
             raise LocationError(
                 "LOCATION_CLAIMED",
                 f"{self._location.path} is where the query itself goes on (`barrier restore --claim`): with a copy here it "
@@ -219,7 +219,8 @@ class _Restore:
             )
             report.confirm(request.yes)
             self._prepare()
-            self._begin_here(begins_far_above(saved.position, saved.time, int(SystemClock().now() * 1000)))
+            position = begins_far_above(saved.position, int(SystemClock().now() * 1000))
+            self._begin_here(position, closed=lost.condition == "CLAIMED_PLACE_GONE")
             return
         journal = load_journal(origin)
         moved = journal.ledger.moved
@@ -228,8 +229,6 @@ class _Restore:
                 raise moved_on(journal.ledger)
             report.say(f"{origin.path} was closed already (journal entry {moved.entry}): what is left to do is done.")
             with alone(origin):
-                if is_missing(self._location):
-                    Arrival(origin).withdraw()  # of a restore that was killed; its draft goes, too
                 self._prepare()
                 self._begin_here(begins_at(moved.entry, journal.ledger, self._saved, saved.checkpoint))
             return
@@ -281,6 +280,7 @@ class _Restore:
                         )
                     rewinder.again(body)
                 refuse_unless_free(self._location, self._savepoint, True)  # a job may have been started there too early
+                self._savepoint.must_be_whole()
                 entry = rewinder.move(self._location.path, self._savepoint.id, self._savepoint.checkpoint)
                 faults.reach("restore.moved")
                 self._begin_here(begins_at(entry, journal.ledger, self._saved, self._savepoint.checkpoint))
@@ -298,7 +298,7 @@ class _Restore:
         except (JournalError, LocationError, OSError):
             return
         again = f"`barrier restore {self._savepoint.path} {self._location.path} --claim`, with the same options"
-        if made is None and self._old.closed() and not Arrival(origin).happened():
+        if made is None and self._old.closed() and not self._old.arrived():
             self._report.complain(
                 f"{origin.path} is closed for ever, and {self._location.path} is not made yet: say the same command again "
                 f"({again}). Start no query before: it would begin as a new one"
@@ -364,11 +364,11 @@ class _Restore:
         if self._request.partitions is not None:
             self._report.facts["repartitioned"] = repartition(self._new.draft, self._request.partitions)
 
-    def _begin_here(self, position: int) -> None:
+    def _begin_here(self, position: int, closed: bool = True) -> None:
         saved, request = self._savepoint, self._request
         allowed = request.allow_non_restored
         ledger = begin_claimed(self._saved, self._location.path, saved.id, saved.checkpoint, allowed, position)
-        self._new.finish(ledger, self._old.location if self._old.closed() else None, request.query_stopped)
+        self._new.finish(ledger, closed, request.query_stopped)
 
 
 def _reemission(saved: Savepoint, emitted: Sequence[CheckpointRecord], older: bool) -> StoreError:

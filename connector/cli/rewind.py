@@ -17,6 +17,7 @@ from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
+from connector.spark.restore import open_again
 from connector.spark.taking_back import NOTHING, check_target, logs_of
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.journal import Journal
@@ -93,7 +94,14 @@ def _rewind(path: str, request: Request, report: Report) -> None:
     refuse_elsewhere(location, journal.ledger)
     report.facts.update(location=location.path)
     if is_made_anew(journal.ledger):
-        raise rewinding(journal.ledger)
+        if not request.resume:
+            raise rewinding(journal.ledger)
+        batch = open_again(location, journal, request.query_stopped)
+        report.say(
+            f"the restore is given up: the place is as it was restored, up to micro-batch {batch}. Start the query"
+        )
+        report.facts.update(batch=batch)
+        return
     run = recorded_run(journal.ledger)
     sink = recorded_sink(run, location, request.given)
     try:

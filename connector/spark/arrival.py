@@ -1,16 +1,20 @@
 """What the old place of a claimed query knows of the new one: whether that has ever been there.
 
 A claim closes the old place, makes the new one under a temporary name, notes that name at the old place, and renames. So who
-finds the old place closed and no new one can tell: without a note, or with the folder that it names still there, the new place
-never was, and the same command makes it. With the note and without that folder it was: a query may have gone on there, and what
-it has committed nobody can see.
+finds the old place closed and no new one can tell: without a note, or where each folder that has one is still there, the new
+place never was, and the same command makes it. Where one of those folders is not there, it was: a query may have gone on there,
+and what it has committed nobody can see.
+
+::
+
+    barrier/arrivals/<name of the temporary folder>     a note each: an empty file, which is deleted before its folder is
+
 """
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
+from contextlib import suppress
 
 from connector.spark.location import CheckpointLocation
 from connector.spark.saved_files import write_file
@@ -18,48 +22,51 @@ from transactional.journal import sync_folder
 
 __all__ = ["Arrival"]
 
-NAME = "arrival.json"
+BEFORE = "was-there-before"
+"""The note of a place that was made before the old one was closed."""
 
 
 class Arrival:
-    """The note at an old place, which is on a local disk.
+    """The notes at an old place, which is on a local disk.
 
     Parameters
     ----------
-    origin : CheckpointLocation
+    origin, new : CheckpointLocation
     """
 
-    def __init__(self, origin: CheckpointLocation) -> None:
-        self._folder = os.path.join(origin.path, "barrier")
-        self._path = os.path.join(self._folder, NAME)
+    def __init__(self, origin: CheckpointLocation, new: CheckpointLocation) -> None:
+        self._folder = os.path.join(origin.path, "barrier", "arrivals")
+        self._parent = os.path.dirname(new.path)
 
     def happened(self) -> bool:
-        """Whether the new place was there, or nobody can tell."""
-        draft, before = self._read()
-        return before or (draft is not None and not os.path.isdir(draft))
+        """Whether the new place was there."""
+        return any(not os.path.isdir(os.path.join(self._parent, name)) for name in self._noted())
 
-    def expect(self, draft: str) -> None:
-        """The folder is about to become the new place."""
-        note = {"draft": draft, "before": self.happened()}
-        temporary = f"{self._path}.{uuid.uuid4().hex[:8]}.tmp"
-        write_file(temporary, json.dumps(note).encode())
-        os.replace(temporary, self._path)
-        sync_folder(self._folder)
+    def expect(self, draft: str, there: bool) -> None:
+        """A folder is about to become the new place; where that is there already, it is noted that it was."""
+        if not self.happened():
+            self._note(BEFORE if there else os.path.basename(draft))
 
-    def withdraw(self) -> None:
-        """The folder that was to become the new place goes away: that never was there, unless it had been before."""
-        draft, before = self._read()
-        if draft is not None and not before:
-            os.unlink(self._path)
+    def forget(self, draft: str) -> None:
+        """A folder goes away that did not become the new place."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(os.path.join(self._folder, os.path.basename(draft)))
             sync_folder(self._folder)
 
-    def _read(self) -> tuple[str | None, bool]:
-        """The folder that was to become the new place; whether that had been there before."""
+    def start_over(self, draft: str) -> None:
+        """What was there was seen to be unused, and is away; the folder is about to become the new place."""
+        former = self._noted()
+        self._note(os.path.basename(draft))
+        for name in former:
+            self.forget(name)
+
+    def _noted(self) -> list[str]:
         try:
-            with open(self._path, encoding="utf-8") as file:
-                note = json.load(file)
-            return str(note["draft"]), bool(note["before"])
-        except FileNotFoundError:
-            return None, False
-        except (ValueError, KeyError, TypeError):  # changed by hand
-            return "", True
+            return os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _note(self, name: str) -> None:
+        write_file(os.path.join(self._folder, name), b"")
+        sync_folder(self._folder)
+        sync_folder(os.path.dirname(self._folder))

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from connector.spark.arrival import Arrival
 from connector.spark.draft import delete_folder, delete_leftovers
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import MANIFEST, Savepoint, folder_of
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.ledger import MOVING, Ledger
 
-__all__ = ["dispose", "finish_disposal"]
+__all__ = ["dispose", "finish_disposal", "held"]
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def held(savepoint: Savepoint) -> Iterator[None]:
+    """It is restored: nobody disposes of it. Where nothing can be locked, nobody is held back.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_FOUND``: it is disposed of just now.
+    """
+    with _locked(savepoint, fcntl.LOCK_SH) as locked:
+        if not locked:
+            raise LocationError(
+                "SAVEPOINT_NOT_FOUND", f"{savepoint.path} is being disposed of: restore another", path=savepoint.path
+            )
+        yield
 
 
 def dispose(savepoint: Savepoint) -> None:
@@ -21,9 +45,33 @@ def dispose(savepoint: Savepoint) -> None:
     LocationError
         ``SAVEPOINT_HOLDS_MORE``, ``SAVEPOINT_NEEDED``
     """
-    _refuse_more(savepoint)
-    _refuse_needed(savepoint)
-    delete_folder(savepoint.path)
+    with _locked(savepoint, fcntl.LOCK_EX) as locked:
+        if not locked:
+            raise LocationError(
+                "SAVEPOINT_NEEDED",
+                f"a `barrier restore` of {savepoint.path} is at work: nothing was deleted",
+                path=savepoint.path,
+            )
+        _refuse_more(savepoint)
+        _refuse_needed(savepoint)
+        delete_folder(savepoint.path)
+
+
+@contextmanager
+def _locked(savepoint: Savepoint, how: int) -> Iterator[bool]:
+    """Its folder is locked; False where another process has done so."""
+    folder = os.open(savepoint.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        locked = True
+        try:
+            fcntl.flock(folder, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            locked = False
+        except OSError:
+            log.warning("%s can't be locked: restore and dispose of it one after the other", savepoint.path)
+        yield locked
+    finally:
+        os.close(folder)
 
 
 def finish_disposal(path: str) -> bool:
@@ -76,7 +124,7 @@ def _refuse_needed(savepoint: Savepoint) -> None:
     except (TwoPhaseCommitError, OSError):
         return
     moved = ledger.moved
-    if moved is not None and moved.savepoint == savepoint.id and not _is_made(moved.location, savepoint):
+    if moved is not None and moved.savepoint == savepoint.id and not _is_made(origin, moved.location, savepoint):
         raise _needed(
             savepoint,
             moved.location,
@@ -93,14 +141,16 @@ def _refuse_needed(savepoint: Savepoint) -> None:
         )
 
 
-def _is_made(location: str, savepoint: Savepoint) -> bool:
-    """Whether the place that was claimed with it is there, and is not being replaced."""
+def _is_made(origin: CheckpointLocation, location: str, savepoint: Savepoint) -> bool:
+    """Whether the place that was claimed with it is there, or was, and is not being replaced."""
+    new = CheckpointLocation(location)
     try:
-        ledger = CheckpointLocation(location).journal().load()
+        ledger = new.journal().load()
     except (TwoPhaseCommitError, OSError):
-        return False
+        ledger = Ledger()
     made = ledger.restored
-    return made is not None and made.claim and made.savepoint == savepoint.id and not _begun(ledger, savepoint)
+    there = made is not None and made.claim and made.savepoint == savepoint.id
+    return not _begun(ledger, savepoint) and (there or Arrival(origin, new).happened())
 
 
 def _begun(ledger: Ledger, savepoint: Savepoint) -> bool:

@@ -6,16 +6,20 @@ import errno
 import fcntl
 import glob
 import os
+import re
 import shutil
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from transactional.journal import sync_folder
 
-__all__ = ["Draft", "delete_folder", "delete_leftovers"]
+__all__ = ["Draft", "aside_of", "delete_folder", "delete_leftovers"]
 
 DISPOSING: Final = "disposing"
+
+_RANDOM = re.compile(r"[0-9a-f]{8}")
 
 
 class Draft:
@@ -43,11 +47,19 @@ class Draft:
         self.path = self._new_path()
         self._lock: int | None = None
 
-    def begin(self) -> None:
-        """Delete what deaths have left under such names, or of the target when it was deleted, and make the folder."""
+    def begin(self, before: Callable[[str], object] = lambda leftover: None) -> None:
+        """Delete what deaths have left under such names, or of the target when it was deleted, and make the folder.
+
+        Parameters
+        ----------
+        before : Callable[[str], object], optional
+            Called before a leftover under such a name is deleted, which stays where it raises OSError.
+        """
         os.makedirs(self._parent, exist_ok=True)
-        delete_leftovers(self._target, self._doing)
-        delete_leftovers(self._target)
+        for doing, first in ((self._doing, before), (DISPOSING, lambda leftover: None)):
+            for leftover in _leftovers(self._target, doing):
+                with suppress(OSError):  # at work, gone by now, or not to be deleted
+                    _delete_leftover(leftover, first)
         path = self.path
         while not self._made(path):
             path = self._new_path()
@@ -115,7 +127,7 @@ def delete_folder(path: str) -> None:
     with suppress(OSError):  # nothing can be locked there
         lock = _locked(path)
     try:
-        aside = f"{_names(path, DISPOSING)}{uuid.uuid4().hex[:8]}"
+        aside = aside_of(path)
         os.rename(path, aside)
         sync_folder(os.path.dirname(path))
         shutil.rmtree(aside)
@@ -124,24 +136,44 @@ def delete_folder(path: str) -> None:
             os.close(lock)
 
 
-def delete_leftovers(target: str, doing: str = DISPOSING) -> bool:
-    """Delete what deaths have left beside a folder that was made or deleted; whether there was any.
+def aside_of(path: str) -> str:
+    """A name under which a folder that was there is a leftover that is deleted."""
+    return f"{_names(path, DISPOSING)}{uuid.uuid4().hex[:8]}"
+
+
+def delete_leftovers(path: str) -> bool:
+    """Delete what deaths have left of a folder that was deleted; whether there was any.
 
     Parameters
     ----------
-    target : str
-        Canonical path of that folder.
-    doing : str
-        See `Draft`.
+    path : str
+        Canonical, of that folder.
+
+    Raises
+    ------
+    OSError
+        It can't be deleted.
     """
     found = False
-    for leftover in glob.glob(f"{glob.escape(_names(target, doing))}*"):
-        with suppress(OSError):  # it is at work, gone by now, or can't be locked
-            lock = _locked(leftover)
-            shutil.rmtree(leftover, ignore_errors=True)
-            os.close(lock)
+    for leftover in _leftovers(path, DISPOSING):
+        with suppress(BlockingIOError, FileNotFoundError):  # at work, or gone by now
+            _delete_leftover(leftover)
             found = True
     return found
+
+
+def _leftovers(target: str, doing: str) -> list[str]:
+    names = _names(target, doing)
+    return [found for found in glob.glob(f"{glob.escape(names)}*") if _RANDOM.fullmatch(found[len(names) :])]
+
+
+def _delete_leftover(leftover: str, before: Callable[[str], object] = lambda leftover: None) -> None:
+    lock = _locked(leftover)
+    try:
+        before(leftover)
+        shutil.rmtree(leftover)
+    finally:
+        os.close(lock)
 
 
 def _names(target: str, doing: str) -> str:

@@ -123,6 +123,21 @@ class Savepoint:
             return False
         return sizes == [file.size for file in self.files] and os.path.isfile(os.path.join(self.path, MANIFEST))
 
+    def must_be_whole(self) -> None:
+        """See `is_whole`.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``
+        """
+        if not self.is_whole():
+            raise LocationError(
+                "SAVEPOINT_DAMAGED",
+                f"files of the savepoint {self.path} are not there any more: restore another savepoint",
+                savepoint=self.path,
+            )
+
     def checkpoint_files(self) -> list[str]:
         """The paths of Spark's files, relative to a checkpoint location."""
         return [file.path.removeprefix(f"{CHECKPOINT}/") for file in self.files if file.path != JOURNAL]

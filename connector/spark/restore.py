@@ -4,7 +4,7 @@ N1 the place is free, and no mount point        N2 copy Spark's files next to it
 N3 Spark's repartition of the state, where it was asked for
 N4 where a location is made anew: journal `rewind begun` in it, so that no query begins there any more
 N5 write the journal's snapshot, make all durable        N6 a claim: note at the old place that the new one comes
-N7 where a location is made anew: rename it away, and see that N4 still holds        N8 rename
+N7 rename; where a location is made anew: exchange the two, and see that N4 has held
 
 A location that was restored of the same savepoint in the same way, and on which no query has begun, is made anew: so a restore
 that was killed, or refused at the query's start, is repeated by the same command. Its new journal begins at the number of that
@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import json
+import logging
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from connector.spark import offset_log
 from connector.spark.alone import alone, rewind_at_work
 from connector.spark.arrival import Arrival
-from connector.spark.draft import Draft
+from connector.spark.draft import Draft, aside_of
+from connector.spark.exchange import exchange
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import CHECKPOINT, Savepoint, refuse_inside
 from connector.spark.process import this_process
@@ -33,15 +35,15 @@ from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import JournalError, LocationError
-from transactional.journal import snapshot_file, sync_folder
+from transactional.journal import Journal, snapshot_file, sync_folder
 from transactional.ledger import MOVING, Ledger
 from transactional.metadata import EntryKind
+from transactional.ownership import must_own
 from transactional.restore import is_unused
 
-__all__ = ["NewLocation", "is_missing", "refuse_unless_free"]
+__all__ = ["NewLocation", "is_missing", "open_again", "refuse_unless_free"]
 
-DRAFT, FORMER = "restoring", "former"
-"""In the names of the place that is being made, and of the one that it replaces."""
+log = logging.getLogger(__name__)
 
 SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state", "barrier"})
 """What Spark and the journal have in a checkpoint location."""
@@ -109,10 +111,13 @@ def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, claim
     elif anew:
         way_out = f"{_listed(more)} would be deleted with it: move that away, and say the same command again"
     elif claim and restored is not None and (restored.savepoint, restored.claim) == (savepoint.id, True):
-        way_out = (
-            "This savepoint was restored here, and the query has gone on here since: nothing is left to do. Where it does not "
-            "run, start it here"
-        )
+        way_out = "This savepoint was restored here, and the query has gone on here since"
+        if closed:
+            way_out += ": nothing is left to do. Where it does not run, start it here"
+        else:
+            way_out += (
+                f". {origin}, of which it was taken, is not closed: where it is there, start nothing there; delete it"
+            )
     elif not claim and restored is not None and restored.claim:
         way_out = "It is where a query itself goes on: name another place for the copy"
     elif closed:
@@ -154,6 +159,42 @@ def _moving(location: CheckpointLocation, savepoint: Savepoint) -> dict[str, str
     return {"location": location.path, "savepoint": savepoint.id}
 
 
+def open_again(location: CheckpointLocation, journal: Journal, stopped: bool) -> int:
+    """Give up a restore that was to make the place anew, and ended before its end: it is as it was restored.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    journal : Journal
+        Loaded, of that place, where `is_made_anew`.
+    stopped : bool
+        That restore is not at work, though that can't be seen.
+
+    Returns
+    -------
+    int
+        The micro-batch after which a query goes on there.
+
+    Raises
+    ------
+    FencedError
+        ``REWIND_RUNS``, ``REWIND_UNKNOWN``
+    """
+    begun, restored = journal.ledger.rewinding, journal.ledger.restored
+    assert begun is not None
+    assert restored is not None
+    other = rewind_at_work(begun, stopped)
+    if other is not None:
+        raise other
+    with alone(location):
+        body = {**begun.request, "checkpoint": None, "process": this_process()}
+        token = journal.append(EntryKind.REWIND_BEGUN, body, must_own(begun.token)).number
+        offset_log.delete_after(location, restored.batch)  # of a query that was started, and did not begin
+        done = {"begun": token, "batch": restored.batch, "keep": None}
+        journal.append(EntryKind.REWIND_DONE, done, must_own(token))
+    return restored.batch
+
+
 class NewLocation:
     """A location that is being made.
 
@@ -171,39 +212,15 @@ class NewLocation:
         self._location = location
         self._savepoint = savepoint
         self._claim = claim
-        self._arrival: Arrival | None = None
-        self._parent, self._name = os.path.split(location.path)
-        self._folder = Draft(location.path, DRAFT)
+        self._arrival = Arrival(CheckpointLocation(savepoint.location), location) if claim else None
+        self._appeared = False
+        self._parent = os.path.dirname(location.path)
+        self._folder = Draft(location.path, "restoring")
 
     @property
     def draft(self) -> CheckpointLocation:
         """The place, under its temporary name."""
         return CheckpointLocation(self._folder.path)
-
-    @property
-    def _former(self) -> CheckpointLocation:
-        """What is replaced, under a name by which a death tells whose place it was to give way to."""
-        return CheckpointLocation(self._beside(FORMER, self._folder.path))
-
-    def _beside(self, what: str, other: str) -> str:
-        """The name, beside the place, with the same end as another such name."""
-        return os.path.join(self._parent, f".{self._name}.{what}-{other.rsplit('-', 1)[1]}")
-
-    def put_back(self) -> None:
-        """A death between N7 and N8 has left the place under another name; one after N8, what it had been.
-
-        Raises
-        ------
-        FencedError
-            ``REWIND_RUNS``: the restore that has renamed it is at work.
-        """
-        for path in glob.glob(glob.escape(os.path.join(self._parent, f".{self._name}.{FORMER}-")) + "*"):
-            former = CheckpointLocation(path)
-            with alone(former):
-                if os.path.isdir(self._beside(DRAFT, path)) and is_missing(self._location):  # N8 renames the draft
-                    os.rename(path, self._location.path)
-                elif is_unused(former.journal().load()):
-                    self._delete(former)
 
     def copy(self) -> None:
         """N2.
@@ -225,7 +242,7 @@ class NewLocation:
                     "that is not there yet, or have this one removed by its owner",
                     path=self._location.path,
                 ) from error
-        self._folder.begin()
+        self._folder.begin(self._forget)
         recorded = {file.path: file for file in self._savepoint.files}
         for path in self._savepoint.checkpoint_files():
             name = f"{CHECKPOINT}/{path}"
@@ -246,21 +263,15 @@ class NewLocation:
         write_file(os.path.join(self.draft.path, "metadata"), json.dumps({"id": query}).encode())
         return query
 
-    def finish(
-        self,
-        ledger: Ledger,
-        origin: CheckpointLocation | None = None,
-        stopped: bool = False,
-        clock: Clock | None = None,
-    ) -> None:
-        """N4 to N8.
+    def finish(self, ledger: Ledger, closed: bool = False, stopped: bool = False, clock: Clock | None = None) -> None:
+        """N4 to N7.
 
         Parameters
         ----------
         ledger : Ledger
             With which the journal begins.
-        origin : CheckpointLocation, optional
-            The old place, where it was closed for this one.
+        closed : bool
+            See `refuse_unless_free`.
         stopped : bool
             No other restore is at work on this place, though that can't be seen.
         clock : Clock, optional
@@ -268,78 +279,88 @@ class NewLocation:
         Raises
         ------
         LocationError
-            ``LOCATION_NOT_EMPTY``: somebody was here meanwhile.
+            ``LOCATION_NOT_EMPTY``: somebody was here meanwhile. ``LOCATION_BUSY``: say it again.
         FencedError
             ``REWIND_RUNS``, ``REWIND_UNKNOWN``
         """
         self._name_the_place(self._location.path)
-        if refuse_unless_free(self._location, self._savepoint, self._claim, origin is not None):
-            with alone(self._location):
-                fence = self._fence(origin is not None, stopped)
-                self._write(ledger, max(ledger.position, fence), origin, clock)
-                with self._away(fence):
-                    self._appear(origin)
-            self._delete(self._former)
-        else:
-            self._write(ledger, ledger.position, origin, clock)
-            self._appear(origin)
+        anew = refuse_unless_free(self._location, self._savepoint, self._claim, closed)
+        with alone(self._location) if anew else contextlib.nullcontext():
+            fence = self._fence(closed, stopped) if anew else 0
+            self._write(ledger, max(ledger.position, fence), clock)
+            if closed and self._arrival is not None:
+                self._arrival.expect(self.draft.path, there=anew)  # N6
+            faults.reach("restore.whole")
+            if anew:
+                self._replace(fence, closed)
+            else:
+                self._appear(closed)
+        sync_folder(self._parent)
+        faults.reach("restore.named")
 
-    def _write(self, ledger: Ledger, position: int, origin: CheckpointLocation | None, clock: Clock | None) -> None:
-        """N5, N6."""
+    def _write(self, ledger: Ledger, position: int, clock: Clock | None) -> None:
+        """N5."""
         assert ledger.restored is not None
         ledger.position = ledger.restored.position = position
         name, data = snapshot_file(ledger, clock or SystemClock())
         write_file(os.path.join(self.draft.path, "barrier", "log", name), data)
         sync_folders(self.draft.path)
-        if origin is not None:
-            self._arrival = Arrival(origin)
-            self._arrival.expect(self.draft.path)
-        faults.reach("restore.whole")
 
-    def _appear(self, origin: CheckpointLocation | None) -> None:
-        """N8."""
+    def _appear(self, closed: bool) -> None:
+        """N7."""
         try:
-            appeared = self._folder.publish()
+            self._appeared = self._folder.publish()
         except FileExistsError as error:
-            refuse_unless_free(self._location, self._savepoint, self._claim, origin is not None)
+            refuse_unless_free(self._location, self._savepoint, self._claim, closed)
             raise LocationError(
                 "LOCATION_NOT_EMPTY",
                 f"{self._location.path} was made by another restore of this savepoint meanwhile: nothing is left to do",
                 path=self._location.path,
             ) from error
-        if not appeared:
+        if not self._appeared:
             raise LocationError(
                 "LOCATION_BUSY",
                 f"{self.draft.path}, which was to become {self._location.path}, was deleted meanwhile: say the same again",
                 path=self._location.path,
             )
-        sync_folder(self._parent)
-        faults.reach("restore.named")
 
-    @contextlib.contextmanager
-    def _away(self, fence: int) -> Iterator[None]:
-        """N7: the place has another name; its own again where N8 is not done."""
-        os.rename(self._location.path, self._former.path)
+    def _replace(self, fence: int, closed: bool) -> None:
+        """N7 where the place is made anew: it is there at every moment, as it was or as it will be.
+
+        But for disks that can't exchange two folders: there it is away between two renames.
+        """
+        if exchange(self.draft.path, self._location.path):
+            try:
+                self._must_be_fenced(self.draft, fence)
+            except BaseException:
+                exchange(self.draft.path, self._location.path)
+                raise
+            self._appeared = True  # what has the temporary name now is deleted by `drop`
+            return
+        log.warning("the disk of %s can't exchange two folders: the place is away for a moment", self._location.path)
+        aside = CheckpointLocation(aside_of(self._location.path))
+        os.rename(self._location.path, aside.path)
         try:
-            rewinding = self._former.journal().load().rewinding
-            if rewinding is None or rewinding.token != fence:
-                raise LocationError(
-                    "LOCATION_NOT_EMPTY",
-                    f"what keeps queries away from {self._location.path} while it is made anew was ended by somebody, and a "
-                    "query may have begun there: it is left as it is",
-                    path=self._location.path,
-                )
-            yield
+            self._must_be_fenced(aside, fence)
         except BaseException:
             if is_missing(self._location):
-                os.rename(self._former.path, self._location.path)
+                os.rename(aside.path, self._location.path)
             raise
+        if closed and self._arrival is not None:
+            self._arrival.start_over(self.draft.path)
+        self._appear(closed)
+        shutil.rmtree(aside.path, ignore_errors=True)
 
-    def _delete(self, former: CheckpointLocation) -> None:
-        """What was replaced, or what a death has left of it: under a name that tells that it is nothing but a leftover."""
-        gone = self._beside(DRAFT, former.path)
-        os.rename(former.path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    def _must_be_fenced(self, former: CheckpointLocation, fence: int) -> None:
+        """What N4 has journalled still keeps queries away."""
+        rewinding = former.journal().load().rewinding
+        if rewinding is None or rewinding.token != fence:
+            raise LocationError(
+                "LOCATION_NOT_EMPTY",
+                f"what keeps queries away from {self._location.path} while it is made anew was ended by somebody, and a "
+                "query may have begun there: it is left as it is",
+                path=self._location.path,
+            )
 
     def _fence(self, closed: bool, stopped: bool) -> int:
         """The number of an entry after which no query begins here, and none has."""
@@ -359,9 +380,17 @@ class NewLocation:
 
     def drop(self) -> None:
         """Delete what is not finished."""
-        if self._arrival is not None and os.path.isdir(self.draft.path):
-            self._arrival.withdraw()
-        self._folder.drop()
+        try:
+            if not self._appeared:
+                self._forget(self.draft.path)
+            self._folder.drop()
+        except OSError as problem:  # it stays, with its note, and is deleted by the next restore to this place
+            log.warning("%s is not deleted: %s", self.draft.path, problem)
+            self._folder.release()
+
+    def _forget(self, draft: str) -> None:
+        if self._arrival is not None:
+            self._arrival.forget(draft)
 
     def _name_the_place(self, path: str) -> None:
         """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from connector.spark.closing import record_restart
+from connector.spark.exchange import exchange
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, spark_view
 from connector.spark.process import this_process
@@ -493,20 +494,19 @@ def test_a_place_is_made_anew_as_long_as_no_query_has_begun_there(saved: Savepoi
     assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
 
 
-def renames(monkeypatch: pytest.MonkeyPatch, path: Path, before: Callable[[], Any]) -> None:
-    """Something happens at the moment when a place is renamed away."""
-    real = os.rename
+def replaces(monkeypatch: pytest.MonkeyPatch, before: Callable[[], Any], able: bool = True) -> None:
+    """Something happens at the moment when a place is replaced, on a disk that can or can't exchange two folders."""
 
-    def rename(source: str, target: str) -> None:
-        if str(source) == str(path):
-            before()
-        real(source, target)
+    def exchanged(one: str, other: str) -> bool:
+        before()
+        return able and exchange(one, other)
 
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr("connector.spark.restore.exchange", exchanged)
 
 
+@pytest.mark.parametrize("able", [True, False])
 def test_a_query_that_is_started_while_its_place_is_made_anew_does_not_begin(
-    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, able: bool
 ) -> None:
     """The restore stands still between its last look and the rename."""
     restore(capsys, saved, new, "--claim")
@@ -518,7 +518,7 @@ def test_a_query_that_is_started_while_its_place_is_made_anew_does_not_begin(
         told.append(caught.value.condition)
 
     with monkeypatch.context() as patch:
-        renames(patch, new, start)
+        replaces(patch, start, able)
         assert restore(capsys, saved, new, "--claim")[0] == 0
     assert told
     assert goes_on(new, "other", "p").accounted == 2

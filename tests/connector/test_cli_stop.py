@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.spark.closing import end_run, standing
+from connector.spark.closing import Standing, end_run, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.savepoint import read
@@ -148,15 +148,17 @@ def test_a_stop_that_waits_while_the_query_is_moved_away_says_so(
     place = CliPlace(tmp_path)
     place.run(process=this_process())
     place.decided(0)
-    waits: list[float] = []
+    looks: list[Standing] = []
 
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        place.append(EntryKind.MOVED, {"begun": 0, "location": "/elsewhere", "savepoint": "s", "checkpoint": 1})
+    def looked(location: CheckpointLocation) -> Standing:
+        if len(looks) == 2:
+            place.append(EntryKind.MOVED, {"begun": 0, "location": "/elsewhere", "savepoint": "s", "checkpoint": 1})
+        looks.append(standing(location))
+        return looks[-1]
 
-    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("connector.cli.stop.standing", looked)
     status, document, _ = answer(capsys, "stop", str(place), "--timeout", "60")
-    assert (status, document["condition"], len(waits)) == (1, "LOCATION_MOVED_ON", 1)
+    assert (status, document["condition"], len(looks)) == (1, "LOCATION_MOVED_ON", 3)
     assert "/elsewhere" in document["message"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,69 @@ def test_a_disposal_that_is_at_work_is_left_alone(
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     dispose(saved)
     assert found == ["SAVEPOINT_NOT_FOUND"]
+
+
+def test_a_savepoint_of_a_claim_that_was_done_is_disposed_of_though_the_query_has_gone_farther(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture
+) -> None:
+    assert claimed(saved, new, capsys) == 0
+    second = take(str(new), str(new.parent / "second"))
+    assert claimed(second, new.parent / "third", capsys) == 0
+    shutil.rmtree(new)
+    assert disposed(saved, capsys) == "done"
+
+
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+def test_a_savepoint_that_is_restored_just_now_is_not_disposed_of(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    seen: list[str] = []
+
+    def reach(point: str) -> None:
+        if point == "restore.copied":
+            seen.append(disposed(saved, capsys))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        assert answer(capsys, "restore", saved.path, str(new), how, "--yes")[0] == 0
+    assert seen == ["SAVEPOINT_NEEDED"]
+    assert disposed(saved, capsys) == "done"
+
+
+def test_a_claim_closes_nothing_when_its_savepoint_is_gone_by_then(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted by hand, or where nothing can be locked."""
+
+    def reach(point: str) -> None:
+        if point == "restore.copied":
+            shutil.rmtree(saved.path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        _, document, _ = answer(capsys, "restore", saved.path, str(new), "--claim", "--yes")
+    assert (document["condition"], place.ledger().moved, new.exists()) == ("SAVEPOINT_DAMAGED", None, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
+def test_a_disposal_that_can_delete_nothing_does_not_say_that_it_did(capsys: Capture) -> None:
+    """A savepoint that its owner has made read-only."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to others
+    try:
+        base.chmod(0o777)
+        place = CliPlace(base)
+        place.run(process=dead_process())
+        place.decided(0)
+        saved = take(str(place), str(base / "saved"))
+        assert answer(capsys, "savepoint", "show", saved.path)[0] == 0  # imports what is imported late
+        for path in (base / "saved", *(base / "saved").rglob("*")):
+            os.chown(path, 65534, 65534)
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        os.seteuid(65534)
+        try:
+            statuses = [answer(capsys, "savepoint", "dispose", saved.path, "--yes")[0] for _ in range(2)]
+        finally:
+            os.seteuid(0)
+        assert 0 not in statuses
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
