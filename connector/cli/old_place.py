@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from connector.cli.place import load_journal
 from connector.spark.arrival import Arrival
+from connector.spark.free_place import is_missing
 from connector.spark.location import CheckpointLocation
-from connector.spark.restore import is_missing
 from connector.spark.savepoint import Savepoint
 from transactional.errors import JournalError, LocationError
 from transactional.ledger import Moved

@@ -16,11 +16,12 @@ from connector.cli.savepoint import Saved
 from connector.cli.words import batches_text, output_text
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.disposal import held
+from connector.spark.free_place import refuse_unless_free
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
 from connector.spark.repartition import repartition
-from connector.spark.restore import NewLocation, refuse_unless_free
+from connector.spark.restore import NewLocation
 from connector.spark.savepoint import Savepoint, read
 from connector.spark.taking_back import logs_of
 from transactional import faults

@@ -21,142 +21,30 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
 
 from connector.spark import offset_log
 from connector.spark.alone import alone, rewind_at_work
 from connector.spark.arrival import Arrival
 from connector.spark.draft import Draft, aside_of
 from connector.spark.exchange import exchange
+from connector.spark.free_place import can_be_made_anew, is_missing, mounted, moving, refuse_unless_free
 from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import CHECKPOINT, Savepoint, refuse_inside
+from connector.spark.manifest import CHECKPOINT, Savepoint
 from connector.spark.process import this_process
 from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
-from transactional.errors import JournalError, LocationError
+from transactional.errors import LocationError
 from transactional.journal import Journal, snapshot_file, sync_folder
 from transactional.ledger import MOVING, Ledger
 from transactional.metadata import EntryKind
 from transactional.ownership import must_own
-from transactional.restore import is_unused
 
-__all__ = ["NewLocation", "is_missing", "open_again", "refuse_unless_free"]
+__all__ = ["NewLocation", "open_again"]
 
 log = logging.getLogger(__name__)
 
-SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state", "barrier"})
-"""What Spark and the journal have in a checkpoint location."""
-
 _SCHEMA_FILE = re.compile(rb'"(?:file:)?/(?:[^"\\]|\\.)*/state/(\d+)/_stateSchema/')
-
-
-def is_missing(location: CheckpointLocation) -> bool:
-    """Whether the place is not there, or empty."""
-    try:
-        return not os.listdir(location.path)
-    except FileNotFoundError:
-        return True
-    except NotADirectoryError:
-        return False
-
-
-def refuse_unless_free(location: CheckpointLocation, savepoint: Savepoint, claim: bool, closed: bool = False) -> bool:
-    """N1: the place is not there, empty, or was restored of this savepoint and never used; True for the last.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    savepoint : Savepoint
-    claim : bool
-        The query itself is to go on there.
-    closed : bool
-        The old place is closed, and names this one: no other will do.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_NOT_EMPTY``, ``LOCATION_IS_MOUNTED``, ``INSIDE_A_SAVEPOINT``, ``INSIDE_THE_ORIGIN``
-    """
-    if os.path.ismount(location.path):
-        raise _mounted(location)
-    refuse_inside(location.path, "a checkpoint location")
-    origin = CheckpointLocation(savepoint.location).path
-    if location.path.startswith(origin + os.sep):
-        raise LocationError(
-            "INSIDE_THE_ORIGIN",
-            f"{location.path} lies in {origin}, of which the savepoint was taken, and would be deleted with it. Name a folder "
-            "beside it",
-            path=location.path,
-            origin=origin,
-        )
-    if is_missing(location):
-        return False
-    try:
-        found = sorted(os.listdir(location.path))
-    except NotADirectoryError:
-        found = ["a file"]
-    unreadable = ""
-    try:
-        ledger = location.journal().load()
-    except (JournalError, OSError) as problem:
-        ledger, unreadable = Ledger(), f"Its journal can't be read: {problem}"
-    more = [name for name in found if name not in SPARKS and not (name[0] == "." and name.endswith(".crc"))]
-    anew = _can_be_made_anew(ledger, location, savepoint, claim)
-    if anew and not more:
-        return True
-    restored = ledger.restored
-    if unreadable:
-        way_out = unreadable
-    elif anew:
-        way_out = f"{_listed(more)} would be deleted with it: move that away, and say the same command again"
-    elif claim and restored is not None and (restored.savepoint, restored.claim) == (savepoint.id, True):
-        way_out = "This savepoint was restored here, and the query has gone on here since"
-        if closed:
-            way_out += ": nothing is left to do. Where it does not run, start it here"
-        else:
-            way_out += (
-                f". {origin}, of which it was taken, is not closed: where it is there, start nothing there; delete it"
-            )
-    elif not claim and restored is not None and restored.claim:
-        way_out = "It is where a query itself goes on: name another place for the copy"
-    elif closed:
-        way_out = (
-            "The old place is closed and names this one: stop the query that was started here too early, move this folder "
-            "away (what that query wrote stays written), and say the same command again"
-        )
-    else:
-        way_out = "Name one that is not there yet"
-    raise LocationError(
-        "LOCATION_NOT_EMPTY",
-        f"{location.path} holds {_listed(found)}: a savepoint is restored into a checkpoint location that is new. {way_out}",
-        path=location.path,
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
-
-
-def _mounted(location: CheckpointLocation) -> LocationError:
-    return LocationError(
-        "LOCATION_IS_MOUNTED",
-        f"{location.path} is a mount point: no folder can be renamed to its name, and the location has to appear whole or not "
-        f"at all. Name a folder inside it ({os.path.join(location.path, 'checkpoint')})",
-        path=location.path,
-    )
-
-
-def _can_be_made_anew(ledger: Ledger, location: CheckpointLocation, savepoint: Savepoint, claim: bool) -> bool:
-    restored, begun = ledger.restored, ledger.rewinding
-    if restored is None or (restored.savepoint, restored.claim) != (savepoint.id, claim) or not is_unused(ledger):
-        return False
-    return begun is None or begun.request.get(MOVING) == _moving(location, savepoint)
-
-
-def _moving(location: CheckpointLocation, savepoint: Savepoint) -> dict[str, str]:
-    """In `rewind begun`: which restore has begun it."""
-    return {"location": location.path, "savepoint": savepoint.id}
 
 
 def open_again(location: CheckpointLocation, journal: Journal, stopped: bool) -> int:
@@ -234,7 +122,7 @@ class NewLocation:
             os.rmdir(self._location.path)  # an empty folder: what can't be removed can't be replaced later, either
         except OSError as error:
             if error.errno == errno.EBUSY:  # also of a folder that holds something, and of one disk mounted twice
-                raise _mounted(self._location) from error
+                raise mounted(self._location) from error
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise LocationError(
                     "LOCATION_NOT_OURS",
@@ -368,14 +256,13 @@ class NewLocation:
         journal.load()
 
         def judge(ledger: Ledger) -> None:
-            if not _can_be_made_anew(ledger, self._location, self._savepoint, self._claim):
+            if not can_be_made_anew(ledger, self._location, self._savepoint, self._claim):
                 refuse_unless_free(self._location, self._savepoint, self._claim, closed)
             other = rewind_at_work(ledger.rewinding, stopped) if ledger.rewinding is not None else None
             if other is not None:
                 raise other
 
-        moving = _moving(self._location, self._savepoint)
-        body = {"checkpoint": None, MOVING: moving, "process": this_process()}
+        body = {"checkpoint": None, MOVING: moving(self._location, self._savepoint), "process": this_process()}
         return journal.append(EntryKind.REWIND_BEGUN, body, judge).number
 
     def drop(self) -> None:

@@ -146,6 +146,10 @@ def test_a_place_restored_of_its_own_savepoint_is_made_anew_and_not_closed_on_it
     found = place.ledger()
     assert found.restored is not None
     assert (found.moved, found.restored.allowed) == (None, True)
+    runs_on(place, place.path)
+    _, document, _ = restore(capsys, saved, place.path, "--claim", "--force")
+    assert "nothing is left to do" in document["message"]
+    assert "delete" not in document["message"]
 
 
 def test_two_forced_claims_of_one_savepoint_give_no_number_twice(
