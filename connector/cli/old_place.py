@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from connector.cli.place import load_journal
 from connector.spark.arrival import Arrival
 from connector.spark.free_place import is_missing
@@ -45,6 +47,15 @@ class OldPlace:
     def arrived(self) -> bool:
         """The new place was there, of which the old one is closed."""
         return Arrival(self.location, self._new).happened()
+
+    def note_what_is_there(self) -> None:
+        """The new place may have been made while the old one, closed before, could not be reached."""
+        if not self.closed():
+            return
+        with suppress(JournalError, LocationError, OSError):  # of who has no right to write here
+            made = load_journal(self._new).ledger.restored
+            if made is not None and (made.savepoint, made.claim) == (self._savepoint.id, True):
+                Arrival(self.location, self._new).expect(self._new.path, there=True)
 
     def _moved(self) -> Moved | None:
         try:

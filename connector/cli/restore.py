@@ -138,7 +138,9 @@ class _Restore:
 
     def run(self) -> None:
         saved, request, report = self._savepoint, self._request, self._report
-        if not request.claim:
+        if request.claim:
+            self._old.note_what_is_there()
+        else:
             self._refuse_where_the_query_goes_on()
         anew = refuse_unless_free(self._location, saved, request.claim, self._old.closed())
         if request.partitions is not None and not saved.stateful:
@@ -186,6 +188,7 @@ class _Restore:
             f"comes after micro-batch {saved.batch} it writes, too: give it an output of its own, unless that is meant."
         )
         report.confirm(self._request.yes)
+        self._refuse_where_the_query_goes_on()
         self._new.copy()
         report.facts["query"] = self._new.give_new_identity()
         self._repartition()

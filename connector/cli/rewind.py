@@ -96,11 +96,7 @@ def _rewind(path: str, request: Request, report: Report) -> None:
     if is_made_anew(journal.ledger):
         if not request.resume:
             raise rewinding(journal.ledger)
-        batch = open_again(location, journal, request.query_stopped)
-        report.say(
-            f"the restore is given up: the place is as it was restored, up to micro-batch {batch}. Start the query"
-        )
-        report.facts.update(batch=batch)
+        _open_again(location, journal, request, report)
         return
     run = recorded_run(journal.ledger)
     sink = recorded_sink(run, location, request.given)
@@ -109,6 +105,30 @@ def _rewind(path: str, request: Request, report: Report) -> None:
         work.resume() if request.resume else work.begin()
     finally:
         sink.close()
+
+
+def _open_again(location: CheckpointLocation, journal: Journal, request: Request, report: Report) -> None:
+    """Give up a restore that was to make the place anew."""
+    ledger = journal.ledger
+    assert ledger.rewinding is not None
+    report.say(f"A restore to this place was begun (journal entry {ledger.rewinding.token}): it is given up.")
+    if not _refused(request, report, rewind_at_work(ledger.rewinding, request.query_stopped)):
+        batch = open_again(location, journal, request.query_stopped)
+        report.say(f"the place is as it was restored, up to micro-batch {batch}: start the query")
+        report.facts.update(batch=batch)
+
+
+def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | None) -> bool:
+    """Raise the first; a dry run names all instead, and ends."""
+    standing = [need for need in needs if need is not None]
+    if not request.dry_run:
+        for need in standing:
+            raise need
+        return False
+    report.status = "dry run"
+    report.facts.update(needs=[need.condition for need in standing])
+    report.say(*(f"it would be refused: {need}" for need in standing))
+    return True
 
 
 class _Work:
@@ -133,14 +153,14 @@ class _Work:
 
     def begin(self) -> None:
         """Go back, from the beginning."""
-        request, ledger = self._request, self._journal.ledger
+        request, report, ledger = self._request, self._report, self._journal.ledger
         running = query_at_work(self._location, self._run, request.query_stopped)
         if running is not None and not request.dry_run:
             raise running
         preview = self._rewinder.preview(request.to)
         check_target(self._location, ledger, preview)
         tell(ledger, preview, request, self._report)
-        if self._refused(running, emission(preview, self._sink, request)):
+        if _refused(request, report, running, emission(preview, self._sink, request)):
             return
         self._report.confirm(request.yes)
         with alone(self._location):
@@ -159,7 +179,7 @@ class _Work:
         if gives_up:
             report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
         other = rewind_at_work(begun, request.query_stopped)
-        if self._refused(other, query_at_work(self._location, self._run, request.query_stopped)):
+        if _refused(request, report, other, query_at_work(self._location, self._run, request.query_stopped)):
             return
         if gives_up:
             report.confirm(request.yes)
@@ -169,18 +189,6 @@ class _Work:
             body = {"restoreTables": False, "allowReemit": True} if gives_up else {}
             self._rewinder.again({**body, "process": this_process()})
             self._finish()
-
-    def _refused(self, *needs: TwoPhaseCommitError | None) -> bool:
-        """Raise the first; a dry run names all instead, and ends."""
-        standing = [need for need in needs if need is not None]
-        if not self._request.dry_run:
-            for need in standing:
-                raise need
-            return False
-        self._report.status = "dry run"
-        self._report.facts.update(needs=[need.condition for need in standing])
-        self._report.say(*(f"it would be refused: {need}" for need in standing))
-        return True
 
     def _finish(self) -> None:
         report, before = self._report, self._journal.ledger.copy()

@@ -59,19 +59,19 @@ def dispose(savepoint: Savepoint) -> None:
 
 @contextmanager
 def _locked(savepoint: Savepoint, how: int) -> Iterator[bool]:
-    """Its folder is locked; False where another process has done so."""
-    folder = os.open(savepoint.path, os.O_RDONLY | os.O_DIRECTORY)
+    """Its manifest is locked; False where another process has done so."""
+    manifest = os.open(os.path.join(savepoint.path, MANIFEST), os.O_RDONLY)
     try:
         locked = True
         try:
-            fcntl.flock(folder, how | fcntl.LOCK_NB)
+            fcntl.flock(manifest, how | fcntl.LOCK_NB)
         except BlockingIOError:
             locked = False
         except OSError:
             log.warning("%s can't be locked: restore and dispose of it one after the other", savepoint.path)
         yield locked
     finally:
-        os.close(folder)
+        os.close(manifest)
 
 
 def finish_disposal(path: str) -> bool:

@@ -9,13 +9,13 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from transactional.journal import sync_folder
 
-__all__ = ["Draft", "aside_of", "delete_folder", "delete_leftovers"]
+__all__ = ["Draft", "delete_folder", "delete_leftovers", "locked_folder"]
 
 DISPOSING: Final = "disposing"
 
@@ -46,6 +46,7 @@ class Draft:
         self._parent = os.path.dirname(target)
         self.path = self._new_path()
         self._lock: int | None = None
+        self._identity: tuple[int, int] | None = None
 
     def begin(self, before: Callable[[str], object] = lambda leftover: None) -> None:
         """Delete what deaths have left under such names, or of the target when it was deleted, and make the folder.
@@ -78,12 +79,16 @@ class Draft:
         try:
             os.rename(self.path, self._target)
         except FileNotFoundError:
-            return False
+            return self.is_published()  # a network disk may have done it, and was asked once more
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._target) from error
             raise
         return True
+
+    def is_published(self) -> bool:
+        """Whether the folder has the target's name by now, however it came there."""
+        return self._identity is not None and self._identity == _identity(self._target)
 
     def drop(self) -> None:
         """Delete it, where it was not renamed."""
@@ -102,6 +107,7 @@ class Draft:
     def _made(self, path: str) -> bool:
         """Make it and lock it; False where another process took it for a leftover in between."""
         os.mkdir(path)
+        self._identity = _identity(path)
         try:
             lock = _locked(path)
         except (BlockingIOError, FileNotFoundError):
@@ -115,30 +121,34 @@ class Draft:
         return True
 
 
-def delete_folder(path: str) -> None:
+def delete_folder(path: str, target: str = "") -> None:
     """Delete a folder: under its name it is there whole, or not at all. What a death leaves, `delete_leftovers` deletes.
 
     Parameters
     ----------
     path : str
         Canonical.
+    target : str, optional
+        With which name it is a leftover; its own by default.
     """
-    lock = None
-    with suppress(OSError):  # nothing can be locked there
-        lock = _locked(path)
-    try:
-        aside = aside_of(path)
+    with locked_folder(path):
+        aside = f"{_names(target or path, DISPOSING)}{uuid.uuid4().hex[:8]}"
         os.rename(path, aside)
         sync_folder(os.path.dirname(path))
         shutil.rmtree(aside)
+
+
+@contextmanager
+def locked_folder(path: str) -> Iterator[None]:
+    """A folder is at work, whatever its name; where nothing can be locked, or it is locked already, it is not locked."""
+    lock = None
+    with suppress(OSError):
+        lock = _locked(path)
+    try:
+        yield
     finally:
         if lock is not None:
             os.close(lock)
-
-
-def aside_of(path: str) -> str:
-    """A name under which a folder that was there is a leftover that is deleted."""
-    return f"{_names(path, DISPOSING)}{uuid.uuid4().hex[:8]}"
 
 
 def delete_leftovers(path: str) -> bool:
@@ -197,6 +207,14 @@ def _locked(path: str) -> int:
         os.close(folder)
         raise
     return folder
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_at(path: str, folder: int) -> bool:

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import logging
 import os
 import re
-import shutil
 import uuid
 
-from connector.spark import offset_log
 from connector.spark.alone import alone, rewind_at_work
 from connector.spark.arrival import Arrival
-from connector.spark.draft import Draft, aside_of
+from connector.spark.draft import Draft, delete_folder, locked_folder
 from connector.spark.exchange import exchange
 from connector.spark.free_place import can_be_made_anew, is_missing, mounted, moving, refuse_unless_free
 from connector.spark.location import CheckpointLocation
@@ -34,7 +33,7 @@ from connector.spark.process import this_process
 from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
-from transactional.errors import LocationError
+from transactional.errors import FencedError, JournalError, LocationError
 from transactional.journal import Journal, snapshot_file, sync_folder
 from transactional.ledger import MOVING, Ledger
 from transactional.metadata import EntryKind
@@ -77,7 +76,6 @@ def open_again(location: CheckpointLocation, journal: Journal, stopped: bool) ->
     with alone(location):
         body = {**begun.request, "checkpoint": None, "process": this_process()}
         token = journal.append(EntryKind.REWIND_BEGUN, body, must_own(begun.token)).number
-        offset_log.delete_after(location, restored.batch)  # of a query that was started, and did not begin
         done = {"begun": token, "batch": restored.batch, "keep": None}
         journal.append(EntryKind.REWIND_DONE, done, must_own(token))
     return restored.batch
@@ -100,8 +98,7 @@ class NewLocation:
         self._location = location
         self._savepoint = savepoint
         self._claim = claim
-        self._arrival = Arrival(CheckpointLocation(savepoint.location), location) if claim else None
-        self._appeared = False
+        self._arrival = Arrival(CheckpointLocation(savepoint.location), location)
         self._parent = os.path.dirname(location.path)
         self._folder = Draft(location.path, "restoring")
 
@@ -130,7 +127,8 @@ class NewLocation:
                     "that is not there yet, or have this one removed by its owner",
                     path=self._location.path,
                 ) from error
-        self._folder.begin(self._forget)
+        self._folder.begin(self._arrival.forget)
+        self._delete_former()
         recorded = {file.path: file for file in self._savepoint.files}
         for path in self._savepoint.checkpoint_files():
             name = f"{CHECKPOINT}/{path}"
@@ -176,7 +174,7 @@ class NewLocation:
         with alone(self._location) if anew else contextlib.nullcontext():
             fence = self._fence(closed, stopped) if anew else 0
             self._write(ledger, max(ledger.position, fence), clock)
-            if closed and self._arrival is not None:
+            if closed:
                 self._arrival.expect(self.draft.path, there=anew)  # N6
             faults.reach("restore.whole")
             if anew:
@@ -185,6 +183,7 @@ class NewLocation:
                 self._appear(closed)
         sync_folder(self._parent)
         faults.reach("restore.named")
+        self._delete_former()
 
     def _write(self, ledger: Ledger, position: int, clock: Clock | None) -> None:
         """N5."""
@@ -197,7 +196,7 @@ class NewLocation:
     def _appear(self, closed: bool) -> None:
         """N7."""
         try:
-            self._appeared = self._folder.publish()
+            appeared = self._folder.publish()
         except FileExistsError as error:
             refuse_unless_free(self._location, self._savepoint, self._claim, closed)
             raise LocationError(
@@ -205,39 +204,70 @@ class NewLocation:
                 f"{self._location.path} was made by another restore of this savepoint meanwhile: nothing is left to do",
                 path=self._location.path,
             ) from error
-        if not self._appeared:
-            raise LocationError(
-                "LOCATION_BUSY",
-                f"{self.draft.path}, which was to become {self._location.path}, was deleted meanwhile: say the same again",
-                path=self._location.path,
-            )
+        if not appeared:
+            raise self._vanished()
+
+    def _vanished(self) -> LocationError:
+        return LocationError(
+            "LOCATION_BUSY",
+            f"{self.draft.path}, which was to become {self._location.path}, was deleted meanwhile: say the same again",
+            path=self._location.path,
+        )
 
     def _replace(self, fence: int, closed: bool) -> None:
         """N7 where the place is made anew: it is there at every moment, as it was or as it will be.
 
         But for disks that can't exchange two folders: there it is away between two renames.
         """
-        if exchange(self.draft.path, self._location.path):
+        with locked_folder(self._location.path):  # under its next name it is nobody's leftover before it was looked at
+            self._must_be_fenced(self._location, fence)
             try:
-                self._must_be_fenced(self.draft, fence)
-            except BaseException:
-                exchange(self.draft.path, self._location.path)
-                raise
-            self._appeared = True  # what has the temporary name now is deleted by `drop`
-            return
+                exchanged = exchange(self.draft.path, self._location.path)
+            except FileNotFoundError as error:
+                raise self._vanished() from error
+            if exchanged:
+                try:
+                    self._must_be_fenced(self.draft, fence)
+                except BaseException:
+                    exchange(self.draft.path, self._location.path)
+                    raise
+                return  # what has the temporary name now is deleted by `drop`
         log.warning("the disk of %s can't exchange two folders: the place is away for a moment", self._location.path)
-        aside = CheckpointLocation(aside_of(self._location.path))
-        os.rename(self._location.path, aside.path)
+        former = CheckpointLocation(f"{self._names_of_former()}{uuid.uuid4().hex[:8]}")
+        os.rename(self._location.path, former.path)
         try:
-            self._must_be_fenced(aside, fence)
+            self._must_be_fenced(former, fence)
         except BaseException:
-            if is_missing(self._location):
-                os.rename(aside.path, self._location.path)
+            self._put_back(former)
             raise
-        if closed and self._arrival is not None:
+        if closed:
             self._arrival.start_over(self.draft.path)
         self._appear(closed)
-        shutil.rmtree(aside.path, ignore_errors=True)
+
+    def _put_back(self, former: CheckpointLocation) -> None:
+        if not is_missing(self._location):
+            raise LocationError(
+                "LOCATION_NOT_EMPTY",
+                f"a query began at {self._location.path} while that was made anew, and its place is at {former.path} now: "
+                f"stop the query, move what is at {self._location.path} away, and rename that folder back",
+                path=self._location.path,
+                former=former.path,
+            )
+        os.rename(former.path, self._location.path)
+
+    def _names_of_former(self) -> str:
+        return os.path.join(self._parent, f".{os.path.basename(self._location.path)}.former-")
+
+    def _delete_former(self) -> None:
+        """What N7 has replaced on a disk that can't exchange: where no query has begun in it."""
+        names = self._names_of_former()
+        for path in glob.glob(f"{glob.escape(names)}*"):
+            former = CheckpointLocation(path)
+            with contextlib.suppress(FencedError, JournalError, OSError):  # at work, or none of ours
+                with alone(former):
+                    ledger = former.journal().load()
+                if ledger.rewinding and can_be_made_anew(ledger, self._location, self._savepoint, self._claim):
+                    delete_folder(path, self._location.path)
 
     def _must_be_fenced(self, former: CheckpointLocation, fence: int) -> None:
         """What N4 has journalled still keeps queries away."""
@@ -268,16 +298,12 @@ class NewLocation:
     def drop(self) -> None:
         """Delete what is not finished."""
         try:
-            if not self._appeared:
-                self._forget(self.draft.path)
+            if not self._folder.is_published():
+                self._arrival.forget(self.draft.path)
             self._folder.drop()
         except OSError as problem:  # it stays, with its note, and is deleted by the next restore to this place
             log.warning("%s is not deleted: %s", self.draft.path, problem)
             self._folder.release()
-
-    def _forget(self, draft: str) -> None:
-        if self._arrival is not None:
-            self._arrival.forget(draft)
 
     def _name_the_place(self, path: str) -> None:
         """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.cli import main
@@ -22,7 +27,7 @@ from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
 from transactional.sink import Options, TransactionContext
 
-__all__ = ["CliPlace", "RestorableSink", "answer", "dead_process"]
+__all__ = ["CliPlace", "RestorableSink", "another_user", "answer", "dead_process", "shared_folder", "two_users"]
 
 SCHEMA = StructType([StructField("value", LongType())])
 
@@ -136,3 +141,32 @@ def answer(capsys: Any, *arguments: str) -> tuple[int, dict[str, Any], str]:
     status = main([*arguments, "--output", "json"])
     said = capsys.readouterr()
     return status, json.loads(said.out), said.err
+
+
+two_users = pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
+
+NOBODY = 65534
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """Others may write in it, and take nothing away that is not theirs; pytest's own folders are closed to them."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        base.chmod(0o1777)
+        yield base
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@contextmanager
+def another_user(*owned: Path) -> Iterator[None]:
+    """One that owns these folders, and may do nothing else."""
+    for root in owned:
+        for path in (root, *root.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from connector.spark.savepoint import Savepoint, dispose, find, read, take
-from tests.connector.cli_place import CliPlace, answer, dead_process
+from tests.connector.cli_place import CliPlace, another_user, answer, dead_process, shared_folder, two_users
 from transactional import faults
 from transactional.errors import LocationError
 
@@ -194,25 +193,17 @@ def test_a_claim_closes_nothing_when_its_savepoint_is_gone_by_then(
     assert (document["condition"], place.ledger().moved, new.exists()) == ("SAVEPOINT_DAMAGED", None, False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
+@two_users
 def test_a_disposal_that_can_delete_nothing_does_not_say_that_it_did(capsys: Capture) -> None:
     """A savepoint that its owner has made read-only."""
-    base = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to others
-    try:
-        base.chmod(0o777)
+    with shared_folder() as base:
         place = CliPlace(base)
         place.run(process=dead_process())
         place.decided(0)
         saved = take(str(place), str(base / "saved"))
         assert answer(capsys, "savepoint", "show", saved.path)[0] == 0  # imports what is imported late
         for path in (base / "saved", *(base / "saved").rglob("*")):
-            os.chown(path, 65534, 65534)
             path.chmod(0o555 if path.is_dir() else 0o444)
-        os.seteuid(65534)
-        try:
-            statuses = [answer(capsys, "savepoint", "dispose", saved.path, "--yes")[0] for _ in range(2)]
-        finally:
-            os.seteuid(0)
-        assert 0 not in statuses
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+        with another_user(base / "saved"):
+            statuses = [disposed(saved, capsys) for _ in range(2)]
+        assert "done" not in statuses

