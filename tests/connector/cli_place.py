@@ -22,6 +22,7 @@ from connector.cli import main
 from connector.spark.location import CheckpointLocation
 from integration.file_sink import FileSink
 from tests.transactional.bodies import recorded, run_body, settled
+from transactional import faults
 from transactional.barrier import sources_digest
 from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
@@ -165,8 +166,10 @@ def another_user(*owned: Path) -> Iterator[None]:
     for root in owned:
         for path in (root, *root.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(faults.VARIABLE, raising=False)  # its folder is closed to others, as all of pytest's
+        os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
