@@ -229,6 +229,11 @@ class Rewind:
     checkpoint: int | None
     request: dict[str, Any]
 
+    @property
+    def moving(self) -> dict[str, str] | None:
+        """``location`` and ``savepoint`` of the restore that has begun it; None for what goes back in place."""
+        return self.request.get(MOVING)
+
 
 @dataclass
 class Moved:

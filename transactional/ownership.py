@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transactional.errors import FencedError, ProtocolError
-from transactional.ledger import MOVING, Ledger, RunRecord
+from transactional.ledger import Ledger, RunRecord
 
 __all__ = [
     "Judge",
@@ -54,7 +54,7 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
 
 def is_made_anew(ledger: Ledger) -> bool:
     """Whether a restore replaces the place itself: the same restore finishes it, said again, or a person gives it up."""
-    moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
+    moving = ledger.rewinding.moving if ledger.rewinding else None
     restored = ledger.restored
     return restored is not None and moving == {"location": ledger.location, "savepoint": restored.savepoint}
 
@@ -62,7 +62,7 @@ def is_made_anew(ledger: Ledger) -> bool:
 def rewinding(ledger: Ledger) -> FencedError:
     """The error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
     token = ledger.rewinding.token if ledger.rewinding else 0
-    moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding else None
+    moving = ledger.rewinding.moving if ledger.rewinding else None
     if moving is not None:
         return FencedError(
             "REWIND_NOT_DONE",

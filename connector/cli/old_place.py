@@ -33,6 +33,7 @@ class OldPlace:
         self.location = CheckpointLocation(savepoint.location)
         self._savepoint = savepoint
         self._new = new
+        self._arrival = Arrival(self.location, new)
 
     def closed(self) -> bool:
         """The old place is closed, and names this one, and this savepoint."""
@@ -46,7 +47,7 @@ class OldPlace:
 
     def arrived(self) -> bool:
         """The new place was there, of which the old one is closed."""
-        return Arrival(self.location, self._new).happened()
+        return self._arrival.happened()
 
     def note_what_is_there(self) -> None:
         """The new place may have been made while the old one, closed before, could not be reached."""
@@ -55,7 +56,7 @@ class OldPlace:
         with suppress(JournalError, LocationError, OSError):  # of who has no right to write here
             made = load_journal(self._new).ledger.restored
             if made is not None and (made.savepoint, made.claim) == (self._savepoint.id, True):
-                Arrival(self.location, self._new).expect(self._new.path, there=True)
+                self._arrival.expect(self._new.path, there=True)
 
     def _moved(self) -> Moved | None:
         try:

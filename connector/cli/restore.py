@@ -16,7 +16,7 @@ from connector.cli.savepoint import Saved
 from connector.cli.words import batches_text, output_text
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.disposal import held
-from connector.spark.free_place import refuse_unless_free
+from connector.spark.free_place import moving, refuse_unless_free
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
@@ -243,7 +243,7 @@ class _Restore:
         request, report, ledger = self._request, self._report, journal.ledger
         run = recorded_run(ledger)
         begun = ledger.rewinding
-        if begun is not None and MOVING not in begun.request:
+        if begun is not None and begun.moving is None:
             raise LocationError(
                 "REWIND_BEGUN",
                 f"a rewind was begun at {origin.path} (journal entry {begun.token}) and is not done: finish it first (`barrier "
@@ -267,7 +267,7 @@ class _Restore:
         try:
             rewinder = Rewinder(journal, sink, logs_of(origin), origin.query_id(), run.prefix)
             body: dict[str, Any] = {
-                MOVING: {"location": self._location.path, "savepoint": self._savepoint.id},
+                MOVING: moving(self._location, self._savepoint),
                 "process": this_process(),
             }
             with alone(origin):
@@ -307,7 +307,7 @@ class _Restore:
                 f"{origin.path} is closed for ever, and {self._location.path} is not made yet: say the same command again "
                 f"({again}). Start no query before: it would begin as a new one"
             )
-        elif ledger.rewinding is not None and MOVING in ledger.rewinding.request:
+        elif ledger.rewinding is not None and ledger.rewinding.moving is not None:
             self._report.complain(
                 f"{origin.path} is closed for now, and nothing is restored: say the same command again ({again}), or give it "
                 f"up with `barrier rewind {origin.path} --resume`"

@@ -109,11 +109,11 @@ def _rewind(path: str, request: Request, report: Report) -> None:
 
 def _open_again(location: CheckpointLocation, journal: Journal, request: Request, report: Report) -> None:
     """Give up a restore that was to make the place anew."""
-    ledger = journal.ledger
-    assert ledger.rewinding is not None
-    report.say(f"A restore to this place was begun (journal entry {ledger.rewinding.token}): it is given up.")
-    if not _refused(request, report, rewind_at_work(ledger.rewinding, request.query_stopped)):
-        batch = open_again(location, journal, request.query_stopped)
+    begun = journal.ledger.rewinding
+    assert begun is not None, "is_made_anew"
+    report.say(f"A restore to this place was begun (journal entry {begun.token}): it is given up.")
+    if not _refused(request, report, rewind_at_work(begun, request.query_stopped)):
+        batch = open_again(location, journal)
         report.say(f"the place is as it was restored, up to micro-batch {batch}: start the query")
         report.facts.update(batch=batch)
 

@@ -13,7 +13,7 @@ from connector.spark.draft import delete_folder, delete_leftovers
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import MANIFEST, Savepoint, folder_of
 from transactional.errors import LocationError, TwoPhaseCommitError
-from transactional.ledger import MOVING, Ledger
+from transactional.ledger import Ledger
 
 __all__ = ["dispose", "finish_disposal", "held"]
 
@@ -131,11 +131,11 @@ def _refuse_needed(savepoint: Savepoint) -> None:
             f"{origin.path} is closed for ever, and {moved.location}, where the query goes on, is not made of it",
             f"Where the query is given up, or goes on elsewhere by now: delete {origin.path} first",
         )
-    if _begun(ledger, savepoint):
-        assert ledger.rewinding is not None
+    begun = _begun(ledger, savepoint)
+    if begun is not None:
         raise _needed(
             savepoint,
-            ledger.rewinding.request[MOVING]["location"],
+            begun,
             f"a claim of it was begun at {origin.path} and is not done",
             f"`barrier rewind {origin.path} --resume` gives it up",
         )
@@ -150,13 +150,13 @@ def _is_made(origin: CheckpointLocation, location: str, savepoint: Savepoint) ->
         ledger = Ledger()
     made = ledger.restored
     there = made is not None and made.claim and made.savepoint == savepoint.id
-    return not _begun(ledger, savepoint) and (there or Arrival(origin, new).happened())
+    return _begun(ledger, savepoint) is None and (there or Arrival(origin, new).happened())
 
 
-def _begun(ledger: Ledger, savepoint: Savepoint) -> bool:
-    """Whether a restore of it was begun in a place's journal, and is not done."""
-    moving = ledger.rewinding.request.get(MOVING) if ledger.rewinding is not None else None
-    return moving is not None and moving["savepoint"] == savepoint.id
+def _begun(ledger: Ledger, savepoint: Savepoint) -> str | None:
+    """Where to a restore of it was begun in a place's journal, and is not done."""
+    moving = ledger.rewinding.moving if ledger.rewinding is not None else None
+    return moving["location"] if moving is not None and moving["savepoint"] == savepoint.id else None
 
 
 def _needed(savepoint: Savepoint, location: str, why: str, otherwise: str) -> LocationError:

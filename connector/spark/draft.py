@@ -15,7 +15,7 @@ from typing import Final
 
 from transactional.journal import sync_folder
 
-__all__ = ["Draft", "delete_folder", "delete_leftovers", "locked_folder"]
+__all__ = ["Draft", "delete_folder", "delete_leftovers", "leftovers", "locked_folder", "temporary"]
 
 DISPOSING: Final = "disposing"
 
@@ -44,7 +44,7 @@ class Draft:
     def __init__(self, target: str, doing: str) -> None:
         self._target, self._doing = target, doing
         self._parent = os.path.dirname(target)
-        self.path = self._new_path()
+        self.path = temporary(target, doing)
         self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
 
@@ -58,12 +58,12 @@ class Draft:
         """
         os.makedirs(self._parent, exist_ok=True)
         for doing, first in ((self._doing, before), (DISPOSING, lambda leftover: None)):
-            for leftover in _leftovers(self._target, doing):
+            for leftover in leftovers(self._target, doing):
                 with suppress(OSError):  # at work, gone by now, or not to be deleted
                     _delete_leftover(leftover, first)
         path = self.path
         while not self._made(path):
-            path = self._new_path()
+            path = temporary(self._target, self._doing)
         self.path = path
 
     def publish(self) -> bool:
@@ -101,9 +101,6 @@ class Draft:
             os.close(self._lock)
             self._lock = None
 
-    def _new_path(self) -> str:
-        return f"{_names(self._target, self._doing)}{uuid.uuid4().hex[:8]}"
-
     def _made(self, path: str) -> bool:
         """Make it and lock it; False where another process took it for a leftover in between."""
         os.mkdir(path)
@@ -132,7 +129,7 @@ def delete_folder(path: str, target: str = "") -> None:
         With which name it is a leftover; its own by default.
     """
     with locked_folder(path):
-        aside = f"{_names(target or path, DISPOSING)}{uuid.uuid4().hex[:8]}"
+        aside = temporary(target or path, DISPOSING)
         os.rename(path, aside)
         sync_folder(os.path.dirname(path))
         shutil.rmtree(aside)
@@ -165,14 +162,20 @@ def delete_leftovers(path: str) -> bool:
         It can't be deleted.
     """
     found = False
-    for leftover in _leftovers(path, DISPOSING):
+    for leftover in leftovers(path, DISPOSING):
         with suppress(BlockingIOError, FileNotFoundError):  # at work, or gone by now
             _delete_leftover(leftover)
             found = True
     return found
 
 
-def _leftovers(target: str, doing: str) -> list[str]:
+def temporary(target: str, doing: str) -> str:
+    """A new temporary path beside a folder."""
+    return f"{_names(target, doing)}{uuid.uuid4().hex[:8]}"
+
+
+def leftovers(target: str, doing: str) -> list[str]:
+    """What is there under such paths, at work or not."""
     names = _names(target, doing)
     return [found for found in glob.glob(f"{glob.escape(names)}*") if _RANDOM.fullmatch(found[len(names) :])]
 

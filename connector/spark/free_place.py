@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from connector.spark.location import CheckpointLocation
 from connector.spark.manifest import Savepoint, refuse_inside
 from transactional.errors import JournalError, LocationError
-from transactional.ledger import MOVING, Ledger, Origin
+from transactional.ledger import Ledger, Origin
 from transactional.restore import is_unused
 
 __all__ = ["can_be_made_anew", "is_missing", "mounted", "moving", "refuse_unless_free"]
@@ -122,7 +122,7 @@ def can_be_made_anew(ledger: Ledger, location: CheckpointLocation, savepoint: Sa
     restored, begun = ledger.restored, ledger.rewinding
     if restored is None or (restored.savepoint, restored.claim) != (savepoint.id, claim) or not is_unused(ledger):
         return False
-    return begun is None or begun.request.get(MOVING) == moving(location, savepoint)
+    return begun is None or begun.moving == moving(location, savepoint)
 
 
 def moving(location: CheckpointLocation, savepoint: Savepoint) -> dict[str, str]:

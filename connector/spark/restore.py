@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ import uuid
 
 from connector.spark.alone import alone, rewind_at_work
 from connector.spark.arrival import Arrival
-from connector.spark.draft import Draft, delete_folder, locked_folder
+from connector.spark.draft import Draft, delete_folder, leftovers, locked_folder, temporary
 from connector.spark.exchange import exchange
 from connector.spark.free_place import can_be_made_anew, is_missing, mounted, moving, refuse_unless_free
 from connector.spark.location import CheckpointLocation
@@ -43,19 +42,20 @@ __all__ = ["NewLocation", "open_again"]
 
 log = logging.getLogger(__name__)
 
+FORMER = "former"
+"""In the name of a place that has given way, where the disk can't exchange two folders."""
+
 _SCHEMA_FILE = re.compile(rb'"(?:file:)?/(?:[^"\\]|\\.)*/state/(\d+)/_stateSchema/')
 
 
-def open_again(location: CheckpointLocation, journal: Journal, stopped: bool) -> int:
+def open_again(location: CheckpointLocation, journal: Journal) -> int:
     """Give up a restore that was to make the place anew, and ended before its end: it is as it was restored.
 
     Parameters
     ----------
     location : CheckpointLocation
     journal : Journal
-        Loaded, of that place, where `is_made_anew`.
-    stopped : bool
-        That restore is not at work, though that can't be seen.
+        Loaded, of that place, where `is_made_anew`; that restore is not at work.
 
     Returns
     -------
@@ -65,14 +65,11 @@ def open_again(location: CheckpointLocation, journal: Journal, stopped: bool) ->
     Raises
     ------
     FencedError
-        ``REWIND_RUNS``, ``REWIND_UNKNOWN``
+        ``REWIND_RUNS``
     """
     begun, restored = journal.ledger.rewinding, journal.ledger.restored
-    assert begun is not None
-    assert restored is not None
-    other = rewind_at_work(begun, stopped)
-    if other is not None:
-        raise other
+    assert begun is not None, "is_made_anew"
+    assert restored is not None, "is_made_anew"
     with alone(location):
         body = {**begun.request, "checkpoint": None, "process": this_process()}
         token = journal.append(EntryKind.REWIND_BEGUN, body, must_own(begun.token)).number
@@ -219,6 +216,22 @@ class NewLocation:
 
         But for disks that can't exchange two folders: there it is away between two renames.
         """
+        if self._exchange(fence):
+            return  # what has the temporary name now is deleted by `drop`
+        log.warning("the disk of %s can't exchange two folders: the place is away for a moment", self._location.path)
+        former = CheckpointLocation(temporary(self._location.path, FORMER))
+        os.rename(self._location.path, former.path)
+        try:
+            self._must_be_fenced(former, fence)
+        except BaseException:
+            self._put_back(former)
+            raise
+        if closed:
+            self._arrival.start_over(self.draft.path)
+        self._appear(closed)
+
+    def _exchange(self, fence: int) -> bool:
+        """False where the disk can't."""
         with locked_folder(self._location.path):  # under its next name it is nobody's leftover before it was looked at
             self._must_be_fenced(self._location, fence)
             try:
@@ -231,18 +244,7 @@ class NewLocation:
                 except BaseException:
                     exchange(self.draft.path, self._location.path)
                     raise
-                return  # what has the temporary name now is deleted by `drop`
-        log.warning("the disk of %s can't exchange two folders: the place is away for a moment", self._location.path)
-        former = CheckpointLocation(f"{self._names_of_former()}{uuid.uuid4().hex[:8]}")
-        os.rename(self._location.path, former.path)
-        try:
-            self._must_be_fenced(former, fence)
-        except BaseException:
-            self._put_back(former)
-            raise
-        if closed:
-            self._arrival.start_over(self.draft.path)
-        self._appear(closed)
+        return exchanged
 
     def _put_back(self, former: CheckpointLocation) -> None:
         if not is_missing(self._location):
@@ -255,13 +257,9 @@ class NewLocation:
             )
         os.rename(former.path, self._location.path)
 
-    def _names_of_former(self) -> str:
-        return os.path.join(self._parent, f".{os.path.basename(self._location.path)}.former-")
-
     def _delete_former(self) -> None:
         """What N7 has replaced on a disk that can't exchange: where no query has begun in it."""
-        names = self._names_of_former()
-        for path in glob.glob(f"{glob.escape(names)}*"):
+        for path in leftovers(self._location.path, FORMER):
             former = CheckpointLocation(path)
             with contextlib.suppress(FencedError, JournalError, OSError):  # at work, or none of ours
                 with alone(former):
