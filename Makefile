@@ -49,6 +49,10 @@ lint: $(STAMP) ## ruff, mypy --strict, and who may import whom
 matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long)
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
 
+.PHONY: mutants
+mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many the quick suite finds
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 .PHONY: soak
 soak: $(STAMP) java $(ARCHIVE) ## random kills for a long time
 	@$(BIN)/python -m pytest -m soak $(ARGS)

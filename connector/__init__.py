@@ -8,7 +8,6 @@ from connector.spark.listener import CheckpointListener, listen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
     from connector.spark.lag import LagListener
     from connector.spark.supervisor import StopWish, supervise
@@ -31,10 +30,15 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
-    """Make our formats, and sinks of your own, known to a session. *Called on the driver, once per session*.
+    """Make our formats known to a session, and ``start()`` refuse mistakes at the sink. *Driver program, once per session*.
 
-    Where the package is installed, Spark finds ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` without it. It is for zips
-    (``--py-files``), notebooks, and subclasses of `TwoPhaseCommitSink`. To call it again changes nothing.
+    From this call on every ``writeStream...start()`` of the program checks our sinks first: options, columns, output mode,
+    brokers, topic, rights. ``start()`` itself then raises the mistake, in one sentence, before Spark writes anything into
+    the checkpoint location. Without the call the first micro-batch finds it.
+
+    Where the package is installed, Spark finds ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` without it; zips
+    (``--py-files``), subclasses of `TwoPhaseCommitSink`, and a session whose look for formats was killed need it. To call it
+    again changes nothing.
 
     Parameters
     ----------
@@ -47,14 +51,6 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     >>> register(spark, MySink)
     >>> df.writeStream.format(MySink.name()).option("checkpointLocation", ...).start()
     """
-    from connector.delta.format import TwoPhaseDeltaDataSource
-    from connector.kafka.sink import TwoPhaseKafkaDataSource
-    from connector.kafka.source import BarrierKafkaDataSource
+    from connector.spark import formats
 
-    formats: list[type[DataSource]] = [BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource]
-    if sinks:
-        from connector.spark.host import data_source_for
-
-        formats += [data_source_for(sink) for sink in sinks]
-    for each in formats:
-        spark.dataSource.register(each)
+    formats.register(spark, *sinks)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from transactional.errors import OptionError
-from transactional.secrets import HIDDEN, hides_value
+from transactional.secrets import HIDDEN, hides_value, is_secret
 
 __all__ = [
     "HOST_OPTIONS",
@@ -44,7 +44,7 @@ REQUIRED: Final = _Required()
 
 def shown_value(key: str, value: str) -> str:
     """The value as a message, a log or a repr may show it."""
-    return HIDDEN if hides_value(key) else value
+    return HIDDEN if is_secret(key, value) else value
 
 
 def as_str(text: str) -> str:
@@ -236,7 +236,7 @@ class OptionTable:
             return option.parse(text)
         except ValueError as expectation:
             # A parser quotes what it was given in places; a secret option's parser must not be quoted at all.
-            told = "another value" if hides_value(option.key) else str(expectation)
+            told = "another value" if is_secret(option.key, text) else str(expectation)
             raise self.invalid(option.key, text, told) from None
 
     def _unknown(self, key: str, keys: Sequence[str], prefixes: Sequence[str]) -> OptionError:
@@ -291,6 +291,13 @@ HOST_OPTIONS = OptionTable(
             as_version,
             "df.write only: the number of this write. It only grows; each number is written once, however often it is "
             "tried. In foreachBatch: the batch id.",
+        ),
+        Option(
+            "txnCompareRows",
+            True,
+            as_bool,
+            "df.write only: a version that was written before is not written again, and its rows have to be the same; false "
+            "leaves it as it was first written without comparing, for a frame that is computed differently each time.",
         ),
         Option(
             "singleDriver",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PROPERTIES", "JVM_OPTIONS", "Broker", "BrokerError", "Cluster", "Listener"]
 
-START_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 180.0
 """A node is up in 2 s, 4 s after a kill; three at once on two busy cores take several times that."""
 
 STOP_TIMEOUT_SECONDS = 20.0
@@ -97,6 +97,8 @@ class Cluster:
         The JVM's options, heap included.
     listeners : Mapping[str, Listener]
         More listeners on every node, by their names (upper case); `servers` has their addresses.
+    version : str
+        Kafka's, such as ``4.3.1``; its jars are resolved when they are not there yet.
 
     Examples
     --------
@@ -116,6 +118,7 @@ class Cluster:
         features: Mapping[str, int] | None = None,
         jvm_options: Sequence[str] = JVM_OPTIONS,
         listeners: Mapping[str, Listener] | None = None,
+        version: str = KAFKA_VERSION,
     ) -> None:
         self.properties = dict(properties or {})
         self.data = data.absolute() if data else Path(tempfile.mkdtemp(prefix="barrier-kafka-"))
@@ -129,6 +132,7 @@ class Cluster:
         self._listener_ports = {name: [self._ports.reserve() for _ in range(nodes)] for name in self._listeners}
         self._features = dict(features or {})
         self._jvm_options = tuple(jvm_options)
+        self._version = version
         self._cluster_id = self._remembered_id()
         self.brokers: list[Broker] = []
 
@@ -366,6 +370,7 @@ class Cluster:
             self._cluster_id,
             self._features,
             self._jvm_options,
+            self._version,
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from connector.spark.sinks import ALLOW
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta, resolve_spark_kafka
@@ -57,6 +58,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = str(tmp_path_factory.mktemp("scratch"))
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
+        # Commands run in processes of their own, where no program has registered these.
+        patch.setenv(ALLOW, "integration.file_sink:FileSink,integration.probed_sink:ProbedFileSink")
         yield
 
 

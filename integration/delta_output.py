@@ -63,7 +63,7 @@ class DeltaOutput:
 
 
 class WholeReader:
-    """A thread that reads the table all the time, and keeps what it saw: only whole checkpoints, growing.
+    """A thread that reads the table all the time: it must see only whole checkpoints, and their number grow.
 
     Parameters
     ----------
@@ -77,26 +77,40 @@ class WholeReader:
         self._look = read
         self._rows = rows
         self._over = threading.Event()
-        self._problems: list[str] = []
+        self._problem: BaseException | None = None
+        self._seen = 0
         self.looks = 0
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def finish(self) -> None:
-        """Stop reading; AssertionError where anything but whole checkpoints was seen."""
+    def finish(self, rows: int) -> None:
+        """Stop reading, and look once more: that look has to see `rows` rows.
+
+        Raises
+        ------
+        AssertionError
+            Anything but whole checkpoints was seen, a look failed, or there was none before this one.
+        """
         self._over.set()
         self._thread.join()
-        assert not self._problems, self._problems[0]
-        assert self.looks > 0
+        if self._problem is not None:
+            raise AssertionError(f"look {self.looks} of the reader failed: {self._problem}") from self._problem
+        assert self.looks > 0, "the reader never looked"
+        self._take()
+        assert self._seen == rows, f"in the end the reader sees {self._seen} rows of {rows}"
 
     def _read(self) -> None:
-        seen = 0
-        while not self._over.is_set():
-            found = self._look()
-            self.looks += 1
-            whole = Counter(range(sum(found.values())))
-            if found != whole or len(found) % self._rows or len(found) < seen:
-                self._problems.append(f"a reader saw {sorted(found.elements())} after {seen} rows")
-                return
-            seen = len(found)
-            time.sleep(LOOK_EVERY)
+        try:
+            while not self._over.is_set():
+                self._take()
+                time.sleep(LOOK_EVERY)
+        except BaseException as problem:  # noqa: BLE001 - raised by `finish`.
+            self._problem = problem
+
+    def _take(self) -> None:
+        self.looks += 1
+        found = self._look()
+        is_whole = found == Counter(range(found.total())) and found.total() % self._rows == 0
+        assert is_whole, f"a reader saw {sorted(found.elements())} after {self._seen} rows"
+        assert found.total() >= self._seen, f"a reader saw {found.total()} rows after {self._seen}"
+        self._seen = found.total()

@@ -23,7 +23,7 @@ from transactional.journal import Journal, LocalJournalStore
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, decode
 
-__all__ = ["DriverProcess", "Faults", "FolderOutput", "Output", "Place", "wait_until"]
+__all__ = ["DriverProcess", "Faults", "FolderOutput", "Output", "Place", "final_rows", "wait_quiet", "wait_until"]
 
 DEADLINE = 180.0
 """Seconds for a condition; a cold session takes 20 for its first micro-batch, and more than 90 where six share two cores."""
@@ -82,6 +82,10 @@ class Faults:
         names = sorted(name for name in os.listdir(self.folder) if name.endswith(".fired"))
         return [name for name in names if point is None or name.startswith(f"{point}.")]
 
+    def actions(self, point: str) -> list[str]:
+        """What the point did so far."""
+        return [(self.folder / name).read_text(encoding="utf-8").strip() for name in self.fired(point)]
+
     def armed(self) -> list[str]:
         """What has not fired yet."""
         return sorted(name for name in os.listdir(self.folder) if not name.endswith((".fired", ".resume")))
@@ -123,7 +127,21 @@ class Output(Protocol):
         """Let these transactions end without their rows, as they do whose timeout ran out."""
 
     def is_quiet(self) -> bool:
-        """No transaction of ours is open, and no reader is held back."""
+        """No transaction of ours is open, and no reader is held back: once nothing writes any more, `rows` are final."""
+
+
+def wait_quiet(output: Output) -> None:
+    """Wait until nothing can be added to what readers see; the query must have ended, with nothing prepared.
+
+    A broker answers a commit before it has written the markers: a read straight after it may miss rows, or the doubled ones.
+    """
+    wait_until(output.is_quiet, "no open transaction, no reader held back")
+
+
+def final_rows(output: Output) -> Counter[int]:
+    """Every visible row's value, when nothing can be added: see `wait_quiet`."""
+    wait_quiet(output)
+    return output.rows()
 
 
 class FolderOutput:
@@ -189,8 +207,7 @@ class Place:
 
     def check_whole(self, expected: int) -> None:
         """Every row is there once, nothing is open, every decision is settled."""
-        # A broker answers a commit before it has written the markers.
-        wait_until(self.output.is_quiet, "no open transaction, no reader held back", 30)
+        wait_quiet(self.output)
         found = self.check_partial(expected)
         missing = sorted(set(range(expected)) - set(found))
         assert not missing, f"rows are missing: {missing}"
@@ -291,10 +308,22 @@ class DriverProcess:
         return status
 
     def wait_death(self, point: str, times: int = 1, deadline: float = DEADLINE) -> None:
-        """Wait until the point has fired and the JVM is gone, and make sure that nothing of the driver is left."""
+        """Wait until the point has killed the JVM, and make sure that nothing of the driver is left.
+
+        Raises
+        ------
+        AssertionError
+            The driver came to its end in another way, or the point did anything but kill the JVM.
+        """
         self.wait_fired(point, times, deadline)
         wait_until(lambda: not self._java(), f"death of the JVM at {point}", deadline)
         self.kill()
+        assert self.faults.actions(point)[-1] == "kill-jvm", (
+            f"{point} did not kill the JVM: {self.faults.actions(point)}"
+        )
+        ended = [event for event in self.events() if event["event"] in ("failed", "finished")]
+        by_itself = [event for event in ended if event["event"] == "finished" or "InjectedFault" in event["error"]]
+        assert not by_itself, f"the driver was not killed, but ended by itself: {by_itself}"
 
     def kill(self, spare: int | None = None) -> None:
         """SIGKILL to every process of the driver's session, the JVM first; `spare` one of them."""

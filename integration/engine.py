@@ -39,7 +39,7 @@ __all__ = ["SCHEMA", "Engine", "MortalSink", "Work"]
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string()), ("partition", pa.int32())])
 
-FLUSH_SECONDS = 30.0
+FLUSH_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ class Broker:
         Feature levels other than Kafka's defaults, such as ``{"transaction.version": 1}``. They count at the format.
     jvm_options : Sequence[str]
         What stands before the class path.
+    version : str
+        Kafka's.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Broker:
         cluster_id: str,
         features: Mapping[str, int],
         jvm_options: Sequence[str],
+        version: str = KAFKA_VERSION,
     ) -> None:
         self.node_id = node_id
         self.folder = folder
@@ -74,6 +77,7 @@ class Broker:
         self._cluster_id = cluster_id
         self._features = dict(features)
         self._jvm_options = tuple(jvm_options)
+        self._version = version
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -95,7 +99,7 @@ class Broker:
         properties = {**self._properties, "log.dirs": str(self.folder / "log")}
         settings = self.folder / "server.properties"
         settings.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        command = [*_java(self._jvm_options), "kafka.Kafka", str(settings)]
+        command = [*_java(self._jvm_options, self._version), "kafka.Kafka", str(settings)]
         with self.log_file.open("ab") as log:
             # A session of its own, so that Ctrl-C in the terminal reaches us and not the broker: it is stopped cleanly.
             self._process = subprocess.Popen(
@@ -163,13 +167,13 @@ class Broker:
         if (log / "meta.properties").exists():
             return
         log.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_bootstrap_metadata(self._features), log / "bootstrap.checkpoint")
+        shutil.copyfile(_bootstrap_metadata(self._features, self._version), log / "bootstrap.checkpoint")
         (log / "meta.properties").write_text(
             f"version=1\ncluster.id={self._cluster_id}\nnode.id={self.node_id}\ndirectory.id={random_id()}\n"
         )
 
 
-def _java(options: Sequence[str]) -> list[str]:
+def _java(options: Sequence[str], version: str) -> list[str]:
     logging = (
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.coordinator.transaction=info",
@@ -180,7 +184,7 @@ def _java(options: Sequence[str]) -> list[str]:
     scratch = (
         f"-Djava.io.tmpdir={tempfile.gettempdir()}"  # it unpacks libraries there, and leaves them when it is killed
     )
-    return [java_executable(), *options, scratch, *logging, "-cp", f"{resolve_kafka()}/*"]
+    return [java_executable(), *options, scratch, *logging, "-cp", f"{resolve_kafka(version)}/*"]
 
 
 def random_id() -> str:
@@ -189,17 +193,17 @@ def random_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
 
 
-def _bootstrap_metadata(features: Mapping[str, int]) -> Path:
+def _bootstrap_metadata(features: Mapping[str, int], version: str) -> Path:
     """Return the file with which a new node starts its metadata: the levels of all features, and nothing else.
 
     It is the same for every cluster with these levels, and Kafka's tool takes a JVM's start to write it: it is written
     once and kept beside the jars.
     """
     named = ",".join(f"{name}={level}" for name, level in sorted(features.items()))
-    kept = cache_folder() / f"bootstrap-{KAFKA_VERSION}-{hashlib.sha256(named.encode()).hexdigest()[:12]}.checkpoint"
+    kept = cache_folder() / f"bootstrap-{version}-{hashlib.sha256(named.encode()).hexdigest()[:12]}.checkpoint"
     if kept.exists():
         return kept
-    command = _java(JVM_OPTIONS)
+    command = _java(JVM_OPTIONS, version)
     with exclusive("bootstrap"), tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".format-") as scratch:
         if kept.exists():
             return kept

@@ -11,18 +11,23 @@ import enum
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from integration.ports import HOST
 
 PRODUCE = 0
 FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
 INIT_PRODUCER_ID = 22
 ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
 DESCRIBE_TRANSACTIONS = 65
 """Api keys that tests name. All of them: https://kafka.apache.org/protocol#protocol_api_keys."""
+
+Change = Callable[[bytes, int], bytes]
+"""Makes another answer of one: the answer from its correlation id on, and the request's version."""
 
 JOIN_SECONDS = 5.0
 """How long `KafkaProxy.stop` waits for a thread whose sockets are closed already."""
@@ -33,6 +38,7 @@ class Action(enum.Enum):
 
     HOLD_ANSWER = "the broker handles the request, its answer waits for release()"
     DROP_ANSWER = "the broker handles the request, its answer is thrown away, the connection stays"
+    CHANGE_ANSWER = "the broker handles the request, and the client gets another answer"
     LOSE_ANSWER = "the broker handles and answers the request, and instead of the answer the client's connection ends"
     DELAY_REQUEST = "the request, and what follows it on its connection, waits for release()"
     REPEAT_REQUEST = "the broker gets the request twice, the client one answer"
@@ -50,9 +56,13 @@ class Fault:
         What it does to them.
     """
 
-    def __init__(self, api_key: int, action: Action, times: int) -> None:
+    def __init__(
+        self, api_key: int, action: Action, times: int, change: Change | None = None, node: int | None = None
+    ) -> None:
         self.api_key = api_key
         self.action = action
+        self.change = change
+        self.node = node
         self._left = times
         self._hits = 0
         self._changed = threading.Condition()
@@ -77,7 +87,7 @@ class Fault:
         TimeoutError
             After `timeout` seconds.
         """
-        answer = self.action in (Action.HOLD_ANSWER, Action.DROP_ANSWER, Action.LOSE_ANSWER)
+        answer = self.action in (Action.HOLD_ANSWER, Action.DROP_ANSWER, Action.LOSE_ANSWER, Action.CHANGE_ANSWER)
         with self._changed:
             if not self._changed.wait_for(lambda: (self._done if answer else self._hits) >= hits, timeout):
                 raise TimeoutError(f"{self.action.name} of api key {self.api_key}: {self._hits} hits, {hits} awaited.")
@@ -100,9 +110,9 @@ class Fault:
             self._left = 0
         self._released.set()
 
-    def _takes(self, api_key: int) -> bool:
+    def _takes(self, api_key: int, node: int) -> bool:
         with self._changed:
-            if api_key != self.api_key or self._left == 0:
+            if api_key != self.api_key or self._left == 0 or self.node not in (None, node):
                 return False
             self._left -= 1
             self._hits += 1
@@ -216,10 +226,26 @@ class KafkaProxy:
         """Let the next `times` requests pass and send a copy of each at ``release()``: a duplicate on its way."""
         return self._arm(Fault(api_key, Action.REPEAT_LATE, times))
 
-    def fault_for(self, api_key: int) -> Fault | None:
-        """Return the fault that takes this request, and count it as taken."""
+    def change_answer(self, api_key: int, change: Change, times: int = 1 << 30, node: int | None = None) -> Fault:
+        """Let `change` make other answers of the broker's to the next `times` requests.
+
+        Parameters
+        ----------
+        api_key : int
+        change : Change
+            See `Change`.
+        times : int
+            Until ``release()`` by default.
+        node : int, optional
+            Only those of this node, from 0.
+        """
+        port = None if node is None else list(self._nodes.values())[node]
+        return self._arm(Fault(api_key, Action.CHANGE_ANSWER, times, change, port))
+
+    def fault_for(self, api_key: int, node: int) -> Fault | None:
+        """Return the fault that takes this request to the node at a port, and count it as taken."""
         with self._lock:
-            return next((fault for fault in self._faults if fault._takes(api_key)), None)
+            return next((fault for fault in self._faults if fault._takes(api_key, node)), None)
 
     def forget(self, connection: _Connection) -> None:
         """Take note that a connection has ended."""
@@ -257,6 +283,7 @@ class _Awaited:
 
     fault: Fault | None = None
     for_client: bool = True
+    version: int = 0
 
 
 @dataclass(eq=False)
@@ -294,12 +321,12 @@ class _Connection:
             self.close()
 
     def _forward_request(self, frame: bytes) -> None:
-        api_key, _, correlation = struct.unpack_from(">hhi", frame, 4)
-        fault = self.proxy.fault_for(api_key)
+        api_key, version, correlation = struct.unpack_from(">hhi", frame, 4)
+        fault = self.proxy.fault_for(api_key, self.node)
         action = fault.action if fault else None
         if fault is not None and action is Action.DELAY_REQUEST:
             fault._hold()
-        answers = [_Awaited(fault)]
+        answers = [_Awaited(fault, version=version)]
         if action is Action.REPEAT_REQUEST:
             answers.append(_Awaited(for_client=False))
         with self.lock:
@@ -343,6 +370,10 @@ class _Connection:
             return False
         if fault is not None and action is Action.HOLD_ANSWER:
             fault._hold()
+        if fault is not None and fault.change is not None:
+            body = fault.change(frame[4:], expected.version)
+            frame = len(body).to_bytes(4, "big") + body
+            fault._mark_done()
         if expected.for_client and action is not Action.DROP_ANSWER:
             with contextlib.suppress(OSError):
                 self.client.sendall(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,88 @@ def test_another_number_of_rows_under_a_known_version_is_refused(spark: SparkSes
         save(rows(spark, 1, 2, 3), tmp_path, 7)
     save(rows(spark, 3), tmp_path, 8)
     assert values(tmp_path) == [1, 2, 3]
+
+
+def test_as_many_other_rows_under_a_known_version_are_refused_unless_that_was_accepted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    save(rows(spark, 1, 2), tmp_path, 7)
+    save(rows(spark, 2, 1).coalesce(1), tmp_path, 7)  # the same ones
+    with pytest.raises(Exception, match=r"VERSION_HAS_OTHER_ROWS.*as many, of which some differ.*txnCompareRows=false"):
+        save(rows(spark, 1, 3), tmp_path, 7)
+    save(rows(spark, 1, 3), tmp_path, 7, txnCompareRows="false")
+    save(rows(spark, 4), tmp_path, 8)
+    assert values(tmp_path) == [1, 2, 4]
+
+
+def test_a_table_that_was_created_again_is_another_target(spark: SparkSession, tmp_path: Path) -> None:
+    save(rows(spark, 1), tmp_path, 0)
+    shutil.rmtree(tmp_path / "table")
+    for version in (0, 1):
+        with pytest.raises(Exception, match=r"LOCATION_OF_ANOTHER_TARGET.*table was .* its own checkpointLocation"):
+            save(rows(spark, 1), tmp_path, version)
+    assert values(tmp_path) == []
+    save(rows(spark, 1), tmp_path, 0, checkpointLocation=str(tmp_path / "new"))
+    assert values(tmp_path) == [1]
+
+
+def to_kafka(frame: DataFrame, folder: Path, version: int, servers: str, **more: str) -> None:
+    given = {**options(folder, version), "kafka.bootstrap.servers": servers, **more}
+    frame.write.format("2pc-kafka").mode("append").options(**given).save()
+
+
+def written(kafka: Cluster, topic: str) -> list[int]:
+    output = TopicOutput(kafka.bootstrap_servers, topic, prefix="")
+    wait_until(output.is_quiet, "markers")
+    return sorted(output.rows().elements())
+
+
+def test_the_topics_that_rows_choose_are_part_of_a_version(
+    spark: SparkSession, kafka: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    first, second = f"{topic_name}-1", f"{topic_name}-2"
+    for topic in (first, second):
+        kafka.create_topic(topic, partitions=1)
+
+    def frame(topic: str) -> DataFrame:
+        return rows(spark, 1, 2).selectExpr("CAST(value AS STRING) AS value", f"'{topic}' AS topic")
+
+    to_kafka(frame(first), tmp_path, 5, kafka.bootstrap_servers)
+    with pytest.raises(Exception, match="VERSION_HAS_OTHER_ROWS"):
+        to_kafka(frame(second), tmp_path, 5, kafka.bootstrap_servers)
+    to_kafka(frame(first), tmp_path, 5, kafka.bootstrap_servers)
+    assert (written(kafka, first), written(kafka, second)) == ([1, 2], [])
+
+
+def test_a_topic_that_was_created_again_is_another_target(
+    spark: SparkSession, kafka: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    frame = rows(spark, 1, 2).selectExpr("CAST(value AS STRING) AS value")
+    kafka.create_topic(topic_name, partitions=1)
+    to_kafka(frame, tmp_path, 5, kafka.bootstrap_servers, topic=topic_name)
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name, partitions=1)
+    for version in (5, 6):
+        with pytest.raises(Exception, match=r"LOCATION_OF_ANOTHER_TARGET.*topicId was"):
+            to_kafka(frame, tmp_path, version, kafka.bootstrap_servers, topic=topic_name)
+    assert written(kafka, topic_name) == []
+
+
+@pytest.mark.matrix
+def test_another_cluster_is_another_target(
+    spark: SparkSession, kafka: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    frame = rows(spark, 1, 2).selectExpr("CAST(value AS STRING) AS value", f"'{topic_name}' AS topic")
+    kafka.create_topic(topic_name, partitions=1)
+    to_kafka(frame, tmp_path, 5, kafka.bootstrap_servers)
+    with Cluster() as other:
+        other.create_topic(topic_name, partitions=1)
+        for version in (5, 6):
+            with pytest.raises(Exception, match=r"LOCATION_OF_ANOTHER_TARGET.*cluster was"):
+                to_kafka(frame, tmp_path, version, other.bootstrap_servers)
+        assert written(other, topic_name) == []
+        to_kafka(frame, tmp_path / "other", 5, other.bootstrap_servers)
+        assert written(other, topic_name) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -202,3 +285,23 @@ def test_versions_of_another_streaming_query_are_refused(spark: SparkSession, tm
     wait_until(lambda: not query.isActive, "the query's failure")
     assert "VERSIONS_OF_ANOTHER_QUERY" in str(query.exception())
     assert DeltaTable(str(tmp_path / "table")).version() == before
+
+
+def test_a_batch_that_is_computed_again_with_other_rows_goes_on_as_the_error_says(
+    spark: SparkSession, tmp_path: Path, faults: Faults
+) -> None:
+    """A plan that is not deterministic: the version is complete as it was first written."""
+    attempts: list[int] = []
+
+    def write(frame: DataFrame, batch: int, **more: str) -> None:
+        attempts.append(batch)
+        other = frame.selectExpr(f"value + {100_000 * len(attempts)} AS value")
+        save(other, tmp_path, batch, **more)
+
+    faults.arm("settled.written", "raise")
+    with pytest.raises(AssertionError, match=r"(?s)it keeps failing.*VERSION_HAS_OTHER_ROWS.*txnCompareRows=false"):
+        run(lambda: counts(spark, tmp_path, write), 1)
+    assert faults.fired("settled.written")
+    run(lambda: counts(spark, tmp_path, lambda frame, batch: write(frame, batch, txnCompareRows="false")), 0)
+    found = Counter(value % 100_000 for value in values(tmp_path))
+    assert found == expected()

@@ -39,6 +39,8 @@ class Claim(Schedule):
         self.origin = self.job
         self.copy = replace(self.job, location=str(self.folder / "copy"))
         self.claimed = False
+        self.met = False
+        """Whether the origin's query was there, running or standing still, when its location was claimed."""
 
     expected = Schedule.expected | AT_OLD
 
@@ -79,7 +81,7 @@ class Claim(Schedule):
     def reach(self, place: Place, batch: int) -> None:
         """So many micro-batches of the origin, or its end."""
         origin, _ = self.drivers
-        wait_until(lambda: place.committed() >= batch or self.ended(origin), f"a micro-batch\n{self}", 60)
+        wait_until(lambda: place.committed() >= batch or self.ended(origin), f"a micro-batch\n{self}")
 
     def claim(self, savepoint: Path) -> bool:
         """Take a savepoint, let the origin go on or not, and claim it; False where it had written more meanwhile."""
@@ -90,6 +92,7 @@ class Claim(Schedule):
         if origin.frozen and self.chance.random() < 0.3:
             self.do(origin, "thaw")
             self.let_them()
+        self.met = origin.running
         claimed, said = self.command(
             "restore", str(savepoint), self.copy.location, "--claim", "--query-stopped", "--yes"
         )
@@ -114,9 +117,9 @@ class Claim(Schedule):
         """Who starts it again is told where the query has gone."""
         origin, _ = self.drivers
         if origin.running:
-            wait_until(lambda: self.ended(origin), f"the end of the origin\n{self}", 60)
+            wait_until(lambda: self.ended(origin), f"the end of the origin\n{self}")
         self.do(origin, "start")
-        wait_until(lambda: self.ended(origin), f"the end of the origin\n{self}", 60)
+        wait_until(lambda: self.ended(origin), f"the end of the origin\n{self}")
         assert "LOCATION_MOVED_ON" in self.errors[-1], self.errors[-1]
         assert self.copy.location in self.errors[-1]
 
@@ -128,4 +131,13 @@ def test_fifty_schedules_of_a_claimed_copy_beside_its_origin_write_every_row_onc
     drivers: tuple[WarmDriver, WarmDriver], tmp_path: Path, first: int
 ) -> None:
     """Ten at a time."""
-    play_ten(first, tmp_path, lambda seed, folder: Claim(seed, folder, drivers))
+    claims: list[Claim] = []
+
+    def make(seed: int, folder: Path) -> Claim:
+        claims.append(Claim(seed, folder, drivers))
+        return claims[-1]
+
+    seen = play_ten(first, tmp_path, make)
+    assert len(claims) == 10
+    assert seen["LOCATION_MOVED_ON"] >= 10, "an origin was started again, and nobody stopped it"
+    assert sum(claim.met for claim in claims) >= 3, "the copies hardly met their origins"

@@ -99,7 +99,7 @@ def test_a_query_is_seen_while_it_runs_and_its_listener_hears_of_each_checkpoint
     assert (status, [each["id"] for each in listed["checkpoints"]]) == (0, decided)
     assert [each["rows"] for each in listed["checkpoints"][:4]] == [10, 10, 10, 0]
     reasons = [each["reason"] for each in listed["checkpoints"]]
-    assert set(reasons[:-1]) == {"OTHER_SOURCE"}
+    assert reasons[:-1] == ["OTHER_SOURCE"] * (len(decided) - 1)
     assert reasons[-1] in ("OTHER_SOURCE", "STOP"), "a micro-batch may have been at work when the stop was asked for"
     first = listed["checkpoints"][0]
     assert first["prepared"] <= first["decided"] <= first["committed"]
@@ -153,9 +153,8 @@ def test_a_dead_query_is_taken_back_by_the_command_and_goes_on_from_there(tmp_pa
         assert again == list(range(20 + emitted)), "what was committed stays"
         driver.start(batches=4)
         assert driver.wait_exit() == 0, driver.tail()
-        rows = place.output.rows()
-        assert {value: count for value, count in rows.items() if count > 1} == dict.fromkeys(range(20, 20 + emitted), 2)
-        assert set(rows) >= set(range(40))
+        # However far it came before the kill: what was emitted stays, and micro-batches 2 and 3 are written again.
+        assert place.output.rows() == Counter(range(20 + emitted)) + Counter(range(20, 40))
 
 
 @pytest.mark.slow

@@ -310,10 +310,14 @@ def test_a_replay_has_what_is_left_in_the_same_tasks(
     second = careless(kafka, topic_name, minPartitions="4")
     assert ranges_of(second.partitions(start, end)) == [(15, 15), (20, 20), (22, 25), (25, 30)]
     assert "up to 12 rows" in caplog.text
+    following = ask(second, end)
+    assert following is not None
+    assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 22, "why": "expired"}]}}
     assert values(rows_between(second, start, end)) == list(range(22, 30))
     delete_before(kafka, topic_name, 30)
-    assert ranges_of(second.partitions(start, end)) == [(15, 15), (20, 20), (25, 25), (30, 30)]
-    assert values(rows_between(second, start, end)) == []
+    third = careless(kafka, topic_name, minPartitions="4")
+    assert ranges_of(third.partitions(start, end)) == [(15, 15), (20, 20), (25, 25), (30, 30)]
+    assert values(rows_between(third, start, end)) == []
 
 
 def ranges_of(partitions: Sequence[Any]) -> list[tuple[int, int]]:
@@ -337,6 +341,11 @@ def test_rows_that_expire_behind_the_planning_are_counted_once_per_task(
     lost = [record.args for record in caplog.records if record.name == LOG]
     counted = [args[1] for args in lost if isinstance(args, tuple)]
     assert counted == [5, 5, 2]
+    # The tasks' warnings are in the executors' logs. The driver finds the same in its next planning, and records it.
+    following = ask(reader, reader._end or {})
+    assert following is not None
+    assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 22, "why": "expired"}]}}
+    assert ask(reader, following) is None
 
 
 def test_a_task_whose_next_rows_expire_goes_on_at_the_first_one_left(kafka: Cluster, topic_name: str) -> None:
@@ -397,18 +406,30 @@ def test_a_replay_of_a_topic_that_was_made_anew_reads_nothing_of_the_new_one(kaf
     assert read_on(again, end)[1] == list(range(100, 115))
 
 
-def test_a_task_whose_topic_is_made_anew_reads_nothing_of_the_new_one(kafka: Cluster, topic_name: str) -> None:
+def test_a_task_whose_topic_is_re_created_or_deleted_fails_and_the_replay_goes_on_without_it(
+    kafka: Cluster, topic_name: str
+) -> None:
     reader, start = begun(kafka, topic_name, failOnDataLoss="false")
     produce(kafka, topic_name, range(10, 20), partitions=1)
     reader.latestOffset(start, ReadAllAvailable())
-    [partition] = reader.partitions(start, reader._end or {})
+    end = reader._end or {}
+    [partition] = reader.partitions(start, end)
     kafka.delete_topic(topic_name)
     kafka.create_topic(topic_name)
     produce(kafka, topic_name, range(100, 105), partitions=1)
     # Offset 10 is out of its range, and its first row is not what was meant.
-    assert list(reader.read(partition)) == []
+    with pytest.raises(StoreError, match=r"READ_FAILED.*gives up nothing"):
+        list(reader.read(partition))
     kafka.delete_topic(topic_name)
-    assert list(reader.read(partition)) == []
+    with pytest.raises(StoreError, match=r"READ_FAILED.*gives up nothing"):
+        list(reader.read(partition))
+    again = careless(kafka, topic_name)
+    assert rows_between(again, start, end) == []
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(200, 203), partitions=1)
+    following, read = read_on(again, end)
+    assert read == [200, 201, 202]
+    assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 20, "why": "gone"}]}}
 
 
 def test_a_topic_that_is_gone_is_an_error_or_left_out_and_read_on_if_it_comes_back(
@@ -481,14 +502,19 @@ def test_a_partition_that_ends_before_the_position_is_an_error_or_read_on_at_its
     assert read_on(reader, end)[1] == [2, 3]
 
 
-def test_a_task_ends_where_its_partition_was_truncated(kafka: Cluster, topic_name: str) -> None:
-    reader, start = begun(kafka, topic_name, 2)
-    short = careless(kafka, topic_name, **{"kafkaConsumer.pollTimeoutMs": "300"})
+def test_a_task_whose_partition_was_truncated_stalls_and_its_replay_ends_where_it_ends(
+    kafka: Cluster, topic_name: str
+) -> None:
+    _, start = begun(kafka, topic_name, 2)
     end: Offset = {**start, "start": {topic_name: {"0": 0}}, "topics": {topic_name: {"0": 5}}}
-    short._end = end
-    [partition] = short.partitions({**start, "topics": {topic_name: {"0": 0}}}, end)
-    assert sum(batch.num_rows for batch in short.read(partition)) == 2
-    reader.stop()
+    begin = {**start, "topics": {topic_name: {"0": 0}}}
+    short = careless(kafka, topic_name, **{"kafkaConsumer.pollTimeoutMs": "300", "fetchOffset.retryIntervalMs": "10"})
+    short._end = end  # as if it had been there when it was planned
+    [partition] = short.partitions(begin, end)
+    with pytest.raises(StoreError, match=r"READ_STALLED.*at offset 2"):
+        list(short.read(partition))
+    assert len(rows_between(careless(kafka, topic_name), begin, end)) == 2
+    short.stop()
 
 
 # -- in Spark, and on three brokers ---------------------------------------------------------------------------------
@@ -575,6 +601,29 @@ def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_m
         else:
             # The rows that expired are committed; the lost task's number and rows are those of the first time.
             assert query.finish() == []
+
+
+def test_rows_that_go_before_a_replay_stand_in_the_progress_in_spark_s_log_and_in_the_journal(
+    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults
+) -> None:
+    job, output = topic_to_topic(kafka, topic_name, failOnDataLoss="false")
+    produce(kafka, f"{topic_name}-in", range(job.batches * job.rows), partitions=2)
+    faults.arm("commit.called", "raise")
+    with LiveQuery(spark, tmp_path, job, output) as query:
+        assert "InjectedFault" in query.start().wait_failed()
+        delete_before(kafka, f"{topic_name}-in", 3)
+        query.start().wait_committed(job.batches - 1)
+        missed = {f"{topic_name}-in": {"0": [{"from": 0, "to": 3, "why": "expired"}]}}
+        ends = [json.loads(progress.sources[0].endOffset) for progress in query.query.recentProgress]
+        assert [end["missed"] for end in ends if "missed" in end] == [missed]
+        location = Path(query.job.location)
+        recorded = json.loads((location / "offsets" / "1").read_text().splitlines()[-1])
+        assert recorded["missed"] == missed
+        assert [path for path in (location / "barrier" / "log").iterdir() if "missed" in path.read_text()]
+        query.stop()
+        written = output.rows()
+        assert sorted(written) == [value for value in range(query.expected) if value not in (0, 2, 4)]
+        assert set(written.values()) == {1}
 
 
 def test_a_row_that_was_damaged_on_the_brokers_disk_is_an_error_and_no_row(kafka: Cluster, topic_name: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import connector
 from integration.delta_output import DeltaOutput
 from integration.driver_process import wait_until
 
@@ -124,7 +125,7 @@ def test_the_table_lives_on_under_delta_spark(spark: SparkSession, tmp_path: Pat
     assert spark.read.format("delta").option("versionAsOf", 2).load(str(path)).count() == 2 * ROWS
     read = spark.readStream.format("delta").load(str(path)).writeStream.format("noop")
     query = read.option("checkpointLocation", str(tmp_path / "reader")).trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    assert query.awaitTermination(180)
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == BATCHES * ROWS
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     assert spark.sql(f"VACUUM {table} RETAIN 0 HOURS DRY RUN").count() == 0
@@ -197,6 +198,18 @@ def test_not_null_and_change_data_feed_are_honoured(spark: SparkSession, tmp_pat
 
 
 # -- others at the table --------------------------------------------------------------------------------------------
+
+
+def test_a_query_can_be_started_in_any_thread(spark: SparkSession, tmp_path: Path) -> None:
+    connector.register(spark)
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+    writer = rows.select("value").writeStream.format("2pc-delta").option("checkpointLocation", str(tmp_path / "c"))
+    started: list[StreamingQuery] = []
+    thread = threading.Thread(target=lambda: started.append(writer.start(str(tmp_path / "table"))))
+    thread.start()
+    thread.join()
+    assert started, "Spark has found the format"
+    started[0].stop()
 
 
 @pytest.mark.slow

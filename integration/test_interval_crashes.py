@@ -126,7 +126,7 @@ def pile_up(place: Place, batches: int = PILE) -> None:
 def finish(query: LiveQuery, rows: int) -> None:
     """Read the rest, and end at a final barrier."""
     query.start(trigger="availableNow", source={**query.job.source, "maxOffsetsPerTrigger": "1000"})
-    query.query.awaitTermination(90)
+    assert query.query.awaitTermination(180), "the query goes on for ever"
     assert query.query.exception() is None
     query.place.check_whole(rows)
 

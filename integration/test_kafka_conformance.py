@@ -9,7 +9,7 @@ import pytest
 
 from connector.kafka.sink import KafkaSink
 from integration.broker import Cluster
-from integration.topic_output import TopicOutput
+from integration.topic_output import TopicOutput, nothing_is_ending
 from transactional.sink import Options
 from transactional.testing import SinkConformance
 
@@ -17,6 +17,7 @@ from transactional.testing import SinkConformance
 class TestKafkaSink(SinkConformance):
     sink_type = KafkaSink
     golden_handles = Path(__file__).parent / "golden" / "2pc-kafka"
+    keyed_by_data = ("topics", "written")
 
     @pytest.fixture
     def sink_options(self, kafka: Cluster, topic_name: str) -> Mapping[str, str]:
@@ -28,6 +29,9 @@ class TestKafkaSink(SinkConformance):
 
     def unfinished(self, options: Mapping[str, str]) -> int:
         return len(output_of(options).open_transactions())
+
+    def quiet(self, options: Mapping[str, str]) -> bool:
+        return nothing_is_ending(output_of(options).servers)
 
 
 def output_of(options: Mapping[str, str]) -> TopicOutput:

@@ -25,7 +25,8 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Producer
 
-from connector.kafka.end_txn import KafkaHandle
+from connector.cli import main
+from connector.kafka.handles import KafkaHandle
 from connector.kafka.sink import KafkaSink
 from connector.spark.location import CheckpointLocation
 from integration.broker import Cluster
@@ -34,7 +35,7 @@ from integration.engine import SCHEMA, Engine, MortalSink, Work, command
 from integration.proxy import END_TXN
 from integration.topic_output import COMMITTED, LiveReader, TopicOutput
 from transactional import faults
-from transactional.errors import AmbiguousOutcomeError, FencedError, RetriableError
+from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError, RetriableError
 from transactional.faults import InjectedFault
 from transactional.metadata import EntryKind
 from transactional.sink import Options, Outcome
@@ -82,6 +83,12 @@ class Query:
         (engine or self.engine()).run()
         self.check(self.work.expected)
 
+    def accept(self) -> None:
+        """Start it where another query has had its prefix, which an older copy would look like; then accept the location."""
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*another query used this prefix"):
+            self.engine().run()
+        assert main(["adopt", str(self.place.location), "--claim", "--yes"]) == 0
+
     def check(self, expected: int) -> None:
         """Exactly these rows are there, once, and nothing of ours is left at the broker."""
         self.place.check_whole(expected)
@@ -118,8 +125,13 @@ class Query:
 
     def wait_expired(self, handles: Sequence[KafkaHandle]) -> list[Outcome]:
         """Wait until the broker has given up what is still open of these; returns how all of them ended."""
-        wait_until(lambda: Outcome.PREPARED not in self.outcomes(handles), "transactions expire", 30)
+        wait_until(lambda: Outcome.PREPARED not in self.outcomes(handles), "transactions expire")
         return self.outcomes(handles)
+
+    def forget_reader(self) -> None:
+        """Go on without the consumer that read all the time: what it has read may be gone."""
+        self.close()
+        self.reader = None
 
     def close(self) -> None:
         """End the reader."""
@@ -317,7 +329,7 @@ def test_nothing_is_written_again_where_all_were_committed(kafka: Cluster, make_
     handles = query.known()
     assert query.outcomes(handles) == [Outcome.COMMITTED] * 3
     over = max(handle["preparedAt"] + handle["timeoutMs"] for handle in handles) / 1000
-    wait_until(lambda: time.time() > over, "the timeouts are over", 30)
+    wait_until(lambda: time.time() > over, "the timeouts are over")
     query.finish()
     assert query.output.all_rows() == Counter(range(query.work.expected))
     query.check_nothing_lost()
@@ -329,7 +341,7 @@ def test_undecided_transactions_that_expired_while_the_driver_was_down_are_writt
 ) -> None:
     query = make_query(kafka)
     query.die("commit.called", timeout_ms=SHORT_MS)
-    wait_until(lambda: not query.output.open_transactions(), "transactions expire", 30)
+    wait_until(lambda: not query.output.open_transactions(), "transactions expire")
     assert query.place.ledger().batches == {}
     query.finish()
 
@@ -341,7 +353,7 @@ def test_a_micro_batch_whose_transactions_expired_before_its_commit_is_not_decid
     query = make_query(kafka)
 
     def wait(batch: int) -> None:
-        wait_until(lambda: not query.output.open_transactions(), "transactions expire", 30)
+        wait_until(lambda: not query.output.open_transactions(), "transactions expire")
 
     with pytest.raises(RetriableError, match="HANDLE_NOT_ALIVE"):
         query.engine(prepared=wait, timeout_ms=SHORT_MS).run()
@@ -453,6 +465,7 @@ def test_ids_that_a_stranger_initialised_before_their_commit_are_written_anew(
     query = make_query(kafka)
     query.die("decision.written")
     initialise_all(query, kafka, query.known(), commit=True)
+    query.accept()  # a stranger's commit under our ids can't be told from one of ours that an older copy does not know
     query.finish()
     assert EntryKind.VOID in query.place.kinds()
 
@@ -463,6 +476,7 @@ def test_an_id_that_a_stranger_initialised_in_the_middle_of_the_commits_is_repai
     query = make_query(kafka)
     query.die("commit.one")
     initialise_all(query, kafka, query.known()[1:2], commit=True)
+    query.accept()  # a stranger's commit under our ids can't be told from one of ours that an older copy does not know
     query.finish()
     repairs = [entry for entry in query.place.entries() if entry.kind == EntryKind.REPAIR]
     assert [part["partition"] for entry in repairs for part in entry.body["parts"]] == [1]
@@ -478,7 +492,8 @@ def test_the_second_query_with_a_prefix_stops_the_first(kafka: Cluster, make_que
         running.run()
     assert first.prefix in str(taken.value)
     second.check(second.work.expected)
-    first.finish()  # started again, when the other is gone
+    first.accept()  # started again, when the other is gone
+    first.finish()
 
 
 @pytest.mark.parametrize(
@@ -491,6 +506,7 @@ def test_another_query_with_the_prefix_that_sweeps_our_transactions_loses_no_row
     second = make_query(kafka, prefix=first.prefix)
     first.die(point)
     second.finish()
+    first.accept()
     first.finish()
 
 
@@ -525,8 +541,7 @@ def test_an_output_topic_that_was_created_again_after_the_decision_stops_the_que
     query = make_query(kafka)
     query.die("decision.written")
     topic = query.output.topic
-    query.close()
-    query.reader = None
+    query.forget_reader()
     kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions=query.work.partitions)
     named: list[int] = []
@@ -541,7 +556,7 @@ def test_an_output_topic_that_was_created_again_after_the_decision_stops_the_que
         accept_loss(query, stopped.value)
     assert named == [0, 1, 2]
     query.engine().run()
-    wait_until(query.output.is_quiet, "no open transaction, no reader held back", 30)
+    wait_until(query.output.is_quiet, "no open transaction, no reader held back")
     # Micro-batch 0 was accepted as lost; what follows is there once.
     assert query.output.rows() == Counter(range(query.work.rows, query.work.expected))
     assert query.place.ledger().unsettled() == []

@@ -186,7 +186,7 @@ def test_a_no_data_micro_batch_that_repeats_the_barrier_and_emits_windows_is_wri
         query.processAllAvailable()
     finally:
         query.stop()
-    wait_until(output.is_quiet, "no open transaction, no reader held back", 30)
+    wait_until(output.is_quiet, "no open transaction, no reader held back")
     assert output.rows() == Counter([2, 1001, 2001, 3001, 4001, 5001, 10002])
     assert place.ledger().unsettled() == []
 

@@ -35,8 +35,8 @@ def test_a_query_that_catches_up_is_seen_to_do_so(
     writer = rows.load().writeStream.format("noop").queryName("catching-up")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(120)
-        wait_until(lambda: bool(heard) and heard[-1].sources[0].total == 0, "the last event", 30)
+        assert query.awaitTermination(180)
+        wait_until(lambda: bool(heard) and heard[-1].sources[0].total == 0, "the last event")
     finally:
         spark.streams.removeListener(listener)
     first = heard[0]

@@ -97,7 +97,7 @@ def test_a_user_with_exactly_these_rights_copies_a_topic(
     finally:
         query.stop()
     output = TopicOutput(guarded.bootstrap_servers, "rights-copied", "q1")
-    wait_until(output.is_quiet, "no open transaction, no reader held back", 30)
+    wait_until(output.is_quiet, "no open transaction, no reader held back")
     assert output.rows() == Counter(range(5))
 
 

@@ -414,3 +414,25 @@ def test_a_trigger_of_70_seconds_outlives_its_planning_workers_and_does_not_fenc
         query.stop()
         query.place.check_whole(query.expected)
         assert query.place.kinds().count("run") == 1
+
+
+def test_an_offset_log_of_another_version_is_refused_and_its_advice_works(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(data_source_for(FileSink))
+    setting = "spark.sql.streaming.offsetLog.formatVersion"
+
+    def run(location: str) -> str:
+        source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch="3", numPartitions="1").load()
+        writer = source.selectExpr("value").writeStream.format(FileSink.name()).trigger(availableNow=True)
+        query = writer.options(checkpointLocation=str(tmp_path / location), path=str(tmp_path / "out")).start()
+        wait_until(lambda: not query.isActive, "the query's end")
+        return str(query.exception() or "")
+
+    spark.conf.set(setting, "2")
+    try:
+        assert f"Spark writes the version that {setting} names" in run("first")
+    finally:
+        spark.conf.unset(setting)
+    assert "SPARK_OFFSETS_UNKNOWN" in run("first"), "a location keeps the version that it began with"
+    assert committed_rows(tmp_path / "out") == []
+    assert run("second") == ""
+    assert committed_rows(tmp_path / "out")

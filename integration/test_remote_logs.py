@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,6 @@ from connector.spark.remote_logs import RemoteFiles, RemoteLogs
 from connector.spark.single_driver import FilesystemFiles
 from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.test_offset_log import Place
-from transactional import faults
 from transactional.errors import LocationError
 
 CHANGES: dict[str, tuple[Callable[[CheckpointLocation], None], Callable[[RemoteLogs], None]]] = {
@@ -72,6 +72,30 @@ def on_disk(place: Place) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in found.items() if name != "metadata"}
 
 
+class Interrupted(Exception):
+    """What changes the files is killed."""
+
+
+class Changes:
+    """Counts the changes of a location's files, and lets through no more than `limit`."""
+
+    def __init__(self, location: CheckpointLocation) -> None:
+        self.made, self.limit = 0, cast("int | None", None)
+        self._lock = threading.Lock()
+        for name in ("put", "delete"):
+            setattr(location.files, name, self._counted(getattr(location.files, name)))
+
+    def _counted(self, real: Callable[..., None]) -> Callable[..., None]:
+        def change(*given: Any) -> None:
+            with self._lock:
+                if self.made == self.limit:
+                    raise Interrupted
+                self.made += 1
+            real(*given)
+
+        return change
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     place = Place(tmp_path / "local").log(0, 9, committed=8, sources=2)
@@ -98,40 +122,29 @@ def test_logs_that_are_no_local_files_are_taken_back_as_those_are(
 
 
 @pytest.mark.parametrize("change", ["after 5", "4 to 7 again"])
-def test_it_can_be_interrupted_after_every_step_and_said_again(
-    place: Place, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupt(Exception):
-        pass
-
+def test_it_can_be_interrupted_before_every_change_and_run_again(place: Place, tmp_path: Path, change: str) -> None:
     local, remote = CHANGES[change]
     location = on_a_filesystem(tmp_path)
     spread(place, location)
-    begun = place.path.rename(place.path.with_name("begun"))
-    shutil.copytree(begun, place.path)
+    shutil.copytree(tmp_path / "remote", tmp_path / "begun")
+    before = on_disk(place)
     local(place.location)
     wanted = on_disk(place)
-    for last in itertools.count(1, 6):
-        spread(Place(begun), location)
-        steps = itertools.count(1)
-
-        def reach(point: str, steps: Iterator[int] = steps, last: int = last) -> None:
-            if next(steps) == last:
-                raise Interrupt
-
-        monkeypatch.setattr(faults, "reach", reach)
-        try:
+    changes = Changes(location)
+    remote(RemoteLogs(location))
+    assert held(location) == wanted
+    everything, changes.made = changes.made, 0
+    assert everything >= len(before) - len(wanted)
+    for limit in range(everything):
+        shutil.copytree(tmp_path / "begun", tmp_path / "remote", dirs_exist_ok=True)
+        changes.made, changes.limit = 0, limit
+        with pytest.raises(Interrupted):
             remote(RemoteLogs(location))
-            break
-        except Interrupt:
-            pass
-        monkeypatch.setattr(faults, "reach", lambda point: None)
+        changes.limit = None
         highest = RemoteLogs(location).highest()
         assert highest[1] <= highest[0] <= highest[1] + 1, "Spark could read this"
         remote(RemoteLogs(location))
-        assert held(location) == wanted
-    assert held(location) == wanted
-    assert last > 1
+        assert held(location) == wanted, limit
 
 
 def test_what_is_too_far_back_is_refused_with_the_location_s_own_name(

@@ -164,14 +164,15 @@ def test_a_query_that_was_down_for_longer_than_the_timeout_comes_back(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
     """The broker itself gives the transactions up."""
-    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, interval="10s", batches=50)
-    job = replace(job, sink={**job.sink, "kafka.transaction.timeout.ms": "20000"})
+    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
+    # A checkpoint closes at half of it: time for three micro-batches, on a busy machine too.
+    job = replace(job, sink={**job.sink, "kafka.transaction.timeout.ms": "60000"})
     produce(kafka, f"{topic_name}-in", range(300))
     with LiveQuery(spark, tmp_path, job, output) as query, only_decided_rows_are_seen(query.place):
         query.start()
         pile_up(query.place, 3)
         query.stop()
-        wait_until(lambda: not query.place.output.open_transactions(), "expiry", 60)
+        wait_until(lambda: not query.place.output.open_transactions(), "expiry")
         query.start()
         assert "[PREPARED_LOST]" in query.wait_failed()
         rewind(query.place, "--query-stopped")
@@ -227,7 +228,10 @@ def test_a_stateful_query_that_was_killed_goes_back_three_checkpoints_with_its_t
         place = driver.place
         driver.start()
         driver.wait_committed(19)
+        driver.faults.arm("task.begun", "pause")
+        driver.wait_fired("task.begun")  # nothing is decided and not settled then
         driver.kill()
+        driver.faults.clear()
         target = checkpoints(place)[-4]
         refused = barrier("rewind", str(place.location), "--to", str(target.id), "--yes")
         assert refused.returncode == 1

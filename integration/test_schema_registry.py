@@ -90,7 +90,7 @@ def test_what_confluents_serializer_wrote_is_read_with_the_columns_schema(
     stream = spark.readStream.format("barrier-kafka").options(**options, startingOffsets="earliest").load()
     flights = stream.select(decode_avro("value", registry, topic=topic_name, position=WHERE).alias("flight"))
     query = flights.writeStream.format("memory").queryName("flights").trigger(availableNow=True)
-    assert query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(120)
+    assert query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(180)
     found = spark.table("flights").selectExpr(
         "flight.number", "unix_millis(flight.departed)", "flight.tags", "flight.gate"
     )

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 INPUT, OUTPUT, GROUP, PREFIX = "secured-in", "secured-out", "secured-group", "secured-q"
 REPLICAS = 3
-SECONDS = 30.0
+SECONDS = 180.0
 """Within this a user is told."""
 
 KEY_PASSWORD = "geheim-Schluessel-4402"

@@ -405,7 +405,7 @@ def test_spark_reads_these_offsets_with_available_now(
     topics: Cluster, registered: SparkSession, case: Stream, tmp_path: Path
 ) -> None:
     query, seen = collect(load(registered, filled(case.options, topics)), tmp_path, now=True)
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(180)
     read = [sorted(row.value.decode() for row in rows) for _, rows in sorted(seen.items())]
     # Spark runs a first micro-batch also where nothing is to be read.
     assert read == ([rows_of(each) for each in case.batches] or [[]])
@@ -432,7 +432,7 @@ def test_a_stream_with_an_end_fails_in_spark_before_a_row_is_read(
 ) -> None:
     query, seen = collect(load(registered, filled({"endingOffsets": "latest"}, topics)), tmp_path, now=True)
     with pytest.raises(Exception, match=r"(?s)BATCH_OPTION.*endingOffsets"):
-        query.awaitTermination(60)
+        query.awaitTermination(180)
     assert seen == {}
 
 
@@ -459,7 +459,7 @@ def test_starting_offsets_mean_nothing_to_a_query_that_has_a_checkpoint(
             "startingOffsets": starting,
         }
         query, seen = collect(load(registered, options), tmp_path, now=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         read.append([row.value for rows in seen.values() for row in rows])
         produce(kafka, topic_name, [len(read)], partitions=1)
     assert read == [[b"0", b"1", b"2"], [b"1"], [b"2"]]

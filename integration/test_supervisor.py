@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SECONDS = 90.0
+SECONDS = 180.0
 
 QUICK = ("recovery.claimed", "task.written", "commit.one")
 """Points of `make test`: in planning, in a task, in the middle of a commit."""
@@ -95,7 +95,7 @@ def supervised(
 
 def nothing_is_open(place: Place) -> None:
     """As it has to be after a stop."""
-    wait_until(place.output.is_quiet, "nothing is open", 30)
+    wait_until(place.output.is_quiet, "nothing is open")
     ledger = place.ledger()
     assert (ledger.undecided(), ledger.unsettled()) == ([], [])
     if ledger.newest_run is not None:

@@ -240,7 +240,7 @@ class Schedule:
             self.look()
             return sum(driver.running for driver in self.drivers) <= 1
 
-        wait_until(at_most_one, f"the end of one of two drivers\n{self}", 60)
+        wait_until(at_most_one, f"the end of one of two drivers\n{self}")
 
     def finish(self) -> None:
         """Start whoever is not at work until all rows are there, taking the way out that an error names."""
@@ -248,7 +248,7 @@ class Schedule:
             driver = next((each for each in self.workers() if each.running), self.chance.choice(self.workers()))
             if not driver.running:
                 self.do(driver, "start")
-            wait_until(lambda driver=driver: self.is_done() or self.ended(driver), f"the end\n{self}", 60)  # type: ignore[misc]
+            wait_until(lambda driver=driver: self.is_done() or self.ended(driver), f"the end\n{self}")  # type: ignore[misc]
             if self.is_done():
                 break
             if "BATCH_HAS_OTHER_SOURCES" in self.errors[-1] or "SPARK_LOGS_AHEAD" in self.errors[-1]:

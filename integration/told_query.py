@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from integration.jobs import Job, build_session
 
-__all__ = ["main"]
+__all__ = ["log_all", "main"]
 
 
 def main(folder: Path) -> int:
@@ -28,7 +28,7 @@ def main(folder: Path) -> int:
     logging.getLogger("py4j").setLevel(logging.INFO)
     session = build_session(Job(str(folder / "checkpoint"), ""))
     for name in ("execution.streaming", "execution.python", "execution.datasources", "catalyst"):
-        _log_all(session, f"org.apache.spark.sql.{name}")
+        log_all(session, f"org.apache.spark.sql.{name}")
     _run(session, folder / "checkpoint", told["source"], told["sink"])
     for number, (side, change) in enumerate(told["wrong"]):
         options = {"source": told["source"], "sink": told["sink"]}
@@ -41,7 +41,8 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _log_all(session: SparkSession, name: str) -> None:
+def log_all(session: SparkSession, name: str) -> None:
+    """Let a part of Spark log all that it can."""
     log4j: Any = session.sparkContext._jvm
     log4j.org.apache.logging.log4j.core.config.Configurator.setLevel(name, log4j.org.apache.logging.log4j.Level.DEBUG)
 

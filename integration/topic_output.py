@@ -15,13 +15,16 @@ from connector.kafka.end_txn import TransactionEnder
 from connector.kafka.lanes import TransactionalId
 from transactional.clock import Deadline
 
-__all__ = ["COMMITTED", "LiveReader", "TopicOutput"]
+__all__ = ["COMMITTED", "LiveReader", "TopicOutput", "nothing_is_ending"]
 
-SECONDS = 30.0
+SECONDS = 120.0
 """Limit of a question, and of a read to the end."""
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+ENDING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""The coordinator has decided, and not all partitions have the markers."""
+
+OPEN = ("Ongoing", *ENDING)
 
 
 def quiet(**settings: Any) -> dict[str, Any]:
@@ -30,6 +33,23 @@ def quiet(**settings: Any) -> dict[str, Any]:
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
     return {**{key.replace("_", "."): value for key, value in settings.items()}, "logger": logger}
+
+
+def transactional_ids(servers: str, states: tuple[str, ...]) -> list[str]:
+    """All of the cluster whose transaction is in one of these states."""
+    admin = KafkaAdmin({"bootstrap_servers": servers})
+    try:
+        return list(admin.transactional_ids(states))
+    finally:
+        admin.close()
+
+
+def nothing_is_ending(servers: str) -> bool:
+    """Whether every end that a coordinator of the cluster has accepted has reached its partitions, so that readers see it.
+
+    It proves quiet while other transactions stay open: what is read after it is what was committed before it.
+    """
+    return not transactional_ids(servers, ENDING)
 
 
 class TopicOutput:
@@ -58,11 +78,7 @@ class TopicOutput:
 
     def open_transactions(self) -> list[str]:
         """Names of our transactions that are open, or whose markers are being written."""
-        admin = KafkaAdmin({"bootstrap_servers": self.servers})
-        try:
-            names = admin.transactional_ids(OPEN)
-        finally:
-            admin.close()
+        names = transactional_ids(self.servers, OPEN)
         return [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == self.prefix]
 
     def ends(self, isolation: IsolationLevel) -> dict[int, int]:

@@ -30,6 +30,9 @@ BREAKS = {
     "memory": "planning takes its run from its process's memory",
     "drain-writes": "the replay of a prepared micro-batch writes again, and its messages are decided too",
     "repair-judge": "a repair whose number was taken is journalled without judging its parts anew",
+    "verdict-first": "a verdict of a hurt transaction is journalled before it is aborted",
+    "over-the-gap": "C8 goes on with the next micro-batch when a handle is lost",
+    "gap-kept": "what lives behind a lost micro-batch of a checkpoint is not given up",
     "verdict-judge": "a verdict whose number was taken is journalled without judging that it meets the same handles",
     "void-judge": "a void whose number was taken is journalled without judging that it meets the same prepared micro-batch",
     "void-decided": "a void whose number was taken is journalled though the micro-batch was decided meanwhile",
@@ -124,9 +127,20 @@ def rewind_start(drivers: str, *closes: bool) -> Scenario:
 
 
 def kept_start(drivers: str, *closes: bool) -> Scenario:
-    """A checkpoint over two micro-batches was committed in part: the first is lost, which Spark has moved past."""
+    """A checkpoint over two micro-batches was committed in part: the first is lost, which Spark has moved past.
+
+    Only an older version commits the second before the first.
+    """
     journal = (FIRST_PREPARED, ("decided", 1, ((0, 1),)))
-    return start_of(drivers, closes, journal, ABORTED, COMMITTED, committed=1)
+    return replace(start_of(drivers, closes, journal, ABORTED, COMMITTED, committed=1), ordered=False)
+
+
+def gap_start(drivers: str, *states: int) -> Scenario:
+    """A checkpoint over some micro-batches was decided; these are their transactions."""
+    last = len(states) - 1
+    journal: tuple[Entry, ...] = tuple(("prepared", batch, ((0, batch),)) for batch in range(last))
+    closes = (False,) * last + (True,)
+    return start_of(drivers, closes, (*journal, ("decided", last, ((0, last),))), *states, committed=last)
 
 
 def repaired_start(drivers: str, *more: bool) -> Scenario:
@@ -163,6 +177,11 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         replace(repair_start(ABORTED), expiries=1),
         replace(repair_start(ABORTED), drivers="BCD", expiries=1),
     ),
+    "hurt": (
+        replace(repair_start(PREPARED), hurts=True),
+        replace(repair_start(PREPARED), drivers="BCD", hurts=True, expiries=2),
+    ),
+    "hurt-void": (Scenario("AB", hurts=True), Scenario("ABC", parts=1, hurts=True, expiries=2)),
     "repair-spans": (spans_start(), replace(spans_start(), drivers="BBC", zombie=True, tolerant=True)),
     "restart": (
         replace(repair_start(ABORTED), drivers="BB", zombie=True, tolerant=True, expiries=1),
@@ -183,6 +202,11 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     ),
     "rewind": (rewind_start("A-B+", False, True), rewind_start("A-B+-", False, False, True)),
     "rewind-kept": (kept_start("B-C+", False, True), kept_start("B-C-D", False, True, True)),
+    "rewind-gap": (
+        replace(gap_start("B-C", COMMITTED, ABORTED, PREPARED), expiries=0),
+        gap_start("B-C", COMMITTED, ABORTED, PREPARED),
+    ),
+    "over": (gap_start("B-C", PREPARED, PREPARED), gap_start("B-C-", PREPARED, PREPARED, PREPARED)),
     "rewind-named": (
         named_start("A-B+", True, True, True),
         replace(named_start("A-B+C", True, True, True), expiries=1),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from tests.model_ledger import Entry, Ledger
 from tests.model_rewind import BY_HAND, RESUME, RewindModel
-from tests.model_steps import ABORTED, COMMITTED, PREPARED, Judge, Move, Moves, Session, Shared, ended
+from tests.model_steps import ABORTED, COMMITTED, OPEN, Judge, Move, Moves, Session, Shared, ended
 
 __all__ = ["CLAIM", "MoveModel"]
 
@@ -121,7 +121,7 @@ class MoveModel(RewindModel):
         ledger, last = self.ledger(sh.node), self._last(sh)
         if ledger.unsettled:
             return "a checkpoint is left unsettled where nobody settles it"
-        if any(self._state(sh, h) == PREPARED for h in ledger.known):
+        if any(self._state(sh, h) in OPEN for h in ledger.known):
             return "a claim leaves prepared what nobody commits"
         again = {b for b, _, state in sh.handles if state == COMMITTED and b > last}
         named = set(ledger.rewinding.named if ledger.rewinding else ())

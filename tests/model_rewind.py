@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.model_ledger import Entry, Ledger, lost_parts, open_handles
-from tests.model_steps import COMMITTED, GIVEN, PREPARED, Judge, Model, Move, Moves, Session, Shared, ended
+from tests.model_steps import COMMITTED, GIVEN, OPEN, Judge, Model, Move, Moves, Session, Shared, ended
 
 __all__ = ["RewindModel"]
 
@@ -67,7 +67,7 @@ class RewindModel(Model):
     def _check_done(self, entry: Entry, sh: Shared) -> str:
         before, after, last = self.ledger(sh.node), self.ledger(self.child(sh.node, entry)), entry[1]
         kept = before.checkpoints[entry[2]][0] if entry[2] else ()
-        if any(self._state(sh, h) == PREPARED for h in before.known - after.known):
+        if any(self._state(sh, h) in OPEN for h in before.known - after.known):
             return "a rewind leaves prepared what its journal does not name any more"
         again = {b for b, _, state in sh.handles if state == COMMITTED and b > last and b not in kept}
         if again and self.scenario.restore:

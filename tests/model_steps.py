@@ -19,6 +19,9 @@ __all__ = [
     "ABORTED",
     "COMMITTED",
     "GIVEN",
+    "HURT",
+    "LOST",
+    "OPEN",
     "PREPARED",
     "Judge",
     "Model",
@@ -32,6 +35,9 @@ __all__ = [
 
 PREPARED, COMMITTED, ABORTED = 1, 2, 3
 GIVEN = 4  # committed, and a rewind was told to write it again
+HURT = 5  # a part of it is gone: every look says lost, and the store still calls it open
+OPEN = (PREPARED, HURT)
+LOST = (ABORTED, HURT)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class Scenario:
         When the query is started again in its driver, the Python process that planned or committed for it goes on.
     tolerant : bool
         A planning that takes its driver's run creates nothing, so what it sweeps by may be stale: no violation.
+    ordered : bool
+        Where the search starts, nothing is committed behind a micro-batch that was lost.
+    hurts : bool
+        What may expire may be hurt, too.
     fail : bool
         Writer tasks may fail, so that Spark aborts with or without messages.
     snapshots : int
@@ -78,6 +88,8 @@ class Scenario:
     parts: int = 2
     closes: tuple[bool, ...] = (True,)
     expiries: int = 1
+    hurts: bool = False
+    ordered: bool = True
     fail: bool = False
     zombie: bool = False
     tolerant: bool = False
@@ -314,31 +326,43 @@ class Model:
         state, violation = self._state(sh, handle), ""
         label = f"{s.pc}: commit h{handle}"
         lost = s.lost or state == ABORTED
-        if state == PREPARED:
+        if state in OPEN:
             if handle not in self.ledger(sh.node).decided:
                 violation = "a handle is committed that the valid journal does not bind"
             sh = self._set(sh, handle, COMMITTED)
             part = sh.handles[handle]
             if sh.handles.count(part) > 1:
                 violation = "two committed handles for one part"
+            violation = violation or self._check_order(sh, handle)
+        elif state == ABORTED and self.broken != "over-the-gap":  # what follows its micro-batch is not sent
+            rest = tuple(h for h in rest if sh.handles[h][0] == sh.handles[handle][0])
         after = s._replace(todo=rest, lost=lost)
         if not rest:
             more, after = then(after, sh)
             label += more
         yield label + (" (lost)" if state == ABORTED else ""), after, sh, violation
 
+    def _check_order(self, sh: Shared, handle: int) -> str:
+        """Handles are numbered as they were written, which is how they lie in a log."""
+        if not self.scenario.ordered:
+            return ""
+        mine = sh.handles[handle][0]
+        others = [(batch, other) for other, (batch, _, state) in enumerate(sh.handles) if state == COMMITTED]
+        if any(batch > mine for batch, _ in others):
+            return "a micro-batch is committed after a later one"
+        return "a micro-batch lies before an earlier one" if any(b < mine and h > handle for b, h in others) else ""
+
     def _abort_one(self, s: Session, sh: Shared, then: Callable[[Session], Session]) -> Moves:
         """Abort the first handle of `todo`; after the last, go on."""
         handle, rest = s.todo[0], s.todo[1:]
         violation = ""
         ledger = self.ledger(sh.node)
-        if self._state(sh, handle) == PREPARED:
+        if self._state(sh, handle) in OPEN:
             if handle in ledger.decided and not self._may_abort(s, sh, handle):
                 violation = f"{s.pc} aborts a decided handle"
             sh = self._set(sh, handle, ABORTED)
         elif self._state(sh, handle) == COMMITTED and s.pc == "Sabort":
-            batch, partition, _ = sh.handles[handle]
-            s = s._replace(note=tuple(x if x[:2] != (batch, partition) else (*x[:2], "committed") for x in s.note))
+            s = s._replace(lost=True)
         after = s._replace(todo=rest)
         yield f"{s.pc}: abort h{handle}", after if rest else then(after), sh, violation
 
@@ -347,7 +371,7 @@ class Model:
         ledger = self.ledger(sh.node)
         if s.pc == "Sabort":
             chains = [chain for _, chain in ledger.chains(ledger.unsettled)]
-            return any(handle == c[-1][0] for c in chains) and any(self._state(sh, c[-1][0]) == ABORTED for c in chains)
+            return any(handle == c[-1][0] for c in chains) and any(self._state(sh, c[-1][0]) in LOST for c in chains)
         claimed = ledger.runs.get(s.token, ("", True))[0] == s.driver
         return s.pc == "kill" and claimed and (ledger.newest != s.token or self.scenario.tolerant)
 
@@ -367,18 +391,18 @@ class Model:
             if entry[1] not in ledger.undecided:
                 return "void of a decided micro-batch as of a prepared one"
             found = {self._state(sh, h) for h in open_handles(ledger.batches[entry[1]])}
-            return "" if ABORTED in found else "void of a prepared micro-batch that has lost nothing"
+            return "" if {*LOST} & found else "void of a prepared micro-batch that has lost nothing"
         else:
             return ""
         states = {self._state(sh, h) for h in handles}
         if COMMITTED in states:
             return "void of a committed handle"
-        return "void of a handle that is not proved lost" if PREPARED in states else ""
+        return "void of a handle that is not proved lost" if {*OPEN} & states else ""
 
     def _sweep(self, s: Session, sh: Shared) -> Moves:
         """List what is prepared and not known; each is aborted in a step of its own."""
         known = self.ledger(s.known).known
-        todo = tuple(h for h, x in enumerate(sh.handles) if x[2] == PREPARED and h not in known)
+        todo = tuple(h for h, x in enumerate(sh.handles) if x[2] in OPEN and h not in known)
         if todo:
             yield f"sweep ({s.phase}): list {todo}", s._replace(pc="kill", todo=todo), sh, ""
         else:
@@ -479,23 +503,26 @@ class Model:
         elif s.pc == "Ssettled":
             yield from self._append(s, sh, ("settled", checkpoint), judge, self._settled)
         elif s.pc == "Sabort":
-            yield from self._abort_one(s, sh, self._all_aborted)
+            yield from self._abort_one(s, sh, self._all_lost)
         elif s.pc == "Svoid":
             yield from self._append(s, sh, ("void", checkpoint), judge, self._settled)
         elif s.pc == "Sverdict":
-            entry = ("verdict", checkpoint, s.note)
+            note = tuple((b, p, "lost" if verdict == "over" else verdict) for b, p, verdict in s.note)
+            entry = ("verdict", checkpoint, note)
             same = (
                 judge if self.broken == "verdict-judge" else lambda ledger: judge(ledger) and met(ledger) == met(known)
             )
-            yield from self._append(s, sh, entry, same, lambda a: self._commit_living(a._replace(note=()), "Swaits"))
+            yield from self._append(
+                s, sh, entry, same, lambda a: self._commit_living(a._replace(note=(), todo=self._living(a)), "Swaits")
+            )
 
     def _judged(self, s: Session, sh: Shared, checkpoint: int) -> Move:
         known = self.ledger(s.known)
         parts = list(known.chains(checkpoint))
         looked = [(part, chain[-1][0], self._state(sh, chain[-1][0])) for part, chain in parts if not chain[-1][1]]
         living = tuple(h for _, h, state in looked if state == PREPARED)
-        gone = {part for part, _, state in looked if state == ABORTED} | {p for p, c in parts if c[-1][1] == "lost"}
-        label = f"Slook: {[(h, 'npcag'[state]) for _, h, state in looked]}"
+        gone = {part for part, _, state in looked if state in LOST} | {p for p, c in parts if c[-1][1] == "lost"}
+        label = f"Slook: {[(h, 'npcagh'[state]) for _, h, state in looked]}"
         if not gone:
             return label + " commit", self._commit_living(s._replace(todo=living), "Ssettled"), sh, ""
         committed = any(state in (COMMITTED, GIVEN) for _, _, state in looked)
@@ -509,21 +536,44 @@ class Model:
             if s.phase == "C":
                 return self._raise(s, sh, label + " rewind required")
             return label + " rewind required", ended("rewind"), sh, ""
+        gap = min(lost) if repairable and self.broken != "gap-kept" else len(self.scenario.closes)
+        over = [part for part, _, state in looked if state == PREPARED and (part[0] > gap or not repairable)]
         note = tuple(
-            (*part, "lost" if state == ABORTED else "committed") for part, _, state in looked if state != PREPARED
+            (*part, "lost" if state in LOST else "committed") for part, _, state in looked if state != PREPARED
         )
-        if repairable:
-            after = s._replace(todo=living, note=note)
-            after = after._replace(pc="Sverdict") if note else self._commit_living(after, "Swaits")
-            return label + " repair", after, sh, ""
-        if not living or self.broken == "void-no-proof":
+        note = tuple(sorted(note + tuple((*part, "over") for part in over)))
+        hurt = tuple(h for _, h, state in looked if state == HURT)
+        after = s._replace(todo=hurt, note=note, back="Sverdict" if repairable else "Svoid")
+        if self.broken == "void-no-proof" and not repairable:
             return label + " void", s._replace(pc="Svoid", todo=(), note=()), sh, ""
-        note += tuple((*part, "lost") for part, _, state in looked if state == PREPARED)
-        return label + " void?", s._replace(pc="Sabort", todo=living, note=tuple(sorted(note))), sh, ""
+        label += " repair" if repairable else " void"
+        if hurt and self.broken != "verdict-first":
+            return label, after._replace(pc="Sabort", back=f"{after.back} over"), sh, ""
+        return label, self._all_lost(after._replace(back=f"{after.back} over")), sh, ""
 
-    def _all_aborted(self, s: Session) -> Session:
-        proved = all(verdict == "lost" for _, _, verdict in s.note)
-        return s._replace(pc="Svoid", note=()) if proved else s._replace(pc="Sverdict")
+    def _all_lost(self, s: Session) -> Session:
+        """What was looked at as lost is aborted, then what is given up: each answer is proof.
+
+        What was committed meanwhile has to be judged again.
+        """
+        if s.lost:
+            return s._replace(pc="Slook", lost=False, back="", note=(), todo=())
+        then = s.back.removesuffix(" over")
+        if then != s.back:
+            ledger, over = self.ledger(s.known), {x[:2] for x in s.note if x[2] == "over"}
+            todo = tuple(c[-1][0] for part, c in ledger.chains(ledger.unsettled) if part in over)
+            if todo:
+                return s._replace(pc="Sabort", back=then, todo=todo)
+        if then == "Svoid":
+            return s._replace(pc="Svoid", back="", note=(), todo=())
+        if s.note:
+            return s._replace(pc="Sverdict", back="", todo=())
+        return self._commit_living(s._replace(todo=self._living(s)), "Swaits")
+
+    def _living(self, s: Session) -> tuple[int, ...]:
+        """Open handles of the checkpoint of which the look has told nothing else."""
+        ledger, told = self.ledger(s.known), {x[:2] for x in s.note}
+        return tuple(c[-1][0] for part, c in ledger.chains(ledger.unsettled) if not c[-1][1] and part not in told)
 
     def _commit_living(self, s: Session, then: str) -> Session:
         if s.todo:
@@ -900,6 +950,8 @@ class Model:
                     if state == PREPARED:
                         after = self._set(sh, handle, ABORTED)._replace(expiries=sh.expiries - 1)
                         found.append((f"the broker expires h{handle}", self._shareds(after)))
+                        hurt = self._set(sh, handle, HURT)._replace(expiries=sh.expiries - 1)
+                        found += [(f"a part of h{handle} is gone", self._shareds(hurt))] if self.scenario.hurts else []
             self._expired[shared] = found
         return found
 

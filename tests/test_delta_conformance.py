@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from connector.delta.sink import DeltaHandle, DeltaSink
 from transactional.checkpoint import CompletedCheckpoint
-from transactional.errors import AmbiguousOutcomeError, TransactionLostError
+from transactional.errors import AmbiguousOutcomeError, OptionError, TransactionLostError
 from transactional.sink import Epoch, Options, Outcome, TransactionContext
 from transactional.testing import SinkConformance
 
@@ -24,7 +24,6 @@ SCHEMA = pa.schema([("value", pa.string())])
 
 class TestDeltaSink(SinkConformance):
     sink_type = DeltaSink
-    seconds = 5.0
     golden_handles = Path(__file__).parent / "golden" / "2pc-delta"
 
     @pytest.fixture
@@ -125,6 +124,8 @@ def test_a_file_that_is_gone_or_torn_is_never_added(sink: DeltaSink, tmp_path: P
     with pytest.raises(TransactionLostError) as lost:
         sink.commit([whole, gone, torn], checkpoint(1))
     assert lost.value.handles == [gone, torn]
+    assert values(tmp_path) == []
+    sink.commit([whole], checkpoint(1))
     assert values(tmp_path) == ["1"]
 
 
@@ -140,3 +141,20 @@ def test_a_commit_before_a_hole_in_the_log_is_none(sink: DeltaSink, tmp_path: Pa
     assert [state.outcome for state in sink.inspect([handle])] == [Outcome.UNKNOWN]
     with pytest.raises(AmbiguousOutcomeError, match="cleaned up from the log"):
         sink.commit([handle], checkpoint(1))
+
+
+def test_the_check_of_a_start_refuses_what_the_planning_would_and_makes_no_table(tmp_path: Path) -> None:
+    def checked(schema: pa.Schema, **options: str) -> None:
+        DeltaSink(Options({"path": str(tmp_path / "table"), **options}), schema).checkStart(None)
+
+    checked(SCHEMA)
+    assert not (tmp_path / "table").exists()
+    DeltaSink(Options({"path": str(tmp_path / "table")}), SCHEMA).identify()
+    checked(SCHEMA)
+    with pytest.raises(OptionError, match="COLUMN_TYPE"):
+        checked(pa.schema([("value", pa.int64())]))
+    wider = pa.schema([*SCHEMA, ("more", pa.int64())])
+    with pytest.raises(OptionError, match=r"COLUMN_UNKNOWN.*more"):
+        checked(wider)
+    checked(wider, mergeSchema="true")
+    assert DeltaTable(str(tmp_path / "table")).version() == 0

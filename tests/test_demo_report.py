@@ -46,7 +46,14 @@ def test_whatever_is_wrong_is_counted(found: list[Row], counted: tuple[int, int,
 
 @pytest.mark.parametrize(
     ("found", "compared", "passed"),
-    [(ROWS, [*ROWS, ROWS[0]], True), (ROWS, ROWS, False), ([*ROWS, ROWS[0]], [*ROWS, ROWS[0]], False)],
+    [
+        pytest.param(ROWS, [*ROWS, ROWS[0]], True, id="doubled where it may be"),
+        pytest.param(ROWS, ROWS, False, id="doubled nowhere"),
+        pytest.param([*ROWS, ROWS[0]], [*ROWS, ROWS[0]], False, id="doubled in both"),
+        pytest.param(ROWS, [*ROWS[1:], ROWS[1]], False, id="at-least-once lost one"),
+        pytest.param(ROWS, [*ROWS[1:], ROWS[1], (b"UA", b'{"event":0,"x":1}')], False, id="at-least-once changed one"),
+        pytest.param(ROWS, [*ROWS, ROWS[0], (b"UA", b'{"event":9}')], False, id="at-least-once has a foreign one"),
+    ],
 )
 def test_the_demo_passes_only_where_it_can_tell_the_difference(
     found: list[Row], compared: list[Row], passed: bool
@@ -54,11 +61,12 @@ def test_the_demo_passes_only_where_it_can_tell_the_difference(
     cost = TrialResult(kills=1, batches=3, seconds=1.0)
     report = Report(1, tally(EXPECTED, found), tally(EXPECTED, compared), cost, cost, "task.prepared")
     assert report.passed is passed
+    assert ("Every row once" in report.verdict()) is passed
     assert report.table().row_count == 9
 
 
 def test_an_empty_output_is_not_exact() -> None:
-    assert tally(EXPECTED, []) == Tally(4, 0, 0, 4, 0, 4, tuple(f"event {number} is missing" for number in range(4)))
+    assert tally(EXPECTED, []) == Tally(4, 0, 0, 4, 0, 4, 0, tuple(f"event {number} is missing" for number in range(4)))
 
 
 def test_cancelled_flights_are_fed_and_not_expected() -> None:

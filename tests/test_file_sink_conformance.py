@@ -13,7 +13,6 @@ from transactional.testing import SinkConformance
 
 class TestFileSink(SinkConformance):
     sink_type = FileSink
-    seconds = 5.0
 
     @pytest.fixture
     def sink_options(self, tmp_path: Path) -> Mapping[str, str]:

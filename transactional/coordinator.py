@@ -2,14 +2,15 @@
 
 A plain object without threads, built anew in every process that needs it. The durable steps, in order:
 
-planning   P1 read Spark's logs (the caller)   P2 load the journal   P3 take or claim the run, guard the prefix
+planning   P1 read Spark's logs (the caller)   P2 load the journal   P3 take the run; or ask the store for what the
+           journal does not know, and claim; guard the prefix
            P4 account for every batch          P5 settle decisions   P6 keep or void prepared batches
            P7 sweep lingering transactions; `stopped`, and no further, where the run was asked to stop and nothing is open
            P8 give the hooks their states      P9 fold, hand out the mode
 commit     C1 load, the run must be ours       C2 decided already: repair, settle, return
            C3 prepared already: all drained    C4 all written by this run     C5 the look at the handles
            C6 ask the hooks                    C7 `decided` (or `prepared`; or `prepared` and `declined`)
-           C8 commit the handles               C9 `settled`                   C10 sweep
+           C8 commit the handles, in order     C9 all visible: `settled`      C10 sweep
 abort      A1 load, the run must be ours, N neither decided nor prepared      A2 `aborted`
            A3 abort the messages' handles      A4 sweep
 ending     E1 P2 to P7 under a run of its own  E2 C5 to C9 over what is prepared
@@ -38,6 +39,7 @@ from transactional.checkpoint import (
 )
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import (
+    AmbiguousOutcomeError,
     FencedError,
     HookError,
     JournalError,
@@ -45,12 +47,15 @@ from transactional.errors import (
     ProtocolError,
     QueryStoppedError,
     RetriableError,
+    RewindRequiredError,
 )
+from transactional.history import history_of
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, Ledger, RunRecord
 from transactional.metadata import EntryKind
 from transactional.ownership import (
     may_abort,
+    may_keep,
     may_record,
     may_stop,
     may_void,
@@ -77,7 +82,15 @@ from transactional.recovery import (
 from transactional.secrets import hiding
 from transactional.settlement import Settlement
 from transactional.sink import Epoch, TwoPhaseCommitSink
-from transactional.versions import check_origin, check_overtaken, check_rows
+from transactional.versions import (
+    check_origin,
+    check_overtaken,
+    check_target,
+    check_topics,
+    check_written,
+    lost_version,
+    older_location,
+)
 
 __all__ = ["CheckpointCoordinator", "RunSettings"]
 
@@ -163,6 +176,7 @@ class CheckpointCoordinator:
         self._view = view
         self._under = under
         self._clock = clock or SystemClock()
+        self._identity: dict[str, str] | None = None
         self._settlement = Settlement(journal, sink, view.queryId, settings.prefix, view.batch)
 
     # -- planning ---------------------------------------------------------------------------------------------------
@@ -187,13 +201,20 @@ class CheckpointCoordinator:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
         check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
+        if self._view.gaps:
+            check_target(ledger, self._identify())
         run, claimed = self._take_run()  # P3
         topic = run.identity.get("topicId")
         check_schedule(self._view, [topic] if topic else [], run.lifetime)
         check_account(self._journal.ledger, self._view)  # P4
         batch = self._view.batch
-        for checkpoint in self._journal.ledger.unsettled():
-            self._settlement.settle(checkpoint.id, run.token)  # P5
+        try:
+            for checkpoint in self._journal.ledger.unsettled():
+                self._settlement.settle(checkpoint.id, run.token)  # P5
+        except RewindRequiredError as behind:
+            if self._view.gaps:
+                raise lost_version(behind) from None
+            raise
         self._keep_or_void(run.token, claimed)  # P6
         self._record_repartitions(run.token)
         self._sweep(run.token)  # P7
@@ -237,14 +258,20 @@ class CheckpointCoordinator:
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
             self._fence_own(run)
-        if claim is Claim.TAKE and run is not None:
-            mark = self._sink.guardRun(run.mark)
-        else:
+        if claim is not Claim.TAKE or run is None:
             run = self._claim()
-            mark = self._sink.guardRun(None)
-        if dict(mark) != run.mark:
-            self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, must_own(run.token))
+        self._guard(run)
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
+
+    def _guard(self, run: RunRecord) -> None:
+        """Take the prefix at the store, or see that it is ours still; journal the mark.
+
+        Also if the run was ended or superseded meanwhile: the next one has to know who took the prefix last.
+        """
+        mark = dict(self._sink.guardRun(run.mark))
+        if mark != run.mark:
+            self._journal.append(EntryKind.MARK, {"run": run.token, "mark": mark}, lambda ledger: None)
+        must_own(run.token)(self._journal.ledger)
 
     def _record_repartitions(self, token: int) -> None:
         """Account for the micro-batches that Spark's repartition has added: no sink ran, so nothing is to be committed."""
@@ -283,7 +310,7 @@ class CheckpointCoordinator:
     def _claim(self, follows: int | None = None) -> RunRecord:
         """A new run takes its journal number first; it recovers and sweeps only then. `follows`: after this run only."""
         settings, view = self._settings, self._view
-        identity = dict(self._sink.identify())
+        identity = self._identify()
         former = self._journal.ledger.newest_run
         if former and (self._journal.ledger.unsettled() or self._journal.ledger.undecided()):
             for what, before, now in (
@@ -300,6 +327,7 @@ class CheckpointCoordinator:
                         now=now,
                     )
         position = self._journal.ledger.position
+        seen = self._check_history(identity)
         body = {
             "driver": settings.driver,
             "settings": settings.digest,
@@ -312,6 +340,7 @@ class CheckpointCoordinator:
             "process": dict(settings.process),
             "setup": dict(settings.setup),
             "retained": settings.retained,
+            "seen": seen,
         }
 
         def judge(ledger: Ledger) -> None:
@@ -326,6 +355,32 @@ class CheckpointCoordinator:
         faults.reach("recovery.claimed")
         self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
+
+    def _identify(self) -> dict[str, str]:
+        """Which store it is; asked once per planning."""
+        if self._identity is None:
+            self._identity = dict(self._sink.identify())
+        return self._identity
+
+    def _check_history(self, identity: Mapping[str, str]) -> dict[str, Any]:
+        """P3, before a claim: the store holds nothing of the query that the journal does not know; returns what it holds.
+
+        Another driver of the location may be at work meanwhile: whatever it does at the store it has journalled before.
+        """
+        settings = self._settings
+        while True:
+            ledger = self._journal.ledger
+            position, query = ledger.position, ledger.identity(self._view.queryId)
+            try:
+                return dict(
+                    self._sink.checkHistory(history_of(ledger, query, settings.sink, settings.prefix, identity))
+                )
+            except LocationError as refused:
+                if self._journal.load().position != position:
+                    continue
+                if self._view.gaps and refused.condition == "LOCATION_PUT_BACK":
+                    raise older_location(refused) from None
+                raise
 
     def _sweep_former(self, token: int) -> None:
         """A new run's part of P7: sweep the prefixes that the query had, unless another query has taken one since."""
@@ -355,8 +410,12 @@ class CheckpointCoordinator:
         handles = {r.batch: [part.handles[-1] for part in r.parts if part.handles] for r in records}
         states = iter(self._sink.inspect([handle for record in records for handle in handles[record.batch]]))
         for record in records:
-            if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
-                continue
+            try:
+                if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
+                    continue
+            except AmbiguousOutcomeError:
+                may_keep(token, record.batch, record.entry)(self._journal.load())  # else it was decided meanwhile
+                raise
             body = {"prepared": record.batch, "run": token}
             self._journal.append(EntryKind.VOID, body, may_void(token, record.batch, record.entry))
             self._sink.discard(handles[record.batch])
@@ -383,7 +442,9 @@ class CheckpointCoordinator:
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
-    def commit(self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "") -> None:
+    def commit(
+        self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "", compare: bool = True
+    ) -> None:
         """Decide the micro-batch, then commit it. *Called on the driver, once per micro-batch, in the commit process.*
 
         Parameters
@@ -392,6 +453,8 @@ class CheckpointCoordinator:
         batch : int
         origin : str
             Of a batch write: the streaming query in whose ``foreachBatch`` it runs.
+        compare : bool
+            Of a batch write: whether rows under a version that was written have to be those that were written.
 
         Raises
         ------
@@ -418,10 +481,10 @@ class CheckpointCoordinator:
             check_overtaken(ledger, acknowledged, batch)
             log.info("txnVersion %d was written before; nothing is written", batch)
         elif found is not None and found.checkpoint is not None:  # C2
-            checkpoint = ledger.checkpoints[found.checkpoint]
             if self._view.gaps:
-                check_rows(checkpoint, acknowledged, batch)
-            if not checkpoint.settled:
+                self._check_written(found, acknowledged, token, compare)
+            checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and trimmed
+            if checkpoint is not None and not checkpoint.settled:
                 self._settlement.repair(checkpoint, found, acknowledged, token)
                 self._settlement.settle(checkpoint.id, token)
                 after = self._journal.ledger
@@ -434,6 +497,15 @@ class CheckpointCoordinator:
         else:
             self._decide(acknowledged, batch, token, found, origin)
         self._sweep(token)  # C10
+
+    def _check_written(
+        self, found: BatchRecord, messages: Sequence[Acknowledgement], token: int, compare: bool
+    ) -> None:
+        try:
+            check_written(found, messages, found.batch, compare)
+        except FencedError:
+            self._sweep(token)  # the abort that follows leaves a version alone that the journal has
+            raise
 
     def _decide(
         self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
@@ -463,7 +535,7 @@ class CheckpointCoordinator:
             "run": token,
             "batch": batch,
             "sources": self._view.sources,
-            "log": self._view.text,
+            "log": self._view.text if found is None else "",  # else its `prepared` has it
             "writers": len(messages),
             "origin": origin,
             "parts": [part.to_json() for part in pending.parts],
@@ -565,6 +637,8 @@ class CheckpointCoordinator:
 
     def _check_targets(self, handles: Sequence[Mapping[str, Any]]) -> None:
         targets = self._sink.targets(handles)
+        if self._view.gaps:
+            check_topics(self._journal.ledger, targets)
         if targets:
             check_schedule(self._view, targets, None)
 
@@ -656,8 +730,7 @@ class CheckpointCoordinator:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
         run = self._claim(follows)  # E1
-        mark = self._sink.guardRun(None)
-        self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, must_own(run.token))
+        self._guard(run)
         check_account(self._journal.ledger, self._view)
         for checkpoint in self._journal.ledger.unsettled():
             self._settlement.settle(checkpoint.id, run.token)

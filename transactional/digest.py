@@ -9,6 +9,7 @@ the rows' hashes modulo 2**64.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["ENCODING_VERSION", "RowDigest"]
+__all__ = ["ENCODING_VERSION", "RowDigest", "digest_of_all"]
 
 ENCODING_VERSION = 1
 _MASK = (1 << 64) - 1
@@ -57,6 +58,16 @@ class RowDigest:
     def hexadecimal(self) -> str:
         """The digest with its encoding's version, as it stands in the journal."""
         return f"{ENCODING_VERSION}:{self.value:016x}"
+
+
+def digest_of_all(digests: Iterable[str]) -> str:
+    """Return the digest of the rows of several parts, whichever part a row is in; empty if a part's digest is unknown here."""
+    total, prefix = 0, f"{ENCODING_VERSION}:"
+    for digest in digests:
+        if not digest.startswith(prefix):
+            return ""
+        total += int(digest.removeprefix(prefix), 16)
+    return f"{prefix}{total & _MASK:016x}"
 
 
 def _mix(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -106,11 +106,15 @@ def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
     for path in filter(None, (part.strip() for part in paths.split(","))):
         module, _, name = path.partition(":")
         try:
-            hook = getattr(importlib.import_module(module), name)(options)
+            kind = getattr(importlib.import_module(module), name)
         except Exception as problem:
             raise _invalid(path, f"{type(problem).__name__}: {problem}") from problem
-        if not isinstance(hook, CheckpointHook):
-            raise _invalid(path, "it is no transactional.hooks.CheckpointHook")
+        if not (isinstance(kind, type) and issubclass(kind, CheckpointHook)):  # before it is called
+            raise _invalid(path, "it is no subclass of transactional.hooks.CheckpointHook")
+        try:
+            hook = kind(options)
+        except Exception as problem:
+            raise _invalid(path, f"{type(problem).__name__}: {problem}") from problem
         if hook.identifier() in found:
             raise _invalid(path, f"another hook has the identifier {hook.identifier()}")
         found[hook.identifier()] = hook

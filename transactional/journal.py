@@ -6,6 +6,7 @@ taken stays taken, also after its entry was folded into a snapshot and deleted.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -16,15 +17,25 @@ from typing import Any, Protocol
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import FencedError, JournalError
+from transactional.folders import file_mode, make_folders, sync_folder
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, decode, encode, torn
 from transactional.ownership import moved_on
 
-__all__ = ["Journal", "JournalStore", "LocalJournalStore", "MemoryJournalStore", "snapshot_file", "sync_folder"]
+__all__ = [
+    "Journal",
+    "JournalStore",
+    "LocalJournalStore",
+    "MemoryJournalStore",
+    "closed_journal",
+    "snapshot_file",
+    "sync_folder",
+]
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
+SNAPSHOT_BYTES = 1 << 20  # of entries: hundreds of writer tasks make megabytes each; parsing takes 15 ms a megabyte
 RELIST = 20  # times a listing that a snapshot changed meanwhile is taken again
 
 _NAME = re.compile(r"(\d+)\.(snapshot\.)?json")
@@ -53,13 +64,8 @@ class JournalStore(Protocol):
         """Deleting what is gone is no error."""
 
 
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, bytes]:
@@ -76,16 +82,22 @@ class LocalJournalStore:
     ----------
     folder : str
         Made at the first create.
+    location : str, optional
+        A folder above it, made with it. Like those above, it has the modes that any program gives: only what is below is
+        closed to others.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, location: str = "") -> None:
         self.folder = folder
+        self._location = location
 
     def create(self, name: str, data: bytes) -> bool:
         """See `JournalStore`. ``os.link`` fails where the name exists: rename would replace it."""
-        os.makedirs(self.folder, exist_ok=True)
+        if self._location:
+            os.makedirs(self._location, exist_ok=True)
+        make_folders(self.folder)
         temporary = os.path.join(self.folder, f".{name}.{uuid.uuid4().hex}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file_mode(self.folder))
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -106,12 +118,16 @@ class LocalJournalStore:
             return os.listdir(self.folder)
         except FileNotFoundError:
             return []
+        except PermissionError as error:
+            raise closed_journal(error) from error
 
     def read(self, name: str) -> bytes:
         """See `JournalStore`."""
         try:
             with open(os.path.join(self.folder, name), "rb") as file:
                 return file.read()
+        except PermissionError as error:
+            raise closed_journal(error) from error
         except IsADirectoryError as error:
             raise torn(name, error) from error
 
@@ -121,6 +137,16 @@ class LocalJournalStore:
             os.unlink(os.path.join(self.folder, name))
         except FileNotFoundError:
             return
+
+
+def closed_journal(error: PermissionError) -> JournalError:
+    """Make the error of a journal that is another user's."""
+    return JournalError(
+        "LOCATION_NOT_OURS",
+        f"{error.filename} is closed to this user: a journal is its owner's alone, and its group's where the group may write "
+        "to the checkpoint location (chmod 2770, and umask 007 for who starts the query). Run this as the query's user",
+        path=error.filename,
+    )
 
 
 class MemoryJournalStore:
@@ -170,9 +196,15 @@ class Journal:
         self._nonce = nonce
         self.ledger = Ledger()
         self._snapshots: list[int] = []
+        self._anchor = ("", b"")  # name and digest of the last file that was folded into the ledger
+        self._unfolded = 0  # bytes of the entries after the newest snapshot, as far as they were read
 
     def load(self) -> Ledger:
-        """List, read what is new (a snapshot and the entries after it), fold it; the state is also kept in `ledger`."""
+        """List, read what is new (a snapshot and the entries after it), fold it; the state is also kept in `ledger`.
+
+        A journal that was loaded before reads only what came since, if the last file that it folded is still there as it was:
+        the folder may have been deleted, or replaced by an older copy.
+        """
         for _ in range(RELIST):
             ledger = self._load_once()
             if ledger is not None:
@@ -185,19 +217,36 @@ class Journal:
         entries, snapshots = self._list()
         try:
             folded = snapshots[-1] if snapshots else 0
-            ledger = self._snapshot(folded) if folded > self.ledger.position else self.ledger.copy()
+            ledger, anchor, unfolded = self._known(), self._anchor, self._unfolded
+            if folded > ledger.position:
+                name = f"{folded}.snapshot.json"
+                data = self._store.read(name)
+                ledger, anchor, unfolded = self._snapshot(data, name), (name, _digest(data)), 0
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
             if numbers != list(range(first, first + len(numbers))) and self._list() != (entries, snapshots):
                 return None  # the listing was taken while entries came or went; a lasting gap is told by the fold
             for number in numbers:
-                ledger.apply(self._entry(number))
+                name = f"{number}.json"
+                data = self._store.read(name)
+                ledger.apply(self._entry(data, name))
+                anchor, unfolded = (name, _digest(data)), unfolded + len(data)
             if numbers and any(snapshot >= first for snapshot in self._list()[1]):
                 return None  # folded and deleted while it was read: a late create may have taken a number again
         except FileNotFoundError:
             return None
-        self._snapshots = snapshots
+        self._snapshots, self._anchor, self._unfolded = snapshots, anchor, unfolded
         return ledger
+
+    def _known(self) -> Ledger:
+        """Return a copy of the loaded ledger if the last file that was folded into it is as it was; an empty one if not."""
+        name, digest = self._anchor
+        try:
+            if name and _digest(self._store.read(name)) == digest:
+                return self.ledger.copy()
+        except FileNotFoundError:
+            pass
+        return Ledger()
 
     def _list(self) -> tuple[list[int], list[int]]:
         entries: list[int] = []
@@ -208,12 +257,11 @@ class Journal:
                 (snapshots if match.group(2) else entries).append(int(match.group(1)))
         return sorted(entries), sorted(snapshots)
 
-    def _entry(self, number: int) -> Entry:
-        return decode(self._store.read(f"{number}.json"), f"{number}.json")
+    def _entry(self, data: bytes, name: str) -> Entry:
+        return decode(data, name)
 
-    def _snapshot(self, number: int) -> Ledger:
-        name = f"{number}.snapshot.json"
-        return Ledger.from_json(decode(self._store.read(name), name).body)
+    def _snapshot(self, data: bytes, name: str) -> Ledger:
+        return Ledger.from_json(decode(data, name).body)
 
     def append(self, kind: str, body: Mapping[str, Any], judge: Callable[[Ledger], None]) -> Entry:
         """Take the next number for a fact.
@@ -240,15 +288,18 @@ class Journal:
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
-            self.ledger.copy().apply(entry)  # an entry that does not fold is never written
-            if self._create(entry):
+            after = self.ledger.copy()
+            after.apply(entry)  # an entry that does not fold is never written
+            data = encode(entry)
+            if self._create(entry, data):
                 self._check_not_folded(number)
-                self.ledger.apply(entry)
+                self.ledger, self._unfolded = after, self._unfolded + len(data)
+                self._anchor = (f"{number}.json", _digest(data))
                 faults.reach("journal.created")
                 return entry
             self.load()
 
-    def _create(self, entry: Entry) -> bool:
+    def _create(self, entry: Entry, data: bytes) -> bool:
         """Exclusive create; a lost answer is settled by reading back, also one that the store's client has hidden.
 
         A client that sends a create again, because the first answer was lost, finds the number taken: by ourselves.
@@ -256,12 +307,12 @@ class Journal:
         name = f"{entry.number}.json"
         failure: Exception | None = None
         try:
-            if self._store.create(name, encode(entry)):
+            if self._store.create(name, data):
                 return True
         except OSError as error:
             failure = error
         try:
-            return self._entry(entry.number).nonce == entry.nonce
+            return decode(self._store.read(name), name).nonce == entry.nonce
         except FileNotFoundError as error:
             if failure is None:  # taken, folded and deleted since
                 return False
@@ -289,11 +340,14 @@ class Journal:
     def fold(self, every: int = SNAPSHOT_EVERY) -> None:
         """Write a snapshot when `every` entries follow the last, and delete what two snapshots cover.
 
+        Large entries are folded sooner, once everything is settled: a snapshot forgets what was prepared then.
+
         Entries are deleted up to the *previous* snapshot only, and the two newest snapshots stay, so that no listing,
         however it interleaves, sees neither an entry nor a snapshot that folded it.
         """
         last = self._snapshots[-1] if self._snapshots else 0
-        if self.ledger.position - last < every:
+        large = self._unfolded >= SNAPSHOT_BYTES and not self.ledger.known_handles()
+        if self.ledger.position - last < (1 if large else every):
             return
         name, data = snapshot_file(self.ledger, self._clock, self._nonce())
         try:
@@ -304,7 +358,7 @@ class Journal:
             log.warning("the journal is not folded now: %s", error)
             return
         entries, snapshots = self._list()
-        self._snapshots = snapshots
+        self._snapshots, self._unfolded = snapshots, 0
         if len(snapshots) < 2:
             return
         for stale in snapshots[:-2]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from transactional.checkpoint import CheckpointFailureReason, ExpectedPart
+from transactional.checkpoint import CheckpointFailureReason, ClosingReason, ExpectedPart
+from transactional.digest import digest_of_all
 from transactional.errors import JournalError
-from transactional.metadata import Entry, EntryKind
+from transactional.metadata import Entry, EntryKind, canonical
 
 __all__ = [
     "MOVING",
@@ -24,6 +26,7 @@ __all__ = [
     "RestartRecord",
     "Rewind",
     "RunRecord",
+    "Written",
 ]
 
 MOVING = "moving"
@@ -47,6 +50,12 @@ class RunRecord:
         The driver's process, as the adapter to Spark tells one from another.
     setup : dict[str, Any]
         Of the newest run only: what a command line needs to build the sink (class, options without secrets, schema).
+    seen : dict[str, Any] or None
+        What the store held of the query when it began: `TwoPhaseCommitSink.checkHistory`. None in an older format.
+    binding : bool
+        What the store holds beyond the journal is not accounted for. False since an operator has accepted it.
+    marks : list[dict[str, Any]]
+        Former ones: two processes of a driver can take the prefix, and record it in the other order.
     restored : int or None
         The checkpoint whose states its hooks got back; 0 where there was none, None as long as they were not asked.
     """
@@ -64,13 +73,17 @@ class RunRecord:
     process: dict[str, Any] = field(default_factory=dict)
     setup: dict[str, Any] = field(default_factory=dict)
     restored: int | None = None
+    seen: dict[str, Any] | None = None
+    binding: bool = True
+    marks: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
 class PartRecord:
     """A prepared part: its handles (the original, then repairs) and what was judged of each.
 
-    `verdicts[i]` belongs to `handles[i]`: ``committed``, ``lost`` or None while it is open.
+    `verdicts[i]` belongs to `handles[i]`: ``committed``, ``lost``, None while it is open, or ``accepted`` if an operator has
+    accepted that its rows may be missing.
     """
 
     batch: int
@@ -94,17 +107,60 @@ class PartRecord:
 
     @property
     def committed(self) -> bool:
-        """Its last handle was judged committed."""
-        return bool(self.handles) and self.verdicts[-1] == "committed"
+        """Its last handle was judged committed, or counts as such."""
+        return bool(self.handles) and self.verdicts[-1] in ("committed", "accepted")
+
+    @property
+    def accepted(self) -> bool:
+        """An operator has accepted that its rows may be missing: it counts as committed."""
+        return bool(self.handles) and self.verdicts[-1] == "accepted"
+
+    def copy(self) -> PartRecord:
+        """Return an independent record; its handles, which nothing changes, are shared."""
+        part = copy(self)
+        part.handles, part.verdicts = list(self.handles), list(self.verdicts)
+        return part
 
     def expected(self) -> ExpectedPart:
         """What a repair has to equal."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a batch write has written under its version; kept when its parts are forgotten.
+
+    Parameters
+    ----------
+    rows : int
+    digest : str
+        Of all its rows, however they were cut into parts; empty if it is unknown.
+    frame : str
+        Tells the transactions of this write from those of another that was planned under the same version.
+    """
+
+    rows: int
+    digest: str
+    frame: str
+
+    @classmethod
+    def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
+        """Sum up parts as they stand in the journal: `Part.to_json`."""
+        ordered = sorted((dict(part) for part in parts), key=lambda part: int(part["partition"]))
+        frame = hashlib.sha256(canonical(ordered).encode()).hexdigest()[:16]
+        return cls(sum(p["rows"] for p in ordered), digest_of_all(p["digest"] for p in ordered), frame)
+
+
 @dataclass
 class BatchRecord:
-    """A micro-batch whose handles the journal holds. `checkpoint` is None while it is prepared only."""
+    """A micro-batch whose handles the journal holds. `checkpoint` is None while it is prepared only.
+
+    Attributes
+    ----------
+    written : Written or None
+        Of a batch write: what its version holds. None if nobody knows: an earlier format did not keep it, or an operator
+        has accepted a difference.
+    """
 
     batch: int
     sources: str
@@ -114,6 +170,7 @@ class BatchRecord:
     parts: list[PartRecord]
     checkpoint: int | None = None
     time: int = 0
+    written: Written | None = None
 
 
 @dataclass
@@ -324,6 +381,8 @@ class Ledger:
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
         The last ones.
+    stamp : int
+        The highest of a settled checkpoint: `TwoPhaseCommitSink.stamp`.
     logs : dict[int, str]
         Spark's ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood
         still may replace the file, and Spark would go on where the late one ends.
@@ -352,6 +411,7 @@ class Ledger:
     batches: dict[int, BatchRecord] = field(default_factory=dict)
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
     logs: dict[int, str] = field(default_factory=dict)
+    stamp: int = 0
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -425,8 +485,17 @@ class Ledger:
         return [p.handles[-1] for p in parts if p.open]
 
     def copy(self) -> Ledger:
-        """An independent one."""
-        return cast("Ledger", pickle.loads(pickle.dumps(self, -1)))
+        """Return an independent ledger. Handles and other JSON of entries, which nothing changes, are shared."""
+        ledger = copy(self)
+        for name in ("originals", "voided", "declined", "failures", "restarts"):
+            setattr(ledger, name, list(getattr(self, name)))
+        ledger.counts, ledger.logs = dict(self.counts), dict(self.logs)
+        ledger.runs = {token: copy(run) for token, run in self.runs.items()}
+        ledger.checkpoints = {number: copy(checkpoint) for number, checkpoint in self.checkpoints.items()}
+        ledger.batches = {number: copy(record) for number, record in self.batches.items()}
+        for record in ledger.batches.values():
+            record.parts = [part.copy() for part in record.parts]
+        return ledger
 
     # -- the fold ---------------------------------------------------------------------------------------------------
 
@@ -470,6 +539,7 @@ class Ledger:
             lifetime=body["lifetime"],
             process=dict(body["process"]),
             setup=dict(body["setup"]),
+            seen=body.get("seen"),  # not in older entries
         )
         for token, run in self.runs.items():
             if token != entry.number:
@@ -483,7 +553,9 @@ class Ledger:
             del self.runs[token]
 
     def _mark(self, entry: Entry, body: Mapping[str, Any]) -> None:
-        self.runs[body["run"]].mark = dict(body["mark"])
+        run = self.runs[body["run"]]
+        run.marks = [*run.marks, *([] if run.mark is None else [run.mark])]
+        run.mark = dict(body["mark"])
 
     def _record(self, entry: Entry, body: Mapping[str, Any], checkpoint: int | None) -> BatchRecord:
         parts = [
@@ -504,8 +576,17 @@ class Ledger:
             self.logs[body["batch"]] = body["log"]
         if self.replay is not None and body["batch"] > self.accounted:
             self.replay = None
+        written = Written.of(body["parts"]) if body["reason"] == ClosingReason.WRITE.name else None
         return BatchRecord(
-            body["batch"], body["sources"], body["writers"], entry.number, body["run"], parts, checkpoint, entry.time
+            body["batch"],
+            body["sources"],
+            body["writers"],
+            entry.number,
+            body["run"],
+            parts,
+            checkpoint,
+            entry.time,
+            written,
         )
 
     def _prepared(self, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -572,7 +653,13 @@ class Ledger:
             -KEPT_FAILURES:
         ]
 
+    def accept_store(self) -> None:
+        """An operator takes the store as it is: what it holds beyond the journal is not asked about."""
+        for run in self.runs.values():
+            run.binding = False
+
     def _settled(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.stamp = max(self.stamp, body.get("stamp", 0))
         self.checkpoints[body["checkpoint"]].output = dict(body["output"])
         self._complete(body["checkpoint"], entry.time)
 
@@ -585,15 +672,18 @@ class Ledger:
         for repaired in body["parts"]:
             part = self.part(repaired["batch"], repaired["partition"])
             if repaired["handle"] is None:  # an accepted difference: its replay has no rows
-                part.verdicts[-1] = "committed"
+                part.verdicts[-1] = "accepted"
                 continue
             part.handles.append(repaired["handle"])
             part.verdicts.append(None)
 
     def _resolve(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        self.accept_store()
         part = self.part(body["batch"], body["partition"])
-        part.verdicts[-1] = {"accept-loss": "committed"}.get(body["decision"], "lost")
-        part.free = part.free or body["decision"] == "accept-difference"
+        part.verdicts[-1] = {"accept-loss": "accepted"}.get(body["decision"], "lost")
+        if body["decision"] == "accept-difference":
+            part.free = True
+            self.batches[body["batch"]].written = None
 
     def _void(self, entry: Entry, body: Mapping[str, Any]) -> None:
         batches = self.checkpoints.pop(body["checkpoint"]).batches if "checkpoint" in body else [body["prepared"]]
@@ -658,6 +748,7 @@ class Ledger:
     def _adopt(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
             run.ended = run.ended or EntryKind.ADOPT
+        self.accept_store()
         self.location = body["location"]
         self.query = ""  # the next run says which it is
         if body["suffix"] != self.identity_suffix:
@@ -712,10 +803,17 @@ class Ledger:
             moved=Moved(**value["moved"]) if value.get("moved") else None,
             restored=Origin(**value["restored"]) if value.get("restored") else None,
             stop=value.get("stop"),  # not in older snapshots
+            stamp=value.get("stamp", 0),
             restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
-            runs={int(k): RunRecord(**v) for k, v in value["runs"].items()},
+            runs={int(k): RunRecord(**{"binding": False, **v}) for k, v in value["runs"].items()},  # not in older ones
             batches={
-                int(k): BatchRecord(**{**v, "parts": [PartRecord(**p) for p in v["parts"]]})
+                int(k): BatchRecord(
+                    **{
+                        **v,
+                        "parts": [PartRecord(**p) for p in v["parts"]],
+                        "written": Written(**v["written"]) if v.get("written") else None,
+                    }
+                )
                 for k, v in value["batches"].items()
             },
             checkpoints={int(k): CheckpointRecord(**v) for k, v in value["checkpoints"].items()},

@@ -12,6 +12,7 @@ __all__ = [
     "Judge",
     "is_made_anew",
     "may_abort",
+    "may_keep",
     "may_record",
     "may_settle",
     "may_stop",
@@ -202,14 +203,26 @@ def may_stop(token: int) -> Judge:
     return judge
 
 
-def may_void(token: int, batch: int, entry: int) -> Judge:
-    """The run is the newest, and the micro-batch is the last, prepared by that very entry still, and not decided."""
+def may_keep(token: int, batch: int, entry: int) -> Judge:
+    """The run is the newest, and the micro-batch is prepared by that very entry still, and not decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         found = ledger.batches.get(batch)
-        if found is None or found.entry != entry or found.checkpoint is not None or ledger.accounted != batch:
+        if found is None or found.entry != entry or found.checkpoint is not None:
             raise FencedError("BATCH_TAKEN", f"micro-batch {batch} was voided or decided by somebody else", batch=batch)
+
+    return judge
+
+
+def may_void(token: int, batch: int, entry: int) -> Judge:
+    """As `may_keep`, and the micro-batch is the last."""
+    keep = may_keep(token, batch, entry)
+
+    def judge(ledger: Ledger) -> None:
+        keep(ledger)
+        if ledger.accounted != batch:
+            raise FencedError("BATCH_TAKEN", f"micro-batch {batch} is not the last any more", batch=batch)
 
     return judge

@@ -158,4 +158,5 @@ def _begin(
     batch = max(found.checkpoints[checkpoint].batches)
     found.restored = Origin(savepoint, saved.location, checkpoint, batch, position, claim, allowed)
     found.location, found.position = location, position
+    found.accept_store()  # what was committed after the savepoint is written again, as was said to who restored it
     return found

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import faults
-from transactional.errors import AmbiguousOutcomeError, LocationError, RewindRequiredError
+from transactional.errors import LocationError, RewindRequiredError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.metadata import EntryKind
 from transactional.ownership import must_own
-from transactional.recovery import WAY_OUT_RESOLVE
+from transactional.recovery import committed_undecided
 from transactional.settlement import Settlement
 from transactional.sink import Epoch, TwoPhaseCommitSink
 
@@ -288,14 +288,7 @@ class Rewinder:
         found = self._sink.recoverAndAbort([part.handles[-1] for part in prepared]) if prepared else []
         if found:
             committed = next(part for part in prepared if part.handles[-1] in found)
-            raise AmbiguousOutcomeError(
-                "COMMITTED_UNDECIDED",
-                f"the transaction of micro-batch {committed.batch}, partition {committed.partition} ({committed.rows} rows) "
-                "was committed by somebody else: no checkpoint has decided it, and going back would write its rows again. "
-                f"{WAY_OUT_RESOLVE}",
-                batch=committed.batch,
-                partition=committed.partition,
-            )
+            raise committed_undecided(committed, "going back")
         kept = [part.handles[-1] for c in ledger.unsettled() for part in ledger.parts_of(c) if part.open]
         self._sink.sweep(kept, Epoch(ledger.identity(self._query_id), token, 0))
 

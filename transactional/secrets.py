@@ -9,16 +9,28 @@ from contextlib import contextmanager
 
 from transactional.errors import TwoPhaseCommitError
 
-__all__ = ["HIDDEN", "hides_value", "hiding", "masked", "secrets_of", "without_named_secrets"]
+__all__ = ["HIDDEN", "hides_value", "hiding", "is_secret", "masked", "secrets_of", "without_named_secrets"]
 
 HIDDEN = "(hidden)"
 
 _NAME = (
-    r"password|passphrase|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|keystore\.key|"
-    r"private\.key|credential"
+    r"password|passphrase|passwd|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|"
+    r"keystore\.key|private[._-]?key|credential|(?:access|account|api|sas|shared|encryption|signing)[._-]?key|"
+    r"(?<![a-z])sas(?=[._-]|$)|connection[._-]?string|user[._-]?info|proxy[._-]?url|bearer[._-]?auth"
 )
 
 _SECRET = re.compile(_NAME, re.IGNORECASE)
+
+_STORAGE = re.compile(
+    r"""storage\.(?!(?:aws_|aws_s3_|azure_|azure_storage_|google_)?
+        (?:region|default_region|endpoint|endpoint_url|allow_http|virtual_hosted_style_request|allow_unsafe_rename|
+        conditional_put|locking_provider|timeout|connect_timeout|max_retries)$)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Options of an object store, all but a few that are known to be harmless: clients take hundreds, under many names."""
+
+_TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
+"""What an option of an object store may be beside a secret; hidden in a text, it would spoil the text."""
 
 _NAMED = re.compile(
     rf"""((?:{_NAME})[\w.-]*["']?\s*[=:]\s*)   # a name that says so, whatever stands around it
@@ -30,13 +42,22 @@ _IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
 
 
 def hides_value(key: str) -> bool:
-    """Whether the value of this option may never be shown."""
-    return _SECRET.search(key) is not None
+    """Return whether an option of this name may never be shown."""
+    return _SECRET.search(key) is not None or _STORAGE.match(key) is not None
+
+
+def is_secret(key: str, value: str) -> bool:
+    """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
+    return hides_value(key) or _IN_URL.search(value) is not None
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
-    """The values of options that may never be shown."""
-    return [value for key, value in options.items() if hides_value(key) and value.strip()]
+    """Return the values of options that may never be shown."""
+    return [
+        value
+        for key, value in options.items()
+        if is_secret(key, value) and value.strip() and (_SECRET.search(key) or not _TRIVIAL.fullmatch(value.strip()))
+    ]
 
 
 def masked(text: str, secrets: Collection[str]) -> str:

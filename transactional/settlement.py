@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from transactional import faults
@@ -17,14 +18,22 @@ from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.metadata import EntryKind
 from transactional.ownership import may_settle
-from transactional.recovery import WAY_OUT_RESOLVE, WAY_OUT_REWIND, Judgement, judge_checkpoint
+from transactional.recovery import (
+    WAY_OUT_RESOLVE,
+    WAY_OUT_REWIND,
+    Judgement,
+    committed_behind,
+    judge_checkpoint,
+    lost_batches,
+    out_of_order,
+)
 from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
 
 __all__ = ["Settlement", "mismatch"]
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 4  # inspect-and-commit rounds; each further one needs a transaction lost between look and commit
+ROUNDS = 4  # looks; each further one needs a transaction that was lost or committed by others since the one before
 
 
 class Settlement:
@@ -51,7 +60,14 @@ class Settlement:
     def settle(self, identifier: int, token: int) -> None:
         """P5: commit a decided checkpoint's handles, whatever became of them; journal `settled`, `verdict`, or `void`.
 
-        Leaves the checkpoint unsettled with lost parts where these have to be repaired by its replay.
+        Leaves the checkpoint unsettled with lost parts if these have to be repaired by its replay.
+
+        Before a handle is judged lost it is aborted: a frozen process's late commit must be impossible by the time its
+        rows are written again, also if the store still calls the transaction open. What an abort finds committed is
+        not lost, and the store is asked once more.
+
+        What is committed of a checkpoint is always a prefix of its micro-batches, so that a reader sees each key's rows
+        in order: behind the first lost part every micro-batch is given up too, and written again after it.
         """
         judge = may_settle(token, identifier)
         for _ in range(ROUNDS):
@@ -68,27 +84,27 @@ class Settlement:
                     self.finish(checkpoint, token)
                     return
                 continue
-            verdicts = [
-                self._verdict(part, state.outcome, state.evidence) for part, state in states if part not in living
-            ]
+            gap = min(lost_batches(ledger, checkpoint, states))
+            last = -1 if judgement is Judgement.VOID else gap  # behind it everything is given up
+            over = [part for part in living if part.batch > last]
+            lost = [part for part, state in states if state.outcome is Outcome.LOST]
+            if not (self._give_up(lost) and self._give_up(over)):
+                continue
+            judged = [(p, state) for p, state in states if state.outcome is not Outcome.PREPARED or p.batch > last]
+            verdicts = [self._verdict(part, state) for part, state in judged]
+            body: dict[str, Any] = {"checkpoint": identifier, "run": token}
             if judgement is Judgement.VOID:
-                found = self._sink.recoverAndAbort([part.handles[-1] for part in living])
-                if not found:
-                    body = {"checkpoint": identifier, "run": token, "evidence": verdicts}
-                    self._journal.append(EntryKind.VOID, body, judge)
-                    log.warning(
-                        "checkpoint %d is void: its transactions were lost, its rows are written anew", identifier
-                    )
-                    return
-                for part in living:
-                    outcome = Outcome.COMMITTED if part.handles[-1] in found else Outcome.LOST
-                    verdicts.append(self._verdict(part, outcome, "answer to its abort"))
-                living = []
+                self._journal.append(EntryKind.VOID, {**body, "evidence": verdicts}, judge)
+                log.warning("checkpoint %d is void: its transactions were lost, its rows are written anew", identifier)
+                return
             if verdicts:
-                body = {"checkpoint": identifier, "run": token, "parts": verdicts}
+                behind = committed_behind(ledger, checkpoint, states)
+                if behind:
+                    log.warning("checkpoint %d: %s", identifier, out_of_order(gap, behind))
+                body |= {"parts": verdicts} | ({"outOfOrder": behind} if behind else {})
                 self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
                 faults.reach("repair.verdict")
-            if self.commit(checkpoint, living, recovering=True):
+            if self.commit(checkpoint, [part for part in living if part.batch <= last], recovering=True):
                 return  # the lost parts wait for their replay
         raise RetriableError(
             "NOT_SETTLED",
@@ -96,25 +112,32 @@ class Settlement:
             checkpoint=identifier,
         )
 
+    def _give_up(self, parts: Sequence[PartRecord]) -> bool:
+        """Abort the parts' handles: each answer is proof. False if some are found committed, and have to be judged again."""
+        return not parts or not self._sink.recoverAndAbort([part.handles[-1] for part in parts])
+
     @staticmethod
-    def _verdict(part: PartRecord, outcome: Outcome, evidence: str) -> dict[str, Any]:
+    def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
+        alive = state.outcome is Outcome.PREPARED  # it was, until it was given up
         return {
             "batch": part.batch,
             "partition": part.partition,
             "handle": len(part.handles) - 1,
-            "verdict": outcome.value,
-            "evidence": evidence,
+            "verdict": Outcome.LOST.value if alive else state.outcome.value,
+            "evidence": "given up: a micro-batch at or before its own is lost" if alive else state.evidence,
         }
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
-        """C8: commit the parts' handles; False where some were found lost, so that they have to be judged."""
+        """C8: commit the parts' handles; False if some were found lost, so that they have to be judged.
+
+        One micro-batch after the other: the next one's handles are sent when all of the one before are committed. Among
+        the tasks of a micro-batch there is no order to keep, as they hold different keys.
+        """
         completed = self._completed(checkpoint)
-        handles = [part.handles[-1] for part in parts]
+        send = self._sink.recoverAndCommit if recovering else self._sink.commit
         try:
-            if recovering:
-                self._sink.recoverAndCommit(handles, completed)
-            else:
-                self._sink.commit(handles, completed)
+            for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
+                send([part.handles[-1] for part in group], completed)
         except TransactionLostError as lost:
             log.warning("checkpoint %d: %d transactions were lost after its decision", checkpoint.id, len(lost.handles))
             return False
@@ -122,10 +145,17 @@ class Settlement:
         return True
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
-        """C9: all handles are committed."""
-        handles = [part.handles[-1] for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
-        output = dict(self._sink.output(handles, self._completed(checkpoint)))
-        body = {"checkpoint": checkpoint.id, "run": token, "output": output}
+        """C9: all handles are committed. Their rows are visible before `settled` says so."""
+        parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
+        completed = self._completed(checkpoint)
+        committed = [part.handles[-1] for part in parts if not part.accepted]
+        repaired = [dict(each) for each in self._sink.ensureVisible(committed, completed)] if committed else []
+        output = dict(self._sink.output([part.handles[-1] for part in parts], completed))
+        stamp = self._sink.stamp([handle for part in parts for handle in part.handles])
+        body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output, "stamp": stamp}
+        if repaired:
+            body["repaired"] = repaired
+            log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
         self._journal.append(EntryKind.SETTLED, body, may_settle(token, checkpoint.id))
 
     def _completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
@@ -171,6 +201,7 @@ class Settlement:
         self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement], token: int
     ) -> None:
         """C2 of a replay that wrote lost parts again: its handles bind before the first of them is committed."""
+        self._check_drained(checkpoint, record, messages)
         lost = {part.partition: part for part in record.parts if part.lost}
         if not lost:
             return
@@ -201,6 +232,27 @@ class Settlement:
             may_settle(token, checkpoint.id, replaced, "lost"),
         )
         faults.reach("repair.handles")
+
+    def _check_drained(
+        self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement]
+    ) -> None:
+        """Rows that a replay reads and does not write are those that were written: else others may be left out behind them.
+
+        An operator who has accepted a difference has accepted it for the whole checkpoint. Fewer rows than are committed hide
+        nothing: the source has lost some since (retention), and none of them is written again.
+        """
+        parts = {part.partition: part for part in record.parts}
+        free = any(part.free for part in self._journal.ledger.parts_of(checkpoint))
+        if free or len(messages) != record.writers:  # other tasks hold other rows
+            return
+        for message in messages:
+            part, found = parts.get(message.partition), message.part
+            if not message.drained or part is None or not found.digest or found.rows < part.rows:
+                continue
+            if (found.rows, found.bytes, found.digest) != (part.rows, part.bytes, part.digest):
+                recorded = (part.rows, part.digest)
+                what = f"partition {part.partition}, which is committed,"
+                raise mismatch(record.batch, what, recorded, (found.rows, found.digest))
 
 
 def why_not(state: HandleState) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
+from transactional.history import Handle, History, RunMark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,7 @@ __all__ = [
     "Epoch",
     "Handle",
     "HandleState",
+    "History",
     "Options",
     "Outcome",
     "RunMark",
@@ -30,8 +32,6 @@ __all__ = [
     "TwoPhaseCommitSink",
 ]
 
-Handle = Mapping[str, Any]
-RunMark = Mapping[str, Any]
 TransactionT = TypeVar("TransactionT")
 HandleT = TypeVar("HandleT", bound=Mapping[str, Any])
 
@@ -68,6 +68,7 @@ class Outcome(str, enum.Enum):
     PREPARED = "prepared"
     COMMITTED = "committed"
     LOST = "lost"
+    """It can't be committed whole: it was given up, or the store still calls it open and a part of it is gone."""
     UNKNOWN = "unknown"
 
 
@@ -174,6 +175,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     maxPrepared: ClassVar[int | None] = None
     """How many micro-batches may be prepared and undecided at once; None for as many as there are."""
 
+    commitsTogether: ClassVar[bool] = False
+    """Whether one `commit` makes all its handles visible at once, or none: then it gets all of a checkpoint's. Else it gets
+    those of one micro-batch, and the next one's after they are committed, so that readers see each key's rows in order."""
+
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self.options = options
         self.schema = schema
@@ -212,6 +217,23 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     # -- driver, any process, any number of times -------------------------------------------------------------------
 
+    def checkStart(self, prefix: str | None) -> None:
+        """Refuse what the first planning would refuse; change nothing. *User's driver program, once per* ``start()``.
+
+        Spark plans the first micro-batch after ``start()`` has returned: what is raised here, ``start()`` itself raises. Called
+        only in programs that have called `connector.register`, so `identify` has to refuse it, too. Default: nothing, but the
+        sink has been constructed, which checks options and columns.
+
+        Parameters
+        ----------
+        prefix : str or None
+            The option ``transactionalIdPrefix``; None if it is not set: the name that the query will have is not known yet.
+
+        Raises
+        ------
+        OptionError, StoreError
+        """
+
     def identify(self) -> Mapping[str, str]:
         """Check that the store can be used and say which it is. *Called on the driver, once per planning.*
 
@@ -227,6 +249,38 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
             Unreachable, unknown topic, missing rights: before the first row is read.
         """
         return {}
+
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        """See that the store holds nothing of this query that its journal does not know. *Driver, once per new run, first.*
+
+        An older copy of the checkpoint location that was put back at its path (a volume's snapshot, a restored machine) is
+        consistent with itself: only the store knows that the query was further, and it would write those rows again.
+        Raise only if that is certain; a store that has forgotten, or never knew, proves nothing.
+
+        Parameters
+        ----------
+        history : History
+            What the journal knows. `mark` and `seen` are of the newest run on this store under this prefix.
+
+        Returns
+        -------
+        Mapping[str, Any]
+            What the store holds now, as JSON: recorded with the run, and passed as `seen` the next time. Default: nothing.
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_PUT_BACK``, made by `transactional.history.put_back`. Nothing has been journalled or written. If the
+            journal has grown meanwhile, it is called again.
+        """
+        return {}
+
+    def stamp(self, handles: Sequence[HandleT]) -> int:
+        """When the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
+
+        Called once per checkpoint, when all of it is committed; `checkHistory` gets the highest. Default: 0, not known.
+        """
+        return 0
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Claim the prefix at the store, or check that it is still ours. *Driver, once per planning.*
@@ -300,7 +354,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         Raises
         ------
         TransactionLostError
-            Those handles never will be committed; all others are.
+            Those handles never will be committed. Of the others any may be: they are asked about again.
         Exception
             Anything else: unknown; it is called again with the same arguments.
         """
@@ -312,6 +366,31 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
         """State of each, in order. Default: prepared, for ever."""
         return [HandleState(Outcome.PREPARED) for _ in handles]
+
+    def ensureVisible(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> Sequence[Mapping[str, Any]]:
+        """Wait until readers can see every row of a checkpoint whose handles are all committed. *Driver; repeatable.*
+
+        Called once per checkpoint before it is recorded as settled, and again by recovery if that was interrupted.
+        Override it if the store's answer to a commit does not promise that committed readers see the rows. Default:
+        they see them.
+
+        Parameters
+        ----------
+        handles : Sequence[HandleT]
+            Every handle of the checkpoint that is committed.
+        checkpoint : CompletedCheckpoint
+
+        Returns
+        -------
+        Sequence[Mapping[str, Any]]
+            What had to be repaired at the store for it, as JSON; it is kept in the journal. Empty if nothing.
+
+        Raises
+        ------
+        TwoPhaseCommitError
+            Some rows can't be seen. The checkpoint stays unsettled, and the next start calls it again.
+        """
+        return ()
 
     def recoverAndCommit(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> None:
         """`commit` of what an earlier run left."""

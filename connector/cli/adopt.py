@@ -91,6 +91,8 @@ def _consequences(
     else:
         yield f"{location.path}: the journal (of {ledger.location}) accounts for micro-batches up to {ledger.accounted},"
     yield f"Spark has committed micro-batches up to {committed}."
+    if claim and ledger.position:
+        yield "If this is an older copy, what was committed after it was made is written AGAIN: DOUBLED."
     if not claim:
         yield (
             f"The copy gets transactional ids of its own (suffix {suffix}; a transactionalIdPrefix that the query sets must "

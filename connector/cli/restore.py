@@ -32,6 +32,7 @@ from transactional.ledger import MOVING, CheckpointRecord, Ledger
 from transactional.ownership import moved_on
 from transactional.restore import begin_claimed, begin_copy, begins_at, begins_far_above, holds
 from transactional.rewind import Preview, Rewinder
+from transactional.secrets import hiding, secrets_of
 
 __all__ = ["restore"]
 
@@ -115,7 +116,7 @@ def restore(
     request = Request(
         claim, force, allow_reemit, allow_non_restored_state, shuffle_partitions, query_stopped, given, yes
     )
-    with reporting(output) as report:
+    with reporting(output) as report, hiding(secrets_of(given)):
         place = CheckpointLocation(location)
         place.must_be_local("barrier restore")
         savepoint = read(saved)

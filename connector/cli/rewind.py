@@ -24,6 +24,7 @@ from transactional.journal import Journal
 from transactional.ledger import RunRecord
 from transactional.ownership import is_made_anew, rewinding
 from transactional.rewind import Rewinder
+from transactional.secrets import hiding, secrets_of
 
 __all__ = ["rewind"]
 
@@ -77,7 +78,7 @@ def rewind(
         raise typer.BadParameter("--restore-tables takes output back that was committed: name the checkpoint with --to")
     given = options_given(option, options_file)
     request = Request(to, allow_reemit, restore_tables, resume, query_stopped, given, dry_run, yes)
-    with reporting(output) as report:
+    with reporting(output) as report, hiding(secrets_of(given)):
         try:
             _rewind(location, request, report)
         except LocationError as nothing:

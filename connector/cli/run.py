@@ -12,6 +12,7 @@ from connector.cli.given import GivenFile, GivenOptions, options_given, pairs, s
 from connector.cli.report import Output, reporting
 from transactional.errors import OptionError, RetriableError
 from transactional.restart import TYPE, from_settings
+from transactional.secrets import hiding, secrets_of
 
 __all__ = ["run"]
 
@@ -80,7 +81,7 @@ def run(
     if not os.path.exists(script):  # each life would fail alike
         raise typer.BadParameter(f"there is no script {script}")
     command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
-    with reporting(Output.TABLE) as report:
+    with reporting(Output.TABLE) as report, hiding(secrets_of(given)):
         health = Health(health_file)
         keeper = DriverKeeper(
             command, chosen, given, stop_timeout, report.complain, health, single_driver=single_driver

@@ -19,6 +19,7 @@ from connector.spark.recorded import recorded_run
 from connector.spark.savepoint import free_folder, take
 from transactional.errors import LocationError
 from transactional.ownership import is_made_anew, moved_on, rewinding
+from transactional.secrets import hiding, secrets_of
 
 __all__ = ["stop"]
 
@@ -52,7 +53,7 @@ def stop(
     prepared is committed from here. Exit status 5: it was asked to, and has not ended within --timeout.
     """
     given = options_given(option, options_file)
-    with reporting(output) as report:
+    with reporting(output) as report, hiding(secrets_of(given)):
         place, journal = open_journal(location, "no query to stop")
         refuse_batch_writes(place, "each of its writes is a checkpoint, there is nothing to stop")
         refuse_elsewhere(place, journal.ledger)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 import pyarrow as pa
 import tenacity
@@ -36,6 +36,7 @@ from connector.delta.write_options import parse_write_options
 from transactional import faults
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
+from transactional.history import History, put_back
 from transactional.sink import Epoch, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     OptionError
         Offline: unknown or missing options, types that Delta has not.
     """
+
+    commitsTogether: ClassVar[bool] = True
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -158,6 +161,18 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
+    def checkStart(self, prefix: str | None) -> None:
+        """Check that the table, if there is one, can take the rows, or could be created."""
+        if not self._folder.exists():
+            check_creatable(self.schema, self._settings.partition_by)
+            return
+        table = self._folder.open()
+        check_protocol(table)
+        columns = arrow_schema(table)
+        if self._settings.merge_schema:
+            columns = pa.schema([*columns, *map(nullable, new_columns(self.schema, columns))])
+        fit_columns(self.schema, columns)
+
     def identify(self) -> dict[str, str]:
         """Make sure that there is a table which can take the rows: it is created, or gets new columns."""
         if not self._folder.exists():
@@ -168,6 +183,15 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             table = self._merge(table)
         fit_columns(self.schema, arrow_schema(table))
         return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
+
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        """See that the table has no checkpoint of this query that is newer than its journal."""
+        app = f"{history.queryId}/{self.name()}"
+        newest = self._folder.open().transaction_version(app) or 0
+        seen = history.seen if history.binding else None
+        if seen is not None and newest > max(history.position, seen.get("checkpoint", 0)):
+            raise put_back(f"{self._folder.uri} holds checkpoint {newest} of the query")
+        return {"checkpoint": newest}
 
     def output(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> dict[str, Any]:
         """The version that a checkpoint made."""
@@ -205,13 +229,14 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             living = [
                 handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.PREPARED
             ]
-            if living:
+            lost = [handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.LOST]
+            if living and not lost:  # all of them are one version of the table, or none is
                 check_protocol(table)
                 self._check_unchanged(table, living)
                 self._add(table, living, checkpoint)
                 # After a very long pause deltalake can write a version that was cleaned up meanwhile: look whether it is there.
                 self._must_be_told(self._outcomes(self._folder.open(), living), living, checkpoint)
-            return [handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.LOST]
+            return lost
 
         if not handles:
             return

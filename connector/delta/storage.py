@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from connector.delta.write_options import WriteOptions
+from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -71,7 +72,7 @@ class TableFolder:
     def create(self, path: str) -> BinaryIO | pa.NativeFile:
         """A new file to write to; on a local disk its folders are made."""
         if self._options.local:
-            whole = os.path.join(self.uri, path)
+            whole = self._inside(path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
             return open(whole, "xb")
         return self._files().open_output_stream(path)
@@ -79,7 +80,7 @@ class TableFolder:
     def put(self, path: str, data: bytes) -> None:
         """Write a small file, whole or not at all, over what is there."""
         if self._options.local:
-            whole = os.path.join(self.uri, path)
+            whole = self._inside(path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
             temporary = f"{whole}.{uuid.uuid4().hex}.tmp"
             with open(temporary, "wb") as file:
@@ -92,7 +93,7 @@ class TableFolder:
     def read(self, path: str) -> bytes:
         """A file's content; FileNotFoundError where it is not there."""
         if self._options.local:
-            with open(os.path.join(self.uri, path), "rb") as file:
+            with open(self._inside(path), "rb") as file:
                 return file.read()
         with self._files().open_input_stream(path) as stream:
             return bytes(stream.read())
@@ -100,13 +101,15 @@ class TableFolder:
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Size of each in bytes; None where it is not there."""
         if self._options.local:
-            return [_size(os.path.join(self.uri, path)) for path in paths]
+            return [_size(self._inside(path)) for path in paths]
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             found = pool.map(lambda path: self._files().get_file_info([path])[0], paths)
             return [info.size if info.type == fs.FileType.File else None for info in found]
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files; those that are not there are no error."""
+        for path in paths:
+            self._inside(path)
         if self._options.local:
             for path in paths:
                 _unlink(os.path.join(self.uri, path))
@@ -130,6 +133,23 @@ class TableFolder:
                 return []
         selector = fs.FileSelector(folder, allow_not_found=True)
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
+
+    def _inside(self, path: str) -> str:
+        """The whole path of a file on a local disk; names come from journals and notes, too, which others may have written.
+
+        Raises
+        ------
+        StoreError
+            ``FILE_OUTSIDE``
+        """
+        if os.path.isabs(path) or ".." in path.split("/"):
+            raise StoreError(
+                "FILE_OUTSIDE",
+                f"{path} is named as a file of the table {self.uri}, and lies outside of it: nothing was touched. Somebody "
+                "has written into the checkpoint location, or into the table's folder _barrier",
+                path=path,
+            )
+        return os.path.join(self.uri, path)
 
     def _files(self) -> fs.FileSystem:
         if self._filesystem is None:

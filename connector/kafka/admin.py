@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,9 @@ TRANSACTION_LOG = "__transaction_state"
 
 NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
 UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
+NO_PRODUCER = (1 << 63) - 1
+"""A producer id that no broker hands out: they count upwards from 0, in blocks of 1000."""
+
 MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
 """Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
 broker whose disk failed, that throttles, or that can't say what is wrong with it."""
@@ -67,8 +70,10 @@ class KafkaAdmin(KafkaConnection):
         """Id of the cluster."""
         return str(self._metadata(()).cluster_id)
 
-    def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+    def topics(self, names: Iterable[str], places: Collection[tuple[str, int]] | None = None) -> dict[str, TopicInfo]:
         """Describe these topics; those that do not exist are not in the answer.
+
+        Waits until each partition has a leader, or only each of `places` if these are given.
 
         Raises
         ------
@@ -84,7 +89,10 @@ class KafkaAdmin(KafkaConnection):
                     raise missing_right("DESCRIBE", f"topic {topic.name}")
                 if topic.error_code == UNKNOWN_TOPIC:
                     continue
-                if topic.error_code != NONE or any(part.leader_id < 0 for part in topic.partitions):
+                needed = [
+                    part for part in topic.partitions if places is None or (topic.name, part.partition_index) in places
+                ]
+                if topic.error_code != NONE or any(part.leader_id < 0 for part in needed):
                     return None
                 leaders = {part.partition_index: part.leader_id for part in topic.partitions}
                 told = frozenset(topic.authorized_operations or ()) or None
@@ -106,8 +114,8 @@ class KafkaAdmin(KafkaConnection):
 
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]], topics: Mapping[str, TopicInfo]
-    ) -> dict[tuple[str, int], int]:
-        """High watermarks of partitions, by (topic, partition)."""
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """High watermarks of partitions and their leaders' epochs, by (topic, partition)."""
         from kafka.protocol.consumer import ListOffsetsRequest
 
         by_leader: dict[int, dict[str, list[int]]] = {}
@@ -134,7 +142,7 @@ class KafkaAdmin(KafkaConnection):
             )
             for leader, of_topic in by_leader.items()
         ]
-        ends: dict[tuple[str, int], int] = {}
+        ends: dict[tuple[str, int], tuple[int, int]] = {}
         for answer in self.send_all(requests):
             if isinstance(answer, Exception):
                 raise RetriableError("LEADER_MOVED", f"A partition's leader did not answer: {answer}") from answer
@@ -144,7 +152,7 @@ class KafkaAdmin(KafkaConnection):
                         raise RetriableError(
                             "LEADER_MOVED", f"{topic.name} [{part.partition_index}]: {error_name(part.error_code)}"
                         )
-                    ends[topic.name, part.partition_index] = part.offset
+                    ends[topic.name, part.partition_index] = part.offset, part.leader_epoch
         return ends
 
     def end_txn_version(self) -> int:
@@ -292,6 +300,31 @@ class KafkaAdmin(KafkaConnection):
             return sorted(found)
 
         return self.until(attempt, "a list of transactions from every broker")
+
+    def check_write(self, transactional_id: str) -> None:
+        """Check that this user may write under an id, and leave the id and its transaction as they are.
+
+        Asks for the end of a transaction of a producer that cannot exist: a broker judges rights first, then finds no such
+        producer. Initialising the id would fence the query that uses it.
+
+        Raises
+        ------
+        StoreError
+            ``MISSING_RIGHT``.
+        """
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        node = self.coordinators([transactional_id])[transactional_id]
+        probe = EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=NO_PRODUCER,
+            producer_epoch=0,
+            committed=False,
+            max_version=4,
+        )
+        answer = self.send_all([(node, probe)])[0]
+        if not isinstance(answer, Exception) and answer.error_code == ID_DENIED:
+            raise missing_right("WRITE", f"transactional id {transactional_id}")
 
     def init_producer_id(self, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
         """Initialise an id: an open transaction of it is aborted and its producer fenced. Returns id and epoch."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from connector.kafka.bounds import SHOWN, OffsetBound, check_partitions
-from connector.kafka.config import check_brokers
+from connector.kafka.config import ClientConfig, check_brokers
 from connector.kafka.offsets import Positions
 from connector.kafka.pushdown import Narrowing
 from connector.kafka.ranges import OffsetRange
 from connector.kafka.read_options import ReadOptions
 from connector.kafka.reader import KafkaInputPartition, read_range
 from connector.kafka.subscription import TopicReader
+from transactional.clock import Clock, SystemClock
 from transactional.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka.admin import AdminClient
 
 __all__ = ["BarrierKafkaBatchReader", "FilteringBatchReader"]
 
@@ -32,10 +34,20 @@ class BarrierKafkaBatchReader(DataSourceReader):
     Parameters
     ----------
     options : ReadOptions
+    clock : Clock, optional
+    brokers : Callable, optional
+        Makes the client that asks the brokers.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Clock | None = None,
+        brokers: Callable[[ClientConfig], AdminClient] = check_brokers,
+    ) -> None:
         self._options = options
+        self._clock = clock or SystemClock()
+        self._brokers = brokers
         self.fail_on_data_loss = options.fail_on_data_loss
         self._narrowing = Narrowing()
 
@@ -50,7 +62,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
             ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
         """
         options = self._options
-        topics = TopicReader(check_brokers(options.config), options.config, options.retries)
+        topics = TopicReader(self._brokers(options.config), options.config, options.retries, clock=self._clock)
         there = topics.partitions(options.subscription)
         options.subscription.check(there)
         for bound in (options.starting, options.ending):
@@ -82,7 +94,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         ending = self._options.ending
         if not isinstance(ending, OffsetBound) or ending.at == "latest":
             return end
-        latest = topics.latest([*end])
+        latest = topics.surely_latest([*end], end)
         beyond = [partition for partition in end if end[partition] > latest[partition]]
         if beyond:
             told = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])

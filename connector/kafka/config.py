@@ -79,6 +79,9 @@ _LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNS
 _FATAL: Final = _LOGIN | {"_SSL", "TOPIC_AUTHORIZATION_FAILED"}
 """Errors of a connection that waiting does not heal."""
 
+_SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key|url", re.IGNORECASE)
+"""Options that Spark hides by itself: spark.redaction.regex and spark.sql.redaction.options.regex, as they are by default."""
+
 _KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup": "client_dns_lookup"}
 """librdkafka's name → kafka-python's, of what is neither addresses nor security."""
 
@@ -160,6 +163,19 @@ class ClientConfig:
         """Log what the user wrote and what has no effect here. *On the driver, once a start.*"""
         for key, reason in self.ignored.items():
             _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
+
+    def tell_shown(self) -> None:
+        """Log which secrets Spark would show in the plans of a source. *On the driver, once a load.*
+
+        Of a sink's options it shows none (4.2: plans, UI, event log); a key as text is encrypted, see `security`.
+        """
+        for key, value in self.settings.items():
+            if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":
+                _log.warning(
+                    "Spark shows the option kafka.%s in plans (DataFrame.explain). Put no secret in it, or set "
+                    "spark.sql.redaction.options.regex=(?i)url|oauthbearer.config for the session",
+                    self.origins.get(key, key),
+                )
 
     def refused(self, problem: Exception) -> TwoPhaseCommitError:
         """The error of settings that the client does not take, with the option's name as the user wrote it."""

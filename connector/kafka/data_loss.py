@@ -1,6 +1,7 @@
 """Rows that are gone before a query read them: what is found, and what ``failOnDataLoss`` makes of it.
 
-*Driver*: `stand`, `resume` and `narrow` compare a query's position with what the brokers have. *Executor*: `LossTolerance`.
+*Driver*: `stand`, `resume` and `narrow` compare a query's position with what the brokers have. Rows that go after the planning
+are recorded by `connector.kafka.missed`; what a task does then is in `connector.kafka.range_loss`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from connector.kafka.bounds import SHOWN
-from connector.kafka.config import ClientConfig, check_brokers
 from connector.kafka.offsets import Loss, Partition, Positions, Reason, SetAside, SourceOffset
 from connector.kafka.ranges import OffsetRange
-from connector.kafka.subscription import Subscription, TopicReader
 from transactional.errors import LocationError, StoreError
 
 __all__ = [
-    "LossTolerance",
     "Standing",
     "check_joint",
     "lost_error",
@@ -268,58 +266,6 @@ def check_joint(before: Positions, after: SourceOffset) -> None:
             "start on a new location.",
             partitions=[str(partition) for partition in apart],
         )
-
-
-@dataclass(frozen=True)
-class LossTolerance:
-    """Where a task goes on whose rows went while it read (``failOnDataLoss=false``). *Executor*.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    topic_id : str or None
-        Of the topic that was planned. Another one of its name is not read: the next micro-batch begins with it.
-    """
-
-    config: ClientConfig
-    topic_id: str | None = None
-
-    def go_on(self, wanted: OffsetRange, position: int, first: int, last: int) -> int:
-        """The offset to read next; the range's end where nothing of it is left.
-
-        Parameters
-        ----------
-        wanted : OffsetRange
-        position : int
-            What was to be read next.
-        first, last : int
-            What the partition holds, `last` excluded; negative where the broker did not say.
-        """
-        if not self._is_there(wanted.partition):
-            on, why = wanted.end, "the topic was deleted, or made anew"
-        elif first < 0:
-            return position
-        elif position < first:
-            on, why = min(first, wanted.end), f"the partition begins at {first} now"
-        elif last <= position:
-            on, why = wanted.end, f"the partition ends at {last} now"
-        else:
-            return position
-        _log.warning(
-            "barrier-kafka: data loss while %s was read, and failOnDataLoss is false: up to %d rows are lost, offsets "
-            "[%d, %d): %s.",
-            wanted,
-            on - position,
-            position,
-            on,
-            why,
-        )
-        return on
-
-    def _is_there(self, partition: Partition) -> bool:
-        topics = TopicReader(check_brokers(self.config), self.config)
-        there = topics.partitions(Subscription(topics=(partition.topic,)), may_miss=(partition.topic,))
-        return partition in there and self.topic_id in (None, topics.ids[partition.topic])
 
 
 def _offsets(loss: Loss) -> str:

@@ -9,43 +9,25 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from connector.kafka.admin import Description, KafkaAdmin
 from connector.kafka.connection import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, error_name
-from connector.kafka.partition_log import Ending, Witness, judge_by_log
+from connector.kafka.fates import Whole, ended_fates, judge_ended, judge_open, open_fates, state_from, with_markers
+from connector.kafka.handles import FORMAT, KafkaHandle, Key, Prepared, parse_handle
+from connector.kafka.partition_admin import PartitionAdmin
+from connector.kafka.readable import ensure_readable, unknown_outcome
 from transactional import faults
 from transactional.clock import Deadline
-from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TwoPhaseCommitError
+from transactional.errors import RetriableError, StoreError, TwoPhaseCommitError
 from transactional.sink import HandleState, Outcome
 
-__all__ = ["ANSWERS", "Answer", "KafkaHandle", "TransactionEnder", "answer_for", "check_handle", "state_from"]
-
-FORMAT: Final = 1
-"""Version of `KafkaHandle`. Another one is refused by name."""
-
-LONGEST_MARGIN_SECONDS: Final = 90.0
-"""A decision needs min(this, a quarter of the timeout) left: time for the journal, the commit and a failover."""
+__all__ = ["ANSWERS", "Answer", "TransactionEnder", "answer_for"]
 
 MARKERS_SECONDS: Final = 15.0
 """How long a transaction may stay between its end and its markers before who asks for its state is told to come again."""
 
-
 ENDED_BY_REQUEST: Final = "ended by this request"
-
-
-class KafkaHandle(TypedDict):
-    """What it takes to end a prepared transaction, and to find out later how it ended."""
-
-    format: int
-    transactionalId: str
-    producerId: int
-    producerEpoch: int
-    endTxnVersion: int
-    clusterId: str
-    witnesses: list[Witness]
-    preparedAt: int
-    timeoutMs: int
 
 
 class Answer(enum.Enum):
@@ -88,53 +70,6 @@ def answer_for(answer: Any) -> Answer:
     return ANSWERS.get(int(answer.error_code), Answer.REFUSED)
 
 
-def check_handle(handle: Mapping[str, Any]) -> None:
-    """Refuse a handle of another format.
-
-    Raises
-    ------
-    StoreError
-        ``UNKNOWN_HANDLE_FORMAT``.
-    """
-    if handle.get("format") != FORMAT:
-        raise StoreError(
-            "UNKNOWN_HANDLE_FORMAT",
-            f"The handle of {handle.get('transactionalId')} has format {handle.get('format')}; this release reads "
-            f"{FORMAT}. Finish the query with the release that wrote it.",
-            format=handle.get("format"),
-        )
-
-
-def margin_of(timeout_ms: int) -> float:
-    """Seconds that must be left of a transaction for a decision."""
-    return min(LONGEST_MARGIN_SECONDS, timeout_ms / 4000)
-
-
-def state_from(handle: KafkaHandle, description: Description | None, now: float) -> HandleState | None:
-    """Tell a handle's state from what its coordinator says; None where only the partitions' logs can tell.
-
-    Only states at the handle's own epoch are trusted. At the next one `CompleteCommit` is ours as a rule, but also
-    where somebody aborted ours by a version below 5 and the id's next owner committed.
-    """
-    if description is None:
-        return None
-    same = (description.producer_id, description.producer_epoch) == (handle["producerId"], handle["producerEpoch"])
-    if not same:
-        return None
-    evidence = (
-        f"coordinator: {description.state} at epoch {description.producer_epoch}, kafka.transaction.timeout.ms "
-        f"{description.timeout_ms}"
-    )
-    if description.state == "Ongoing":
-        left = (description.started_ms + description.timeout_ms) / 1000 - now
-        return HandleState(Outcome.PREPARED, left, margin_of(description.timeout_ms), evidence)
-    if description.state in ("PrepareCommit", "CompleteCommit"):
-        return HandleState(Outcome.COMMITTED, evidence=evidence)
-    if description.state in ("PrepareAbort", "CompleteAbort", "PrepareEpochFence"):
-        return HandleState(Outcome.LOST, evidence=evidence)
-    return None
-
-
 class TransactionEnder:
     """Commits, aborts and judges prepared transactions over one `KafkaAdmin`.
 
@@ -143,14 +78,18 @@ class TransactionEnder:
     admin : KafkaAdmin
     cluster_id : str
         Of the cluster that `admin` speaks with: handles of another one are never looked at.
+    partitions : PartitionAdmin, optional
     """
 
-    def __init__(self, admin: KafkaAdmin, cluster_id: str) -> None:
+    def __init__(self, admin: KafkaAdmin, cluster_id: str, partitions: PartitionAdmin | None = None) -> None:
         self._admin = admin
         self._cluster_id = cluster_id
+        self._partitions = partitions or PartitionAdmin(admin)
+        self._open_together: frozenset[Key] = frozenset()
+        self._answered: set[bool] = set()  # commits, aborts
 
-    def commit(self, handles: Sequence[KafkaHandle], deadline: Deadline) -> list[KafkaHandle]:
-        """Commit all, pipelined; returns those that are lost.
+    def commit(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
+        """Commit all, pipelined; returns those that are lost. That readers see them, `ensure_readable` makes sure.
 
         Raises
         ------
@@ -161,197 +100,229 @@ class TransactionEnder:
         TwoPhaseCommitError
             ``COMMIT_TIMEOUT``: some are not committed yet; call again.
         """
-        judged = self._end_all(handles, True, deadline)
-        self._refuse_unknown(handles, judged)
-        return [handle for handle, state in zip(handles, judged, strict=True) if state.outcome is Outcome.LOST]
+        wholes = self._end_all(transactions, True, deadline)
+        self._refuse_unknown(transactions, wholes)
+        return [each for each, whole in zip(transactions, wholes, strict=True) if whole.state.outcome is Outcome.LOST]
 
-    def abort(self, handles: Sequence[KafkaHandle], deadline: Deadline) -> list[KafkaHandle]:
+    def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
         """Abort and fence all; returns those found committed. Raises as `commit` does.
 
         That an abort was taken does not prove that nothing was committed: a commit by another version may have come
-        first. So the coordinator and the logs are asked once more.
+        first, or a marker from outside. So the coordinator and the partitions are asked once more.
         """
-        judged = self._end_all(handles, False, deadline)
-        ended = [index for index, state in enumerate(judged) if state.evidence == ENDED_BY_REQUEST]
-        for index, state in zip(ended, self.look([handles[i] for i in ended]), strict=True):
-            fenced_for_good = state.outcome is Outcome.UNKNOWN and handles[index]["endTxnVersion"] >= 5
+        wholes = self._end_all(transactions, False, deadline)
+        ended = [index for index, whole in enumerate(wholes) if whole.state.evidence == ENDED_BY_REQUEST]
+        for index, whole in zip(ended, self._wholes([transactions[i] for i in ended]), strict=True):
+            untold = whole.state.outcome is Outcome.UNKNOWN and not whole.divided
+            fenced_for_good = untold and transactions[index].end_version >= 5
             if not fenced_for_good:
-                judged[index] = state
-        self._refuse_unknown(handles, judged)
-        return [handle for handle, state in zip(handles, judged, strict=True) if state.outcome is Outcome.COMMITTED]
+                wholes[index] = whole
+        self._refuse_unknown(transactions, wholes)
+        return [
+            each for each, whole in zip(transactions, wholes, strict=True) if whole.state.outcome is Outcome.COMMITTED
+        ]
 
     def abort_open(self, described: Mapping[str, Description], version: int, deadline: Deadline) -> int:
         """Abort and fence open transactions that no handle names; how many. Those that moved on are let be."""
-        handles = [
-            KafkaHandle(
-                format=FORMAT,
-                transactionalId=name,
-                producerId=found.producer_id,
-                producerEpoch=found.producer_epoch,
-                endTxnVersion=version,
-                clusterId=self._cluster_id,
-                witnesses=[],
-                preparedAt=0,
-                timeoutMs=found.timeout_ms,
+        transactions = [
+            parse_handle(
+                KafkaHandle(
+                    format=FORMAT,
+                    transactionalId=name,
+                    producerId=found.producer_id,
+                    producerEpoch=found.producer_epoch,
+                    endTxnVersion=version,
+                    clusterId=self._cluster_id,
+                    topics={},
+                    written={},
+                    startedAt=found.started_ms,
+                    preparedAt=0,
+                    timeoutMs=found.timeout_ms,
+                )
             )
             for name, found in described.items()
         ]
-        return sum(state.outcome is Outcome.LOST for state in self._end_all(handles, False, deadline))
+        wholes = self._end_all(transactions, False, deadline)
+        return sum(whole.state.outcome is Outcome.LOST for whole in wholes)
 
-    def look(self, handles: Sequence[KafkaHandle]) -> list[HandleState]:
-        """State of each handle: one question to the coordinators for all, then the logs for what they don't know."""
-        foreign = [handle["clusterId"] != self._cluster_id for handle in handles]
+    def look(self, transactions: Sequence[Prepared]) -> list[HandleState]:
+        """State of each: one question to the coordinators for all, and one to the leaders of their partitions.
+
+        The coordinator's word is not enough. It calls a transaction open that a marker from outside has aborted in a
+        partition, or of which an unclean leader election cut rows off: that one is LOST, and the evidence names topic,
+        partition and offset. A transaction of which some rows can be read and others never will be is UNKNOWN.
+
+        Raises
+        ------
+        RetriableError
+            ``MARKERS_PENDING``; ``KAFKA_TIMEOUT``: a leader does not answer, which is no evidence.
+        """
+        wholes = self._wholes(transactions)
+        self._open_together = frozenset(
+            each.key
+            for each, whole in zip(transactions, wholes, strict=True)
+            if whole.state.outcome is Outcome.PREPARED
+        )
+        return [whole.state for whole in wholes]
+
+    def ensure_readable(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[dict[str, Any]]:
+        """Wait until every row of committed transactions can be read; see `connector.kafka.readable`."""
+        together = [each for each in transactions if each.key in self._open_together]
+        alone = [each for each in transactions if each.key not in self._open_together]
+        return ensure_readable(self._admin, self._partitions, together, alone, deadline)
+
+    def _wholes(self, transactions: Sequence[Prepared]) -> list[Whole]:
+        wholes: dict[int, Whole] = {}
+        for index, each in enumerate(transactions):
+            if each.cluster_id != self._cluster_id:
+                wholes[index] = self._other_cluster(each)
         deadline = Deadline(MARKERS_SECONDS, self._admin.clock)
         pause = FIRST_PAUSE_SECONDS
-        while True:
-            ids = [handle["transactionalId"] for handle, other in zip(handles, foreign, strict=True) if not other]
-            described = self._admin.describe(ids)
-            # Between an end and its markers the logs can't tell yet.
-            ending = [h for h in handles if self._is_ending(h, described.get(h["transactionalId"]))]
-            if not ending:
-                break
-            if deadline.passed():
-                raise self._without_markers(ending)
-            self._admin.clock.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        states = [
-            self._other_cluster(handle) if other else self._judge(handle, described.get(handle["transactionalId"]))
-            for handle, other in zip(handles, foreign, strict=True)
-        ]
-        return self._without_topic(handles, states)
+        suspects: dict[int, Whole] = {}
+        while left := [index for index in range(len(transactions)) if index not in wholes]:
+            described = self._admin.describe([transactions[index].name for index in left])
+            states = {index: self._open_state(transactions[index], described) for index in left}
+            ongoing = {index: state for index, state in states.items() if state is not None}
+            # What partitions showed while the coordinator called it open, before and after, is no end by the coordinator.
+            wholes |= {index: whole for index, whole in suspects.items() if index in ongoing}
+            left = [index for index in left if index not in wholes]
+            open_now = [index for index in left if index in ongoing]
+            # Between an end and its markers the partitions can't tell yet.
+            ending = [index for index in left if self._is_ending(transactions[index], described)]
+            ended = [index for index in left if index not in ongoing and index not in ending]
+            fates = open_fates(self._partitions, [transactions[index] for index in open_now])
+            judged = {index: judge_open(ongoing[index], of) for index, of in zip(open_now, fates, strict=True)}
+            suspects = {i: whole for i, whole in judged.items() if whole.state.outcome is not Outcome.PREPARED}
+            wholes |= {index: whole for index, whole in judged.items() if index not in suspects}
+            wholes |= zip(ended, self._judge_ended([transactions[index] for index in ended], described), strict=True)
+            if ending:
+                if deadline.passed():
+                    raise self._without_markers([transactions[index] for index in ending])
+                self._admin.clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        return [wholes[index] for index in range(len(transactions))]
 
-    def _without_topic(self, handles: Sequence[KafkaHandle], states: Sequence[HandleState]) -> list[HandleState]:
-        """A coordinator would commit a transaction whose topic was deleted, and nobody would ever see its rows."""
-        alive = [h for h, state in zip(handles, states, strict=True) if state.outcome is Outcome.PREPARED]
-        topics = self._admin.topics(witness["topic"] for handle in alive for witness in handle["witnesses"])
-
-        def judged(handle: KafkaHandle, state: HandleState) -> HandleState:
-            for witness in handle["witnesses"] if state.outcome is Outcome.PREPARED else ():
-                found = topics.get(witness["topic"])
-                if found is None or found.topic_id != witness["topicId"]:
-                    became = "was deleted" if found is None else f"was created again as {found.topic_id}"
-                    evidence = f"its topic {witness['topic']} ({witness['topicId']}) {became}"
-                    return HandleState(Outcome.UNKNOWN, evidence=evidence)
-            return state
-
-        return [judged(handle, state) for handle, state in zip(handles, states, strict=True)]
+    def _judge_ended(self, transactions: Sequence[Prepared], described: Mapping[str, Description]) -> list[Whole]:
+        now = self._admin.clock.now()
+        wholes = []
+        for each, fates in zip(transactions, ended_fates(self._partitions, transactions), strict=True):
+            found = described.get(each.name)
+            wholes.append(judge_ended(each, found, with_markers(self._partitions, each, found, fates, now), now))
+        return wholes
 
     @staticmethod
-    def _without_markers(handles: Sequence[KafkaHandle]) -> RetriableError:
-        places = sorted({f"{w['topic']} [{w['partition']}]" for handle in handles for w in handle["witnesses"]})
+    def _without_markers(transactions: Sequence[Prepared]) -> RetriableError:
+        places = sorted({str(part) for each in transactions for part in each.written})
         return RetriableError(
             "MARKERS_PENDING",
-            f"{len(handles)} transactions have ended, and their markers are still not written after {MARKERS_SECONDS:.0f} s "
-            f"in {', '.join(places[:10])}: has one of these partitions no leader, or fewer replicas in sync than "
-            "min.insync.replicas? How the transactions ended can be told when the markers are there: start the query again "
-            "then. There is nothing to resolve.",
-            transactionalIds=[handle["transactionalId"] for handle in handles],
+            f"{len(transactions)} transactions have ended, and their markers are still not written after "
+            f"{MARKERS_SECONDS:.0f} s in {', '.join(places[:10])}: has one of these partitions no leader, or fewer replicas "
+            "in sync than min.insync.replicas? How the transactions ended can be told when the markers are there: start the "
+            "query again then. There is nothing to resolve.",
+            transactionalIds=[each.name for each in transactions],
         )
+
+    def _open_state(self, transaction: Prepared, described: Mapping[str, Description]) -> HandleState | None:
+        state = state_from(transaction, described.get(transaction.name), self._admin.clock.now())
+        return state if state is not None and state.outcome is Outcome.PREPARED else None
 
     @staticmethod
-    def _is_ending(handle: KafkaHandle, description: Description | None) -> bool:
+    def _is_ending(transaction: Prepared, described: Mapping[str, Description]) -> bool:
+        description = described.get(transaction.name)
         if description is None or not description.state.startswith("Prepare"):
             return False
-        return state_from(handle, description, 0.0) is None
+        return state_from(transaction, description, 0.0) is None
 
-    def _judge(self, handle: KafkaHandle, description: Description | None) -> HandleState:
-        known = state_from(handle, description, self._admin.clock.now())
-        if known is not None:
-            return known
-        verdict = judge_by_log(self._admin, handle["producerId"], handle["producerEpoch"], handle["witnesses"])
-        outcome = {Ending.COMMIT: Outcome.COMMITTED, Ending.ABORT: Outcome.LOST, Ending.UNKNOWN: Outcome.UNKNOWN}
-        seen = "unknown id" if description is None else f"{description.state} at epoch {description.producer_epoch}"
-        return HandleState(outcome[verdict.ending], evidence=f"{verdict.evidence}; coordinator: {seen}")
-
-    def _other_cluster(self, handle: KafkaHandle) -> HandleState:
-        return HandleState(
-            Outcome.UNKNOWN, evidence=f"the handle is of cluster {handle['clusterId']}, this is {self._cluster_id}"
-        )
+    def _other_cluster(self, transaction: Prepared) -> Whole:
+        told = f"the handle is of cluster {transaction.cluster_id}, this is {self._cluster_id}"
+        return Whole(HandleState(Outcome.UNKNOWN, evidence=told))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def _end_all(self, handles: Sequence[KafkaHandle], commit: bool, deadline: Deadline) -> list[HandleState]:
-        """End all handles, or find out how they ended; questions on the way have the same deadline."""
+    def _end_all(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
+        """End all, or find out how they ended; questions on the way have the same deadline."""
         self._admin.limit = deadline
         try:
-            return self._settle(handles, commit, deadline)
+            return self._settle(transactions, commit, deadline)
         finally:
             self._admin.limit = None
 
-    def _settle(self, handles: Sequence[KafkaHandle], commit: bool, deadline: Deadline) -> list[HandleState]:
-        wanted = HandleState(Outcome.COMMITTED if commit else Outcome.LOST, evidence=ENDED_BY_REQUEST)
-        states: dict[int, HandleState] = {}
-        for index, handle in enumerate(handles):
-            check_handle(handle)
-            if handle["clusterId"] != self._cluster_id:
-                states[index] = self._other_cluster(handle)
-        left = [index for index in range(len(handles)) if index not in states]
-        # The first goes alone: what concerns all of them (rights, versions) shows on one.
-        cut = 1
+    def _settle(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
+        wanted = Whole(HandleState(Outcome.COMMITTED if commit else Outcome.LOST, evidence=ENDED_BY_REQUEST))
+        wholes: dict[int, Whole] = {}
+        for index, each in enumerate(transactions):
+            if each.cluster_id != self._cluster_id:
+                wholes[index] = self._other_cluster(each)
+        left = [index for index in range(len(transactions)) if index not in wholes]
+        # The very first goes alone: what concerns all of them (rights, versions) shows on one.
+        cut = len(left) if commit in self._answered else 1
         pause = FIRST_PAUSE_SECONDS
         while left:
             now, later = left[:cut], left[cut:]
-            sendable = self._sendable([(index, handles[index]) for index in now], states)
-            answers = self._send([handles[index] for index in sendable], commit)
+            # Below version 5 each is looked at before each request.
+            old = [index for index in now if transactions[index].end_version < 5]
+            wholes |= self._ended(old, transactions, commit)
+            sendable = [index for index in now if index not in wholes]
+            answers = self._send([transactions[index] for index in sendable], commit)
             to_judge: list[int] = []
             for index, answer in zip(sendable, answers, strict=True):
                 meaning = answer_for(answer)
                 if meaning is Answer.ENDED:
-                    states[index] = wanted
+                    wholes[index] = wanted
                     if commit:
                         faults.reach("commit.one")
                 elif meaning is Answer.JUDGE:
                     to_judge.append(index)
                 elif meaning is Answer.REFUSED:
-                    raise self._refused(handles[index], answer)
+                    raise self._refused(transactions[index], answer)
                 elif meaning is Answer.FIND_COORDINATOR:
-                    self._admin.forget_coordinator(handles[index]["transactionalId"])
+                    self._admin.forget_coordinator(transactions[index].name)
+            if sendable:
+                self._answered.add(commit)
             # Still open at our epoch: the answer was about an earlier moment; it is asked again.
-            states |= self._ended(to_judge, handles)
-            unsettled = [index for index in now if index not in states]
+            wholes |= self._ended(to_judge, transactions, commit)
+            unsettled = [index for index in now if index not in wholes]
             left = unsettled + later
             cut = len(left) if not unsettled else len(now)
             if unsettled:
                 if deadline.passed():
-                    raise self._late(handles, unsettled, commit, answers)
+                    raise self._late(transactions, unsettled, commit, answers)
                 self._admin.clock.sleep(min(pause, deadline.left()))
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        return [states[index] for index in range(len(handles))]
+        return [wholes[index] for index in range(len(transactions))]
 
-    def _sendable(self, indexed: Sequence[tuple[int, KafkaHandle]], states: dict[int, HandleState]) -> list[int]:
-        """Sort out those that ended already: below version 5 each is looked at before each request."""
-        states.update(self._ended([index for index, handle in indexed if handle["endTxnVersion"] < 5], dict(indexed)))
-        return [index for index, _ in indexed if index not in states]
+    def _ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
+        """Look at these, and return those with which nothing is left to do.
 
-    def _ended(
-        self, indexes: Sequence[int], handles: Sequence[KafkaHandle] | Mapping[int, KafkaHandle]
-    ) -> dict[int, HandleState]:
-        """Look at these, and return the states of those that are not open any more."""
-        states = zip(indexes, self.look([handles[index] for index in indexes]), strict=True)
-        return {index: state for index, state in states if state.outcome is not Outcome.PREPARED}
+        One that the coordinator still calls open is never committed once a part of it is gone, and always aborted.
+        """
+        wholes = dict(zip(indexes, self._wholes([transactions[index] for index in indexes]), strict=True))
+        if commit:
+            return {index: whole for index, whole in wholes.items() if whole.state.outcome is not Outcome.PREPARED}
+        return {index: whole for index, whole in wholes.items() if not whole.ongoing}
 
-    def _send(self, handles: Sequence[KafkaHandle], commit: bool) -> list[Any]:
+    def _send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        nodes = self._admin.coordinators(handle["transactionalId"] for handle in handles)
-        answers: list[Any] = [None] * len(handles)
+        nodes = self._admin.coordinators(each.name for each in transactions)
+        answers: list[Any] = [None] * len(transactions)
         requests: list[tuple[int, Any]] = []
         sent: list[int] = []
-        for index, handle in enumerate(handles):
-            if not commit and handle["endTxnVersion"] < 5:
+        for index, each in enumerate(transactions):
+            if not commit and each.end_version < 5:
                 # EndTxn(abort) below 5 leaves the epoch valid: a zombie's next record would open it again.
-                self._admin.init_producer_id(handle["transactionalId"], handle["timeoutMs"])
+                self._admin.init_producer_id(each.name, each.timeout_ms)
                 answers[index] = _Ended()
                 continue
             sent.append(index)
             requests.append(
                 (
-                    nodes[handle["transactionalId"]],
+                    nodes[each.name],
                     EndTxnRequest(
-                        version=handle["endTxnVersion"],
-                        transactional_id=handle["transactionalId"],
-                        producer_id=handle["producerId"],
-                        producer_epoch=handle["producerEpoch"],
+                        version=each.end_version,
+                        transactional_id=each.name,
+                        producer_id=each.producer_id,
+                        producer_epoch=each.producer_epoch,
                         committed=commit,
                     ),
                 )
@@ -363,44 +334,38 @@ class TransactionEnder:
     # -- errors -----------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _refuse_unknown(handles: Sequence[KafkaHandle], states: Iterable[HandleState]) -> None:
+    def _refuse_unknown(transactions: Sequence[Prepared], wholes: Iterable[Whole]) -> None:
         unknown = [
-            (handle, state) for handle, state in zip(handles, states, strict=True) if state.outcome is Outcome.UNKNOWN
+            (each, whole)
+            for each, whole in zip(transactions, wholes, strict=True)
+            if whole.state.outcome is Outcome.UNKNOWN
         ]
         if unknown:
-            handle, state = unknown[0]
-            raise AmbiguousOutcomeError(
-                "OUTCOME_UNKNOWN",
-                f"Nobody can tell whether {handle['transactionalId']} (producer {handle['producerId']}, epoch "
-                f"{handle['producerEpoch']}) and {len(unknown) - 1} more were committed: {state.evidence}. Look at the "
-                "topic, then say so: `barrier resolve LOCATION`.",
-                handles=[dict(handle) for handle, _ in unknown],
-                evidence=state.evidence,
-            )
+            raise unknown_outcome(unknown)
 
     @staticmethod
-    def _refused(handle: KafkaHandle, answer: Any) -> StoreError:
+    def _refused(transaction: Prepared, answer: Any) -> StoreError:
         name = error_name(int(answer.error_code))
         return StoreError(
             "COMMIT_REFUSED",
-            f"EndTxn version {handle['endTxnVersion']} of {handle['transactionalId']} was refused: {name}. Check "
+            f"EndTxn version {transaction.end_version} of {transaction.name} was refused: {name}. Check "
             "WRITE on the transactional ids of the prefix, and that the cluster was not downgraded.",
-            transactionalId=handle["transactionalId"],
+            transactionalId=transaction.name,
             error=name,
         )
 
     @staticmethod
     def _late(
-        handles: Sequence[KafkaHandle], unsettled: Sequence[int], commit: bool, answers: Sequence[Any]
+        transactions: Sequence[Prepared], unsettled: Sequence[int], commit: bool, answers: Sequence[Any]
     ) -> TwoPhaseCommitError:
         told = {repr(a) if isinstance(a, Exception) else error_name(int(a.error_code)) for a in answers}
         verb = "committed" if commit else "aborted"
         return TwoPhaseCommitError(
             "COMMIT_TIMEOUT" if commit else "ABORT_TIMEOUT",
-            f"{len(unsettled)} of {len(handles)} transactions could not be {verb} in time (commitTimeoutMs); the first "
-            f"is {handles[unsettled[0]]['transactionalId']}, the last answers were {', '.join(sorted(told))}. "
+            f"{len(unsettled)} of {len(transactions)} transactions could not be {verb} in time (commitTimeoutMs); the first "
+            f"is {transactions[unsettled[0]].name}, the last answers were {', '.join(sorted(told))}. "
             "The next run goes on with them.",
-            transactionalIds=[handles[index]["transactionalId"] for index in unsettled],
+            transactionalIds=[transactions[index].name for index in unsettled],
         )
 
 

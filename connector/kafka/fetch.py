@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.config import ClientConfig
 from connector.kafka.connection import missing_right
 from connector.kafka.offsets import Partition
+from connector.kafka.range_loss import Holding, LossTolerance, ask_twice
 from connector.kafka.ranges import OffsetRange
-from transactional.clock import Clock, Deadline
+from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
-
-    from connector.kafka.data_loss import LossTolerance
 
 __all__ = ["borrow_consumer", "fetch"]
 
@@ -26,7 +25,7 @@ STALL_SECONDS: Final = 120.0
 """Rows of a range were there when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
 
 LOOK_SECONDS: Final = 3.0
-"""A range that gives nothing for so long is looked after where loss is allowed: a deleted topic just falls silent."""
+"""After so long without a row the topic is asked for if loss is allowed: a deleted one just falls silent."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
@@ -83,8 +82,8 @@ _FATAL: Final = frozenset(
 
 _OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
-_LOST: Final = _OUT_OF_RANGE | {"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
-"""Errors that may say that rows are gone; `LossTolerance` looks whether they are."""
+_NO_TOPIC: Final = frozenset({"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"})
+"""Errors that may say that the topic is gone, or that a broker does not know it yet; `LossTolerance` asks which."""
 
 # One idle consumer per worker process, and the ids of the topics that it has read. It knows addresses and rights, never a
 # query's positions. The process id is part of the key: a client does not survive a fork.
@@ -148,7 +147,7 @@ def fetch(
     stall_seconds : float
         So long without a row is an error.
     tolerance : LossTolerance, optional
-        Says where to go on where rows are gone. Without it that is an error.
+        Lets the task go on behind rows that retention has removed. Without it that is an error.
 
     Raises
     ------
@@ -163,26 +162,34 @@ def fetch(
     def begin_at(offset: int) -> None:
         consumer.assign([TopicPartition(partition.topic, partition.number, offset)])
 
-    def left(position: int, *, stopped: bool) -> int:
-        """Where to go on after a loss, or the position itself."""
-        if tolerance is None:
-            return position
-        on = tolerance.go_on(wanted, position, *_watermarks(consumer, partition))
-        if on < end and (stopped or on != position):
-            begin_at(on)
-        return on
+    def again(offset: int) -> None:
+        (clock or SystemClock()).sleep(WAIT_SECONDS)
+        begin_at(offset)
 
-    def wait(position: int) -> int:
-        """Nothing has come: where to go on."""
+    def refused(position: int) -> int:
+        """The leader has refused the offset: where to go on."""
         nonlocal deadline, look
-        if deadline.passed():
-            position = _later(left(position, stopped=True), wanted, position, stall_seconds)
-            deadline = Deadline(stall_seconds, clock)
-        elif look.passed():
-            look = Deadline(LOOK_SECONDS, clock)
-            with suppress(StoreError):  # brokers that are away may come back
-                position = left(position, stopped=False)
+        holding = ask_twice(lambda: _holding(consumer, partition), position, clock)
+        if holding is None:
+            again(position)
+            return position
+        if tolerance is None:
+            raise _lost(wanted, position, holding)
+        position = tolerance.pass_over(wanted, position, holding)
+        begin_at(position)
+        deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
         return position
+
+    def wait(position: int) -> None:
+        """Nothing has come."""
+        nonlocal look
+        if deadline.passed():
+            if tolerance is not None:
+                tolerance.check_topic(wanted, position)
+            raise _stalled(wanted, position, stall_seconds)
+        if tolerance is not None and look.passed():
+            tolerance.check_topic(wanted, position)
+            look = Deadline(LOOK_SECONDS, clock)
 
     begin_at(wanted.start)
     position, ask = wanted.start, FIRST_ROWS
@@ -193,7 +200,7 @@ def fetch(
         # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
         messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
         if not messages:
-            position = wait(position)
+            wait(position)
             continue
         if any(map(Message.error, messages)):
             rows = []
@@ -206,11 +213,14 @@ def fetch(
                     position = max(position, _offset(message))
                 else:
                     _note(error)
-                    if tolerance is None or error.name() not in _LOST:
-                        _judge(consumer, error, wanted, position)
-                    elif position < end:
-                        position = left(position, stopped=True)
+                    if error.name() in _OUT_OF_RANGE:
+                        position = refused(position) if position < end else position
                         break  # what follows is asked for again
+                    if tolerance is not None and error.name() in _NO_TOPIC:
+                        tolerance.check_topic(wanted, position)
+                        again(position)
+                        break
+                    _judge(error, wanted, position)
             messages = rows
         if messages:
             position = max(position, _offset(messages[-1]) + 1)
@@ -220,7 +230,7 @@ def fetch(
             batch += messages
             size += _bytes_of(messages)
         elif position < end:
-            position = wait(position)
+            wait(position)
         if len(batch) >= ask or size >= BATCH_BYTES:
             yield batch
             ask = _rows_to_ask(batch)
@@ -249,23 +259,9 @@ def _rows_to_ask(batch: list[Message]) -> int:
     return int(min(BATCH_ROWS, max(1, BATCH_BYTES // (size + 100))))
 
 
-def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -> None:
+def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
     """Raise what no waiting heals; the client goes on by itself after everything else."""
     name, reason = error.name(), error.str()
-    if name in _OUT_OF_RANGE:
-        first, last = _watermarks(consumer, wanted.partition)
-        raise StoreError(
-            "DATA_LOST",
-            f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
-            f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-            "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it reads on at the first row that "
-            "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
-            "query's longest stop.",
-            partition=str(wanted.partition),
-            offset=position,
-            earliest=first,
-            latest=last,
-        )
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
     if error.fatal() or name in _FATAL:
@@ -278,25 +274,36 @@ def _judge(consumer: Consumer, error: Any, wanted: OffsetRange, position: int) -
         )
 
 
-def _watermarks(consumer: Consumer, partition: Partition) -> tuple[int, int]:
+def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
+    first, last = holding.first, holding.last
+    return StoreError(
+        "DATA_LOST",
+        f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
+        f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
+        "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it reads on at the first row that "
+        "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
+        "query's longest stop.",
+        partition=str(wanted.partition),
+        offset=position,
+        earliest=first,
+        latest=last,
+    )
+
+
+def _holding(consumer: Consumer, partition: Partition) -> Holding | None:
+    """What the partition's leader says that it holds; None without an answer."""
     from confluent_kafka import KafkaException, TopicPartition
 
     try:
-        found = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=10)
+        found: Any = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=10)
     except KafkaException:
-        return -1, -1
-    return found
+        return None
+    # None when it has waited in vain; negative where nothing is known yet.
+    return Holding(*found) if found and min(found) >= 0 else None
 
 
 def _note(error: Any) -> None:
     _complaints.append(error.str())
-
-
-def _later(on: int, wanted: OffsetRange, position: int, seconds: float) -> int:
-    """The offset where a range that gave nothing goes on; an error where nothing says that its rows are gone."""
-    if on == position:
-        raise _stalled(wanted, position, seconds)
-    return on
 
 
 def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:

@@ -25,6 +25,7 @@ def next_offset(
     ends: bool = False,
     first: Positions | None = None,
     lost: Mapping[Partition, Loss] | None = None,
+    missed: Mapping[Partition, tuple[Loss, ...]] | None = None,
 ) -> SourceOffset | None:
     """The end of the next micro-batch, or None where there is none. Pure.
 
@@ -47,6 +48,8 @@ def next_offset(
         Where partitions begin that `before` does not have; 0 by default.
     lost : Mapping[Partition, Loss], optional
         What `before` stands behind already. A micro-batch is made to record it, also without rows.
+    missed : Mapping[Partition, tuple[Loss, ...]], optional
+        See `SourceOffset.missed`. It is recorded in the same way.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def next_offset(
     end = {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}
     # New partitions that are not read yet have lost nothing yet.
     lost = {p: loss for p, loss in (lost or {}).items() if p in end or p not in (first or {})}
-    rows_now = end != begin or bool(lost)
+    rows_now = end != begin or bool(lost) or bool(missed)
     last = before.barrier
     kind = schedule.due(
         last,
@@ -87,6 +90,7 @@ def next_offset(
         min_pause=schedule.min_pause_ms,
         lost=lost,
         gone=before.gone,
+        missed=missed or {},
     )
     if kind is None:
         return picked

@@ -161,6 +161,13 @@ class SourceOffset:
     gone : Mapping[str, SetAside]
         Topics with partitions that were lost because they could not be found. Should it be for a moment only, they
         must not be read from their first row again.
+    missed : Mapping[Partition, tuple[Loss, ...]]
+        Offsets of earlier micro-batches that went between their planning and the end of their tasks
+        (``failOnDataLoss=false``), from `Loss.position` to `Loss.resumes`. They stand here because the offsets of those
+        micro-batches were written already. For people: nothing is decided by it.
+    may_miss : bool
+        Whether this micro-batch's tasks go on behind rows that retention removes while they run
+        (``failOnDataLoss=false``).
     """
 
     topics: Positions
@@ -174,6 +181,8 @@ class SourceOffset:
     planned: tuple[SourceOffset, ...] = ()
     lost: Mapping[Partition, Loss] = field(default_factory=dict)
     gone: Mapping[str, SetAside] = field(default_factory=dict)
+    missed: Mapping[Partition, tuple[Loss, ...]] = field(default_factory=dict)
+    may_miss: bool = False
 
     def next_planned(self) -> SourceOffset:
         """The first of the planned ends, which carries the others."""
@@ -196,7 +205,9 @@ class SourceOffset:
             "ids": dict(sorted(self.ids.items())),
             "interval": self.interval,
             **({"lost": _losses_to_json(self.lost)} if self.lost else {}),
+            **({"mayMiss": True} if self.may_miss else {}),
             "minPause": self.min_pause,
+            **({"missed": _missed_to_json(self.missed)} if self.missed else {}),
             **planned,
             "source": SOURCE_NAME,
             "start": positions_to_json(self.start),
@@ -250,6 +261,8 @@ class SourceOffset:
             planned=planned,
             lost=_losses_from_json(value.get("lost", {})),
             gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
+            missed=_missed_from_json(value.get("missed", {})),
+            may_miss=bool(value.get("mayMiss", False)),
         )
 
 
@@ -262,4 +275,21 @@ def _losses_to_json(lost: Mapping[Partition, Loss]) -> dict[str, dict[str, Any]]
 
 def _losses_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Loss]:
     found = {Partition(topic, int(n)): Loss.from_json(loss) for topic, of in value.items() for n, loss in of.items()}
+    return {partition: found[partition] for partition in sorted(found)}
+
+
+def _missed_to_json(missed: Mapping[Partition, tuple[Loss, ...]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for partition in sorted(missed):
+        losses = [loss.to_json() for loss in missed[partition]]
+        found.setdefault(partition.topic, {})[str(partition.number)] = losses
+    return found
+
+
+def _missed_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, tuple[Loss, ...]]:
+    found = {
+        Partition(topic, int(number)): tuple(map(Loss.from_json, losses))
+        for topic, of in value.items()
+        for number, losses in of.items()
+    }
     return {partition: found[partition] for partition in sorted(found)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,22 +17,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from connector.kafka.agreement import AskEach, TopicView, ask_each_broker, stand_surely
 from connector.kafka.bounds import SHOWN, check_partitions
-from connector.kafka.config import check_brokers
+from connector.kafka.config import ClientConfig, check_brokers
 from connector.kafka.data_loss import (
-    LossTolerance,
     Standing,
     check_joint,
     lost_error,
     made_anew,
     narrow,
     resume,
-    stand,
     warn,
 )
 from connector.kafka.fetch import borrow_consumer, fetch
+from connector.kafka.missed import MissedRanges
 from connector.kafka.next_offset import next_offset
 from connector.kafka.offsets import Loss, Partition, Positions, Reason, SourceOffset, positions_to_json
+from connector.kafka.range_loss import LossTolerance
 from connector.kafka.ranges import OffsetRange, ranges_between
 from connector.kafka.read_options import ReadOptions
 from connector.kafka.rows import to_record_batch
@@ -68,13 +69,18 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     One object lives in the driver's source process for the whole query; copies of it go to the executors, where only
     `read` is called. It keeps no memory that matters but availableNow's target, when it was first asked with the
-    last barrier behind it, and when it last let a micro-batch have rows: what it answers follows from these, its
-    arguments, the clock and the brokers.
+    last barrier behind it, when it last let a micro-batch have rows, the ranges that the last tasks read, and what of
+    these could not be read and is not recorded yet: what it answers follows from these, its arguments, the clock and the
+    brokers.
 
     Parameters
     ----------
     options : ReadOptions
     clock : Clock, optional
+    brokers : Callable, optional
+        Makes the client that asks the brokers.
+    ask_each : AskEach, optional
+        Asks several brokers for the same topics.
 
     Attributes
     ----------
@@ -82,8 +88,16 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         ``failOnDataLoss``.
     """
 
-    def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Clock | None = None,
+        brokers: Callable[[ClientConfig], AdminClient] = check_brokers,
+        ask_each: AskEach = ask_each_broker,
+    ) -> None:
         self._options = options
+        self._brokers = brokers
+        self._ask_each = ask_each
         self._config = options.config
         self._subscription = options.subscription
         self._schedule = options.schedule
@@ -94,6 +108,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._target: Positions | None = None
         self._seen: Positions | None = None
         self._end: dict[str, Any] | None = None
+        self._missed = MissedRanges()
         self._admin: AdminClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,9 +182,13 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         # Spark asks when the micro-batch before is committed, so the checkpoint of its barrier is completed.
         if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
             self._completed = (before.barrier, now)
+        self._missed.recorded(before)
         end: SourceOffset | None
         if before.planned:
             end = before.next_planned()
+            if not self.fail_on_data_loss:
+                topics, standing, _ = self._look(before)
+                self._look_back(topics, standing, before)
             if self.fail_on_data_loss:
                 _, standing, ids = self._look(before)
                 _check_standing(standing, made_anew(end.ids, ids), end)
@@ -187,9 +206,12 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 ends=self._target is not None or isinstance(limit, ReadAllAvailable),
                 first=first,
                 lost=found.lost,
+                missed=self._missed.offer(),
             )
-            if end is not None and end.topics != end.start:
-                self._triggered = now
+            if end is not None:
+                end = replace(end, may_miss=not self.fail_on_data_loss)
+                if end.topics != end.start:
+                    self._triggered = now
         if end is None:
             return start
         if not before.planned:
@@ -225,6 +247,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
         if end != self._end:
             ranges = self._what_is_left(after, ranges)
+        self._missed.plan(ranges)
         return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -240,7 +263,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         group = self._config.settings["group.id"]
         where = [TopicPartition(p.topic, p.number, offset) for p, offset in done.topics.items()]
         try:
-            admin = self._admin or check_brokers(self._config)
+            admin = self._admin or self._brokers(self._config)
             self._admin = admin
             answers = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, where)])
             for answer in answers.values():
@@ -284,17 +307,26 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             sleep=self._clock.sleep,
             reraise=True,
         )
-        return again(self._available, before)
+        return again(self._available_now, before)
+
+    def _available_now(self, before: SourceOffset) -> _Available:
+        try:
+            return self._available(before)
+        except StoreError:
+            self._admin = None  # this client would ask the same broker again
+            raise
 
     def _available(self, before: SourceOffset) -> _Available:
         """Where reading begins and could end now; under availableNow not behind its target."""
         topics, standing, ids = self._look(before)
         if self.fail_on_data_loss:
             _check_standing(standing, made_anew(before.ids, ids), before)
+        if not self.fail_on_data_loss:
+            self._look_back(topics, standing, before)
         latest = topics.latest([*standing.known, *standing.anew, *standing.new], standing.known)
         behind = [p for p, offset in standing.known.items() if latest[p] > offset]
         new = [partition for partition in standing.new if latest[partition] > 0]
-        earliest = topics.earliest([*behind, *standing.anew, *new])
+        earliest = topics.surely_earliest([*behind, *standing.anew, *new], standing.known)
         # Rows may have expired since the ends were asked for.
         latest.update({p: max(latest[p], offset) for p, offset in earliest.items()})
         self._seen = latest
@@ -351,24 +383,25 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _surely(
         self, topics: TopicReader, at: SourceOffset, subscription: Subscription, may_miss: Collection[str]
     ) -> Standing:
-        """Where a query stands, by two answers where the first says that something is gone.
+        """Where a query stands; what is gone is so by the word of several brokers, a pause apart."""
 
-        Any broker answers, and one may be behind the others: it does not know a new partition yet, or knows the former
-        topic still. To take that for another topic made anew would read this one again from its first row.
-        """
-        found = stand(at, topics.partitions(subscription, may_miss), topics.ids)
-        if not found.lost:
-            return found
-        self._clock.sleep(self._options.retries.pause_seconds)
-        ids = topics.ids
-        again = stand(at, topics.partitions(subscription, may_miss), topics.ids)
-        if (again, topics.ids) != (found, ids):
-            raise StoreError(
-                "TOPIC_CHANGED",
-                "barrier-kafka: the brokers do not agree on which topics and partitions there are: try again.",
-                topics=sorted({partition.topic for partition in {*found.lost, *again.lost}}),
-            )
-        return found
+        def ask_each(names: Sequence[str]) -> Sequence[Mapping[str, TopicView]]:
+            self._clock.sleep(self._options.retries.pause_seconds)
+            return self._ask_each(self._config, names, self._clock)
+
+        return stand_surely(topics, at, subscription, may_miss, ask_each)
+
+    def _look_back(self, topics: TopicReader, standing: Standing, before: SourceOffset) -> None:
+        """See what retention has removed of the micro-batch before while its tasks read it."""
+        ranges = [
+            each
+            for each in self._missed.to_look_at(before)
+            if each.partition in standing.known
+            and topics.ids.get(each.partition.topic) == before.ids.get(each.partition.topic)
+        ]
+        # In order: of a partition's ranges the first begins first.
+        wanted = {each.partition: each.start for each in reversed(ranges)}
+        self._missed.look(ranges, topics.surely_earliest([*wanted], wanted))
 
     def _what_is_left(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """A replay's ranges: the topics may have changed since its offsets were picked."""
@@ -380,8 +413,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if self.fail_on_data_loss and standing.lost:
             raise lost_error(standing.lost)
         there = [partition for partition in wanted if partition in standing.known]
-        earliest, latest = topics.earliest(there), topics.latest(there, after.topics)
         begin = {partition: after.start[partition] for partition in there}
+        earliest, latest = topics.surely_earliest(there, begin), topics.latest(there, after.topics)
         lost = {partition: standing.lost[partition] for partition in wanted if partition in standing.lost}
         for partition in there:
             if earliest[partition] > begin[partition]:
@@ -393,12 +426,13 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return list(ranges)
         if self.fail_on_data_loss:
             raise lost_error(lost)
-        warn(lost)
-        return narrow(ranges, standing.lost, earliest, latest)
+        left = narrow(ranges, standing.lost, earliest, latest)
+        self._missed.narrow(ranges, left, lost)
+        return left
 
     def _topics(self) -> TopicReader:
         if self._admin is None:
-            self._admin = check_brokers(self._config)
+            self._admin = self._brokers(self._config)
         return TopicReader(self._admin, self._config, self._options.retries, clock=self._clock)
 
 

@@ -163,12 +163,22 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
             offset=offset,
         ) from None
     flat = list(chain.from_iterable(headers for headers in lists if headers))
+    keys = [key for key, _ in flat]
+    if None in keys:
+        at = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
+        raise StoreError(
+            "BAD_HEADER",
+            f"barrier-kafka: the row of {topic}-{partition} at offset {messages[at].offset()} has a header whose key is null, "
+            "which Kafka does not allow: leave out includeHeaders, or begin behind it.",
+            partition=f"{topic}-{partition}",
+            offset=messages[at].offset(),
+        )
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
     none = np.fromiter((headers is None for headers in lists), np.bool_, len(lists))
     values = pa.StructArray.from_arrays(
         [
-            pa.array([key for key, _ in flat], pa.string()),
+            pa.array(keys, pa.string()),
             pa.array([value.encode() if isinstance(value, str) else value for _, value in flat], pa.binary()),
         ],
         fields=list(kind.value_type),

@@ -10,14 +10,18 @@ import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.admin import TRANSACTION_LOG, Description, KafkaAdmin
 from connector.kafka.config import check_brokers
 from connector.kafka.connection import missing_right
-from connector.kafka.end_txn import FORMAT, KafkaHandle, TransactionEnder, check_handle
+from connector.kafka.end_txn import TransactionEnder
+from connector.kafka.handles import FORMAT, KafkaHandle, Prepared, parse_handle
+from connector.kafka.hanging import end_hanging
 from connector.kafka.lanes import MAX_PREPARED, TransactionalId, choose_lane, run_id
-from connector.kafka.partition_log import Witness
+from connector.kafka.partition_admin import PartitionAdmin
+from connector.kafka.topic_ids import from_kafka_python
 from connector.kafka.write_options import LONGEST_DEFAULT_TIMEOUT_MS, parse_write_options
 from connector.kafka.write_rows import DEFAULT_QUEUE_ROWS, Deliveries, RowWriter, deliver, write_error
 from connector.spark.host import data_source_for
@@ -29,6 +33,7 @@ from transactional.errors import (
     RetriableError,
     TransactionLostError,
 )
+from transactional.history import History, put_back
 from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -53,6 +58,9 @@ DEFAULT_MESSAGE_SECONDS: Final = 300.0
 
 MOST_PLACES: Final = 100
 """Partitions whose offsets a checkpoint names in the journal."""
+
+COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
+"""States of a transaction that is committed, until its id is used again."""
 
 READ, WRITE = 3, 4
 """Codes of operations in Kafka's protocol."""
@@ -107,6 +115,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         self._writer = RowWriter(schema, self._settings.topic, int(queue), self._settings.queue_bytes)
         self._clock = SystemClock()
         self._admin: KafkaAdmin | None = None
+        self._kept_ender: TransactionEnder | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -117,7 +126,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Drop the driver's connections."""
         if self._admin is not None:
             self._admin.close()
-            self._admin = None
+            self._admin = self._kept_ender = None
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +223,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
     def _handle(self, transaction: KafkaTransaction, admin: KafkaAdmin) -> KafkaHandle:
         described = self._described(admin, transaction)
-        topics = admin.topics(topic for topic, _ in described.partitions)
+        topics = admin.topics((topic for topic, _ in described.partitions), described.partitions)
         missing = {topic for topic, _ in described.partitions} - set(topics)
         if missing:
             raise RetriableError(
@@ -223,8 +232,11 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 "asked does not know it yet. Nothing is decided: start the query again.",
                 topics=sorted(missing),
             )
-        # High watermarks: all our rows lie before them (each is replicated), and the marker will lie behind.
-        ends = admin.end_offsets(described.partitions, topics)
+        # High watermarks: all our rows lie before them (each is replicated), and the marker will lie behind. With the epochs
+        # of the leaders that gave them out it can be told later whether a log still holds what stood before them.
+        written: dict[str, list[list[int]]] = {}
+        for (topic, partition), (offset, epoch) in sorted(admin.end_offsets(described.partitions, topics).items()):
+            written.setdefault(topic, []).append([partition, offset, epoch])
         handle = KafkaHandle(
             format=FORMAT,
             transactionalId=transaction.name,
@@ -232,11 +244,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             producerEpoch=transaction.producer_epoch,
             endTxnVersion=admin.end_txn_version(),
             clusterId=admin.cluster_id(),
-            witnesses=[
-                Witness(topic=topic, topicId=topics[topic].topic_id, partition=partition, offset=offset)
-                for (topic, partition), offset in sorted(ends.items())
-            ],
+            topics={topic: topics[topic].topic_id for topic in written},
+            written=written,
             preparedAt=int(self._clock.now() * 1000),
+            startedAt=described.started_ms,
             timeoutMs=described.timeout_ms,
         )
         # Still open: so no marker was written before the offsets were read.
@@ -274,6 +285,12 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
+    def checkStart(self, prefix: str | None) -> None:
+        """Check brokers, topic, timeout and rights, also those on the name that the run will initialise."""
+        self.identify()
+        if prefix is not None and self._settings.exactly_once:
+            self._driver_admin().check_write(run_id(prefix))
+
     def identify(self) -> Mapping[str, str]:
         """Check brokers, topic, timeout and rights; returns cluster and topic id."""
         client = self._settings.client
@@ -309,6 +326,34 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         self._producer(KafkaTransaction(None, timeout_ms), settings)
         return identity
 
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        """See that nobody has initialised ``<prefix>.run`` since the newest run, nor committed what is not recorded.
+
+        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms): then it proves nothing.
+        """
+        if not self._settings.exactly_once:
+            return {}
+        admin, prefix = self._driver_admin(), self._prefix()
+        name = run_id(prefix)
+        described = admin.describe([name, *self._ours(admin, COMMITTED)])
+        run = described.pop(name, None)
+        if history.binding and history.mark and run is not None:
+            now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
+            if now not in [dict(mark) for mark in (history.mark, *history.late)]:
+                raise put_back(f"{name} was initialised after the newest run ({dict(history.mark)} then, {now} now)")
+        newest = max(described, key=lambda lane: described[lane].started_ms, default="")
+        began = described[newest].started_ms if newest else 0
+        seen = (history.seen or {}).get("committed") if history.binding else None
+        if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
+            raise put_back(
+                f"{newest} has committed a transaction that began at {_time(began)}, after every recorded one"
+            )
+        return {"committed": began}
+
+    def stamp(self, handles: Sequence[KafkaHandle]) -> int:
+        """When the newest of them began, by its coordinator's clock."""
+        return _began(handles)
+
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Initialise ``<prefix>.run``, or check that nobody else did since."""
         if not self._settings.exactly_once:
@@ -316,17 +361,16 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         admin, name = self._driver_admin(), run_id(self._prefix())
         if mark:
             found = admin.describe([name]).get(name)
-            if found is not None:
-                seen = {"producerId": found.producer_id, "epoch": found.producer_epoch}
-                if seen != dict(mark):
-                    raise FencedError(
-                        "PREFIX_TAKEN",
-                        f"Another query uses the transactionalIdPrefix {self._prefix()!r}: {name} was initialised "
-                        f"by it (epoch {mark['epoch']} is now {found.producer_epoch}). Give each query its own prefix.",
-                        prefix=self._prefix(),
-                    )
+            # Forgotten after 7 days without a run (transactional.id.expiration.ms): nobody took it. To initialise it again
+            # would look like another query's doing to whoever knows this mark only.
+            if found is None or {"producerId": found.producer_id, "epoch": found.producer_epoch} == dict(mark):
                 return mark
-            # Forgotten after 7 days without a run (transactional.id.expiration.ms): nobody took it.
+            raise FencedError(
+                "PREFIX_TAKEN",
+                f"Another query uses the transactionalIdPrefix {self._prefix()!r}: {name} was initialised "
+                f"by it (epoch {mark['epoch']} is now {found.producer_epoch}). Give each query its own prefix.",
+                prefix=self._prefix(),
+            )
         producer_id, epoch = admin.init_producer_id(name, self._timeout_ms(admin))
         if name not in admin.transactional_ids(producer_ids=[producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
@@ -337,54 +381,67 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         return self._timeout_ms(self._driver_admin()) / 1000 if self._settings.exactly_once else None
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
-        """Ids of the topics that have rows of the transactions."""
-        return {witness["topicId"] for handle in handles for witness in handle["witnesses"]}
+        """Ids of the topics that have rows of the transactions, as a source's offsets have them."""
+        return {from_kafka_python(part.topic_id) for handle in handles for part in parse_handle(handle).written}
 
     def output(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> Mapping[str, Any]:
         """Per partition an offset before which all of the checkpoint's rows are; over many partitions, only how many."""
         ends: dict[str, int] = {}
-        for witness in (witness for handle in handles for witness in handle["witnesses"]):
-            place = f"{witness['topic']}-{witness['partition']}"
-            ends[place] = max(witness["offset"], ends.get(place, 0))
+        for part in (part for handle in handles for part in parse_handle(handle).written):
+            place = f"{part.topic}-{part.partition}"
+            ends[place] = max(part.offset, ends.get(place, 0))
         if len(ends) <= MOST_PLACES:
             return dict(sorted(ends.items()))
         return {"partitions": len(ends)}
 
     def commit(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> None:
         """Commit all of them, now or earlier."""
-        lost = self._ender().commit(handles, self._commit_deadline()) if handles else []
+        lost = self._ender().commit(_parsed(handles), self._commit_deadline()) if handles else []
         if lost:
             raise TransactionLostError(
                 "TRANSACTION_LOST",
-                f"{len(lost)} of {len(handles)} prepared transactions were aborted, by their timeout or by another "
-                f"user of their ids; the first is {lost[0]['transactionalId']}.",
-                handles=lost,
+                f"{len(lost)} of {len(handles)} prepared transactions were aborted, by their timeout, by another "
+                f"user of their ids, or by a marker from outside; the first is {lost[0].name}.",
+                handles=[each.handle for each in lost],
             )
+
+    def ensureVisible(
+        self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint
+    ) -> Sequence[Mapping[str, Any]]:
+        """Wait until each written partition shows the rows; write the markers that a coordinator has left out."""
+        return self._ender().ensure_readable(_parsed(handles), self._commit_deadline()) if handles else ()
 
     def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
         """Abort and fence all of them; returns those found committed."""
-        return self._ender().abort(handles, self._commit_deadline()) if handles else []
+        if not handles:
+            return []
+        return [each.handle for each in self._ender().abort(_parsed(handles), self._commit_deadline())]
 
     def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
-        """Look at all of them with one question to each coordinator, and at the logs for what those don't know."""
-        for handle in handles:
-            check_handle(handle)
-        return self._ender().look(handles) if handles else []
+        """Look at all of them with one question to each coordinator, and one to the leaders of their partitions."""
+        return self._ender().look(_parsed(handles)) if handles else []
 
     def abortLingering(self, known: Sequence[KafkaHandle]) -> int:
         """Abort open transactions under our prefix, whole names compared, but for those that `known` names."""
-        admin, prefix = self._driver_admin(), self._prefix()
-        listed = admin.transactional_ids(["Ongoing"])
-        ours = [name for name in listed if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
+        admin = self._driver_admin()
+        ours = self._ours(admin, ["Ongoing"])
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
         lingering = {
             name: found
             for name, found in admin.describe(ours).items()
             if found.state == "Ongoing" and (name, found.producer_id, found.producer_epoch) not in excepted
         }
-        if not lingering:
-            return 0
-        return self._ender().abort_open(lingering, admin.end_txn_version(), self._commit_deadline())
+        ended = 0
+        if lingering:
+            ended = self._ender().abort_open(lingering, admin.end_txn_version(), self._commit_deadline())
+        if self._settings.exactly_once and self._settings.topic is not None:
+            ended += end_hanging(admin, PartitionAdmin(admin), self._settings.topic, self._prefix(), excepted)
+        return ended
+
+    def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:
+        """The ids of our tasks' transactions in these states, whole names compared."""
+        listed = admin.transactional_ids(states)
+        return [name for name in listed if (p := TransactionalId.parse(name)) and p.prefix == self._prefix()]
 
     # -- shared -----------------------------------------------------------------------------------------------------
 
@@ -397,8 +454,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         return self._admin
 
     def _ender(self) -> TransactionEnder:
-        admin = self._driver_admin()
-        return TransactionEnder(admin, admin.cluster_id())
+        if self._kept_ender is None:  # one commit of a checkpoint is a call for each of its micro-batches
+            admin = self._driver_admin()
+            self._kept_ender = TransactionEnder(admin, admin.cluster_id())
+        return self._kept_ender
 
     def _commit_deadline(self) -> Deadline:
         return Deadline(self._settings.commit_seconds, self._clock)
@@ -446,9 +505,21 @@ def _give_up(producer: Producer, in_transaction: bool) -> None:
         _abandoned.append(producer)
 
 
+def _began(handles: Sequence[Mapping[str, Any]]) -> int:
+    return max((handle.get("startedAt", handle["preparedAt"]) for handle in handles), default=0)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
 def _is_open(found: Description, transaction: KafkaTransaction) -> bool:
     ours = (transaction.producer_id, transaction.producer_epoch)
     return found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == ours
+
+
+def _parsed(handles: Sequence[KafkaHandle]) -> list[Prepared]:
+    return [parse_handle(handle) for handle in handles]
 
 
 TwoPhaseKafkaDataSource = data_source_for(KafkaSink)

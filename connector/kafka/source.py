@@ -64,6 +64,7 @@ class BarrierKafkaDataSource(DataSource):
         options = parse_read_options(self.options)
         config, subscription = options.config, options.subscription
         config.tell_ignored()
+        config.tell_shown()
         check_reader(config)
         admin = check_brokers(config)
         if options.names_group:

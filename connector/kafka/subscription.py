@@ -67,6 +67,10 @@ class Subscription:
         """Topics that must exist, in order; none of a pattern."""
         return sorted({*self.topics, *(partition.topic for partition in self.assigned)})
 
+    def means(self, topic: str) -> bool:
+        """Whether partitions of this topic are to be read, if it exists."""
+        return self.matches(topic) if self.pattern is not None else topic in self.names()
+
     def matches(self, topic: str) -> bool:
         """Whether a pattern means this topic. Kafka's own topics are never meant, as in Spark."""
         return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
@@ -189,6 +193,22 @@ class TopicReader:
 
         return self._offsets({partition: OffsetSpec.earliest() for partition in partitions})
 
+    def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
+        """`earliest`, by two answers, a pause apart, for partitions whose first row lies behind the wanted one.
+
+        Parameters
+        ----------
+        partitions : Sequence[Partition]
+        wanted : Positions
+            The row to read next; the first one, 0, of partitions that it does not have.
+        """
+        found = self.earliest(partitions)
+        behind = [partition for partition in partitions if found[partition] > wanted.get(partition, 0)]
+        if behind:
+            self._clock.sleep(self._retries.pause_seconds)
+            found.update({p: min(found[p], offset) for p, offset in self.earliest(behind).items()})
+        return found
+
     def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
         """Where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
 
@@ -203,13 +223,29 @@ class TopicReader:
 
         known = known or {}
         found = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
-        for again in range(self._retries.number + 1):
+        for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
             behind = [partition for partition in partitions if found[partition] < known.get(partition, 0)]
             if not behind:
                 break
             if again:
                 self._clock.sleep(self._retries.pause_seconds)
             found.update({p: known[p] for p, offset in self._high(behind).items() if offset >= known[p]})
+        return found
+
+    def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
+        """`latest`, by two answers, a pause apart, for partitions that end before the wanted offset.
+
+        Parameters
+        ----------
+        partitions : Sequence[Partition]
+        wanted : Positions
+            Of all of them.
+        """
+        found = self.latest(partitions)
+        short = [partition for partition in partitions if found[partition] < wanted[partition]]
+        if short:
+            self._clock.sleep(self._retries.pause_seconds)
+            found.update({p: max(found[p], offset) for p, offset in self.latest(short).items()})
         return found
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
+import inspect
 import json
 import threading
 import time
@@ -128,10 +129,11 @@ def provider_of(path: str) -> Callable[[str], Any]:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-        if callable(found):
+        if callable(found) and not isinstance(found, type):
+            inspect.signature(found).bind("the text of sasl.oauthbearer.config")
             return found  # type: ignore[no-any-return]  # what it returns is checked when it is called
-        problem: object = "it can't be called"
-    except (ImportError, AttributeError, ValueError) as missing:
+        problem: object = "it is no function"
+    except (ImportError, AttributeError, ValueError, TypeError) as missing:
         problem = missing
     raise OptionError(
         "INVALID_OPTION",

@@ -295,7 +295,7 @@ class RowWriter:
             to = self._topic or topic or ""
             row: dict[str, Any] = {"value": value, "key": key}
             if header:
-                row["headers"] = [(_text(h["key"]), _bytes(h["value"])) for h in header]
+                row["headers"] = _headers(header, to, row)
             if partition is not None:
                 if partition < 0:
                     raise RowRefusedError(
@@ -347,6 +347,23 @@ def _as_bytes(chunk: pa.RecordBatch, name: str) -> list[bytes | None]:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else (value or "")
+
+
+def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    """A row's headers as the client takes them. Kafka has no header without a key; Spark's own sink fails there, too."""
+    for number, header in enumerate(headers):
+        if header is None or header["key"] is None:
+            size = len(row["value"] or b"") + len(row["key"] or b"")
+            raise RowRefusedError(
+                "ROW_REFUSED",
+                f"A row of {size} bytes for {topic} has a header whose key is null (number {number} in its column headers, "
+                "counted from 0), which Kafka does not allow. Give it a key, or leave it out: "
+                "filter(headers, h -> h.key IS NOT NULL).",
+                topic=topic,
+                header=number,
+                size=size,
+            )
+    return [(_text(header["key"]), _bytes(header["value"])) for header in headers]
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -76,7 +76,8 @@ class HostedBatchWriter(DataSourceArrowWriter):
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
-            coordinator.commit(acknowledgements(messages), self._version, origin)
+            compare = self._sink.own_options()["txnCompareRows"]
+            coordinator.commit(acknowledgements(messages), self._version, origin, compare)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """*Called on the driver, in the commit worker, after a failure.*"""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from transactional.journal import sync_folder
+from transactional.folders import folder_mode, sync_folder
 
 __all__ = ["Draft", "delete_folder", "delete_leftovers", "leftovers", "locked_folder", "temporary"]
 
@@ -34,6 +34,8 @@ class Draft:
         Canonical path of the folder to make.
     doing : str
         A word.
+    private : bool
+        Its owner's alone, and its group's where the folder above is: see `transactional.folders`.
 
     Attributes
     ----------
@@ -41,8 +43,8 @@ class Draft:
         Known when it was begun.
     """
 
-    def __init__(self, target: str, doing: str) -> None:
-        self._target, self._doing = target, doing
+    def __init__(self, target: str, doing: str, private: bool = False) -> None:
+        self._target, self._doing, self._private = target, doing, private
         self._parent = os.path.dirname(target)
         self.path = temporary(target, doing)
         self._lock: int | None = None
@@ -103,7 +105,7 @@ class Draft:
 
     def _made(self, path: str) -> bool:
         """Make it and lock it; False where another process took it for a leftover in between."""
-        os.mkdir(path)
+        os.mkdir(path, folder_mode(self._parent) if self._private else 0o777)
         self._identity = _identity(path)
         try:
             lock = _locked(path)

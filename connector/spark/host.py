@@ -15,8 +15,9 @@ from connector.spark import internals, life_report
 from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
 from connector.spark.offset_log import spark_view
+from connector.spark.sinks import remember_sink
 from transactional.checkpoint import TaskPlan
-from transactional.errors import OptionError, ProtocolError
+from transactional.errors import OptionError, ProtocolError, StoreError, TwoPhaseCommitError
 from transactional.sink import Options
 
 if TYPE_CHECKING:
@@ -42,15 +43,23 @@ class HostedSinkDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
         """*Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
-        writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
-        if internals.phase() is internals.Phase.PLANNING:
-            writer.prepare(overwrite)
+        try:
+            writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
+            if internals.phase() is internals.Phase.PLANNING:
+                writer.prepare(overwrite)
+        except (OptionError, StoreError) as problem:
+            raise problem.with_traceback(
+                None
+            ) from None  # people read it among Spark's own lines: the sentence is enough
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> HostedBatchWriter:
         """*Called on the driver, once per ``df.write``; the commit worker gets a copy of what this returns.*"""
-        writer = HostedBatchWriter(HostedSink(self.sink_type(), Options(self.options), schema))
-        writer.prepare(overwrite)
+        try:
+            writer = HostedBatchWriter(HostedSink(self.sink_type(), Options(self.options), schema))
+            writer.prepare(overwrite)
+        except (OptionError, StoreError) as problem:
+            raise problem.with_traceback(None) from None
         return writer
 
 
@@ -61,6 +70,7 @@ def data_source_for(sink: SinkType) -> type[HostedSinkDataSource]:
     ----------
     sink : type[TwoPhaseCommitSink]
     """
+    remember_sink(sink)
     return type(f"{sink.__name__}DataSource", (HostedSinkDataSource,), {"sink": sink, "__module__": sink.__module__})
 
 
@@ -77,19 +87,23 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             self._prepare(overwrite)
 
     def _prepare(self, overwrite: bool) -> None:
-        if overwrite:
-            self._sink.refuse_overwrite(
-                'outputMode("complete")', 'outputMode("append"), with a watermark where the query aggregates'
-            )
-        for option in ("txnAppId", "txnVersion"):
-            if option in self._sink.options:
-                raise OptionError(
-                    "BATCH_OPTION",
-                    f"{option} is for df.write; a streaming query numbers its own batches",
-                    option=option,
-                )
-        with self._sink.coordinator(spark_view(self._sink.location)) as coordinator:
-            self._plan = coordinator.plan()
+        try:
+            self._sink.refuse_stream(overwrite)
+            with self._sink.coordinator(spark_view(self._sink.location)) as coordinator:
+                self._plan = coordinator.plan()
+        except (OptionError, StoreError) as problem:
+            if self._is_first():
+                raise _with_the_start(problem, self._sink.location.path) from None
+            raise
+
+    def _is_first(self) -> bool:
+        """Whether no run has begun here: Spark has recorded where the query begins, and nothing else."""
+        location = self._sink.location
+        try:
+            offsets = [name for name in location.files.names("offsets") if name.isdigit()]
+            return offsets == ["0"] and not location.journal().load().position
+        except (TwoPhaseCommitError, OSError):
+            return False
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """*Called on an executor, once per task.* Write and prepare, or drain, as the plan says."""
@@ -116,3 +130,16 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         """*Called on the driver, after a failure or a stop.* Give the micro-batch up unless the journal has it."""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
             coordinator.abort(acknowledgements(messages), batchId)
+
+
+def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitError:
+    """Add what Spark has fixed before it asked the sink, and how to be asked earlier.
+
+    ``offsets/0`` stays: with ``startingOffsets=latest`` the rows that came since would be left out without it.
+    """
+    message = (
+        f"{problem.message.rstrip('.')}. Nothing was written. Spark has recorded in {path}/offsets/0 where the query "
+        "begins: to change the source's startingOffsets, too, use another checkpointLocation, or empty this one. After "
+        "connector.register(spark), start() itself reports this, before Spark records anything."
+    )
+    return type(problem)(problem.condition, message, **problem.parameters)

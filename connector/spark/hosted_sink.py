@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -16,15 +17,17 @@ from connector.options import HOST_OPTIONS
 from connector.spark import internals
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_process
+from connector.spark.sinks import SinkType
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest
 from transactional.errors import OptionError
 from transactional.hooks import hooks_of
+from transactional.journal import Journal
 from transactional.metadata import canonical
 from transactional.recovery import SparkView
-from transactional.secrets import hides_value, hiding, secrets_of
+from transactional.secrets import hiding, is_secret, secrets_of
 from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["HostedSink", "SinkType", "TaskMessage", "acknowledgements"]
-
-SinkType = type[TwoPhaseCommitSink[Any, Any]]
 
 
 @dataclass
@@ -50,7 +51,17 @@ def acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Ack
     return [message.acknowledgement if isinstance(message, TaskMessage) else None for message in messages]
 
 
-CHANGING = ("txnversion",)
+NO_QUERY = "00000000-0000-0000-0000-000000000000"
+"""Stands for the query's id, which Spark makes after the checks of ``start()``."""
+
+
+@lru_cache(maxsize=8)
+def _journal(location: tuple[tuple[str, str], ...], thread: int) -> Journal:
+    """Return a thread's journal of a location: a worker that Spark reuses reads what came since its last micro-batch."""
+    return CheckpointLocation.from_options(dict(location)).journal()
+
+
+CHANGING = ("txncomparerows", "txnversion")
 """Options that differ between two writes of one run."""
 
 
@@ -89,6 +100,42 @@ class HostedSink:
                 option="outputMode",
             )
 
+    def refuse_stream(self, overwrite: bool) -> None:
+        """Raise the error of what a streaming query can't have.
+
+        Raises
+        ------
+        OptionError
+        """
+        if overwrite:
+            self.refuse_overwrite(
+                'outputMode("complete")', 'outputMode("append"), with a watermark where the query aggregates'
+            )
+        for option in ("txnAppId", "txnVersion", "txnCompareRows"):
+            if option in self.options:
+                raise OptionError(
+                    "BATCH_OPTION",
+                    f"{option} is for df.write; a streaming query numbers its own batches",
+                    option=option,
+                )
+
+    def check_start(self, overwrite: bool) -> None:
+        """Refuse what no micro-batch could be written with; change nothing. *User's program, before the query starts.*
+
+        Raises
+        ------
+        OptionError, StoreError
+        """
+        self.refuse_stream(overwrite)
+        prefix = self.options.get("transactionalIdPrefix")
+        with hiding(secrets_of(self.options)):
+            sink = self.build(prefix or NO_QUERY)
+            try:
+                hooks_of(self._own_options(sink)["checkpointHooks"], self.options)
+                sink.checkStart(prefix)
+            finally:
+                sink.close()
+
     @contextmanager
     def coordinator(
         self, view: SparkView, driver: str | None = None, process: Mapping[str, Any] | None = None
@@ -108,14 +155,10 @@ class HostedSink:
     def _coordinator(
         self, view: SparkView, driver: str | None, process: Mapping[str, Any] | None
     ) -> Iterator[CheckpointCoordinator]:
-        journal = self.location.journal()
+        journal = _journal(tuple(sorted(self.location.as_options().items())), threading.get_ident())
         prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
         sink = self.build(prefix)
-        own = self.own_options()
-        most = sink.maxPrepared
-        if most is not None and own["maxBatchesPerCheckpoint"] > most:
-            told = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
-            raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), told)
+        own = self._own_options(sink)
         settings = RunSettings(
             driver=driver or internals.driver_identity(),
             sink=sink.name(),
@@ -140,6 +183,14 @@ class HostedSink:
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
 
+    def _own_options(self, sink: TwoPhaseCommitSink[Any, Any]) -> Mapping[str, Any]:
+        own = self.own_options()
+        most = sink.maxPrepared
+        if most is not None and own["maxBatchesPerCheckpoint"] > most:
+            told = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
+            raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), told)
+        return own
+
     def build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
         """The sink, with this prefix and these options replaced."""
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -148,42 +199,17 @@ class HostedSink:
         return self.type(options, to_arrow_schema(self.schema, timezone="UTC"))
 
     def _shown(self) -> dict[str, str]:
-        return {key: value for key, value in self.options.items() if not (hides_value(key) or key in CHANGING)}
+        options = self.options.items()
+        return {key: value for key, value in options if not (is_secret(key, value) or key in CHANGING)}
 
     def _setup(self) -> dict[str, Any]:
-        """What `from_setup` takes; secrets are left out, and given to the command line anew."""
-        path = f"{self.type.__module__}:{self.type.__qualname__}"
-        hidden = sorted(key for key in self.options if hides_value(key))
-        return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue(), "hidden": hidden}
+        """What `connector.spark.recorded` takes; secrets are left out, and given to the command line again.
 
-    @classmethod
-    def from_setup(cls, setup: Mapping[str, Any], given: Mapping[str, str]) -> HostedSink:
-        """The sink of a run that the journal recorded.
-
-        Parameters
-        ----------
-        setup : Mapping[str, Any]
-            `RunRecord.setup` of the newest run.
-        given : Mapping[str, str]
-            Options that the journal does not keep (secrets), or that have changed.
-
-        Raises
-        ------
-        OptionError
-            The sink's class can't be imported here.
+        The class is for people: commands find a sink by its format's name.
         """
-        from pyspark.sql.types import StructType
-
-        module, _, name = str(setup.get("class", "")).partition(":")
-        try:
-            sink = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as problem:
-            raise OptionError(
-                "UNKNOWN_SINK",
-                f"the query's sink {module}:{name} can't be imported here ({problem}): run this command where the query's "
-                "own packages are (PYTHONPATH)",
-            ) from problem
-        return cls(sink, Options({**setup["options"], **given}), StructType.fromJson(setup["schema"]))
+        path = f"{self.type.__module__}:{self.type.__qualname__}"
+        hidden = sorted(key for key, value in self.options.items() if is_secret(key, value))
+        return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue(), "hidden": hidden}
 
     def _digest(self, prefix: str) -> str:
         """What makes two plannings the same run: options (but secrets, which may rotate) and schema."""
@@ -200,8 +226,10 @@ class HostedSink:
         if bound and plan.writers is not None and partition >= plan.writers:
             raise mismatch(plan.batch, "writer tasks", plan.writers, f"{partition + 1} or more")
         if plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs):
-            rows = sum(arrow.num_rows for arrow in iterator)
-            part, drained = Part(partition, None, rows, 0, ""), True
+            seen = RowDigest()
+            for arrow in iterator:
+                seen.update(arrow)
+            part, drained = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal()), True
         else:
             with hiding(secrets_of(self.options)):
                 part, drained = self._write_part(plan, iterator, partition, attempt), False

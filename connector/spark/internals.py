@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,25 @@ from transactional.errors import ProtocolError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "Phase",
+    "StreamWrite",
+    "active_session",
     "batch_task",
+    "be_active",
     "checkpoint_location",
     "driver_identity",
     "driver_of",
     "filters_are_pushed",
     "jvm_is_gone",
+    "knows_format",
     "phase",
     "running_tasks",
+    "setting",
+    "stream_write",
     "streaming_query",
     "task_batch",
 ]
@@ -195,3 +204,94 @@ def jvm_is_gone(problem: BaseException) -> bool:
 def streaming_query(session: SparkSession) -> str:
     """The id of the streaming query in whose ``foreachBatch`` the driver's thread is; empty outside of one."""
     return session.sparkContext.getLocalProperty(_QUERY_PROPERTY) or ""
+
+
+@dataclass(frozen=True)
+class StreamWrite:
+    """What a `DataStreamWriter` was given.
+
+    Parameters
+    ----------
+    format : str
+        As the user wrote it.
+    mode : str
+        Output mode, as Spark names it.
+    options : Mapping[str, str]
+    schema : StructType
+        Of the rows.
+    """
+
+    format: str
+    mode: str
+    options: Mapping[str, str] = field(repr=False)
+    schema: StructType
+
+
+def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
+    """Return what a writer was given; None with Spark Connect. *In the user's program.*
+
+    Raises
+    ------
+    ProtocolError
+        The names changed.
+    """
+    written = getattr(writer, "_jwrite", None)
+    if written is None:
+        return None
+    try:
+        kind = written.getClass()
+
+        def value(name: str) -> Any:
+            found = kind.getDeclaredField(name)
+            found.setAccessible(True)
+            return found.get(written)
+
+        given = value("extraOptions").originalMap().iterator()
+        options: dict[str, str] = {}
+        while given.hasNext():
+            pair = given.next()
+            options[str(pair._1())] = str(pair._2())
+        return StreamWrite(str(value("source")), str(value("outputMode").toString()), options, writer._df.schema)
+    except Exception as problem:
+        raise ProtocolError("UNKNOWN_SPARK", f"Spark does not tell what a writer was given ({problem})") from problem
+
+
+def setting(session: SparkSession, key: str) -> str | None:
+    """Return what a session's configuration says for a key; None if it says nothing, or can't be asked."""
+    try:
+        found = session.conf.get(key, None)
+    except Exception:  # noqa: BLE001 - the session may be gone, which `start` reports better
+        return None
+    return None if found is None else str(found)
+
+
+def knows_format(session: SparkSession, name: str) -> bool | None:
+    """Whether Spark finds a Python data source in this session; None where nobody can tell. *In the user's program.*"""
+    try:
+        state: Any = session._jsparkSession.sessionState()
+        return bool(state.dataSourceManager().dataSourceExists(name))
+    except Exception:  # noqa: BLE001 - Spark Connect, or the name.
+        return None
+
+
+def be_active(session: SparkSession) -> None:
+    """Let Spark see the session in the calling thread, if it sees none there. *In the user's program.*
+
+    Spark looks for a sink's Python format in the session of the JVM's thread, and that of another Python thread has none.
+    """
+    jvm = getattr(session, "_jvm", None)
+    if jvm is None:  # Spark Connect
+        return
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    if sessions.getActiveSession().isEmpty():
+        sessions.setActiveSession(session._jsparkSession)
+
+
+def active_session() -> SparkSession | None:
+    """Return this program's session, if it has one. *In the user's program.*"""
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.getActiveSession()
+    except Exception:  # noqa: BLE001 - its JVM may be gone, which `start` reports better
+        return None

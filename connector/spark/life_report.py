@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -83,12 +84,20 @@ def _tell(name: str, facts: dict[str, Any], once: bool = False) -> None:
         return
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
-        os.makedirs(folder, exist_ok=True)  # what lies in /tmp for long may have been deleted
+        os.makedirs(folder, 0o700, exist_ok=True)  # what lies in /tmp for long may have been deleted
+        if not _is_ours(folder):
+            return
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(facts, file)
         os.replace(temporary, os.path.join(folder, name))
     except OSError:
         return
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether nobody else can have written it: what it says decides which locations and processes are ended."""
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 class LifeReport:
@@ -121,6 +130,8 @@ class LifeReport:
 
     def _all(self, prefix: str) -> list[dict[str, Any]]:
         try:
+            if not _is_ours(self.folder):  # made by another user, when it was deleted
+                return []
             names = sorted(name for name in os.listdir(self.folder) if name.startswith(prefix))
         except FileNotFoundError:
             return []

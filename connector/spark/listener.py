@@ -200,4 +200,8 @@ def listen(
     ...         print(checkpoint.id, checkpoint.rows, checkpoint.committing_ms)
     >>> listening = connector.listen(spark, "/var/lib/orders", Lag())
     """
+    from connector.spark import formats
+
+    formats.check_starts()
+    formats.register_lost(spark)
     return Listening(CheckpointLocation(checkpointLocation), listener, since).attach(spark)

@@ -19,6 +19,8 @@ __all__ = ["CheckpointLocation", "local_path"]
 SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
 """An environment variable that says to commands what the option singleDriver says to a query."""
 
+SINGLE_DRIVER_OPTION = "singleDriver"
+
 STORE_OPTIONS = {"endpoint": "checkpointEndpoint", "region": "checkpointRegion"}
 """The object store's settings, and the sink's options that give them."""
 
@@ -113,13 +115,13 @@ class CheckpointLocation:
                 option="checkpointLocation",
             )
         store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}
-        single = given["singleDriver"].strip().lower() == "true" if "singleDriver" in given else None
+        single = given[SINGLE_DRIVER_OPTION].strip().lower() == "true" if SINGLE_DRIVER_OPTION in given else None
         return cls(location, store, single)
 
     def as_options(self) -> dict[str, str]:
         """What `from_options` makes this location of, in another process."""
         store = {STORE_OPTIONS[name]: value for name, value in self._store.items()}
-        single = {} if self._single_driver is None else {"singleDriver": str(self._single_driver).lower()}
+        single = {} if self._single_driver is None else {SINGLE_DRIVER_OPTION: str(self._single_driver).lower()}
         return {"checkpointLocation": self.path, **store, **single}
 
     def query_id(self) -> str:

@@ -6,7 +6,7 @@ import os
 from typing import Protocol
 
 from transactional.errors import LocationError
-from transactional.journal import JournalStore, LocalJournalStore
+from transactional.journal import JournalStore, LocalJournalStore, closed_journal
 
 __all__ = ["LocalFiles", "LocationFiles", "read_file"]
 
@@ -81,11 +81,13 @@ class LocalFiles:
             os.stat(os.path.join(self._path, name))  # os.path.exists says no, too, where the disk does not answer
         except _GONE:
             return False
+        except PermissionError as error:
+            raise closed_journal(error) from error
         return True
 
     def journal_store(self, folder: str) -> JournalStore:
         """See `LocationFiles`."""
-        return LocalJournalStore(os.path.join(self._path, folder))
+        return LocalJournalStore(os.path.join(self._path, folder), self._path)
 
     def shown(self, name: str) -> str:
         """See `LocationFiles`."""

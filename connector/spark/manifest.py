@@ -168,10 +168,18 @@ def read(path: str) -> Savepoint:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_NOT_LOCAL``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_NOT_LOCAL``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``,
+        ``LOCATION_NOT_OURS``
     """
     folder = folder_of(path)
     name = os.path.join(folder, MANIFEST)
+    if os.path.isdir(folder) and not os.access(folder, os.X_OK, effective_ids=True):
+        raise LocationError(
+            "LOCATION_NOT_OURS",
+            f"{folder} is closed to this user: a savepoint holds its query's journal, and is its owner's. Run this as its "
+            "owner",
+            path=folder,
+        )
     if not os.path.isfile(name):
         raise LocationError(
             "SAVEPOINT_NOT_FOUND",
@@ -272,7 +280,7 @@ def write(
     """
     now, run = int(clock.now() * 1000), ledger.newest_run
     _, data = snapshot_file(ledger, clock)
-    journal = write_file(os.path.join(draft, JOURNAL), data, JOURNAL)
+    journal = write_file(os.path.join(draft, JOURNAL), data, JOURNAL, private=True)
     found = Savepoint(
         path=draft,
         id=uuid.uuid4().hex,

@@ -52,7 +52,7 @@ from connector.spark.state_files import (
 from transactional import faults
 from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
-from transactional.journal import sync_folder
+from transactional.folders import sync_folder
 from transactional.recovery import SparkView
 
 __all__ = [
@@ -111,8 +111,9 @@ def _lines(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]
     path = location.files.shown(f"offsets/{batch}")
     raise LocationError(
         "SPARK_OFFSETS_UNKNOWN",
-        f"{path} has version line {version!r}; this version reads v1. Start the query with "
-        "spark.sql.streaming.queryEvolution.enableSourceEvolution=false on a new checkpoint location",
+        f"{path} has version line {version!r}; this version reads v1. Spark writes the version that "
+        "spark.sql.streaming.offsetLog.formatVersion names when a query first starts, and keeps it for the location: leave "
+        "that out, or set it to 1, and start the query on a new checkpoint location",
         path=path,
         version=version,
     )
@@ -254,7 +255,7 @@ def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
 
 def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
     """Write ``offsets/<batch>`` as the journal keeps it, whole or not at all. Can be repeated."""
-    _replace(os.path.join(location.path, "offsets", str(batch)), text)
+    _replace(os.path.join(location.path, "offsets", f"{batch:d}"), text)
 
 
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:

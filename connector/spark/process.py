@@ -64,7 +64,7 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
     """
     here = this_process()
     pid, started = identity.get("pid"), identity.get("started")
-    if pid is None or started is None or here["pid"] is None:
+    if not isinstance(pid, int) or pid < 1 or started is None or here["pid"] is None:
         return None
     if any(identity.get(key) != here[key] for key in ("boot", "namespace")):
         return None

@@ -6,16 +6,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from connector.spark.confirmed import PROVIDER, STORAGE, confirmed, leads_out
 from connector.spark.location import CheckpointLocation
+from connector.spark.sinks import find_sink
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
-from transactional.secrets import hides_value, hiding, secrets_of
-from transactional.sink import TwoPhaseCommitSink
+from transactional.secrets import hiding, is_secret, secrets_of
+from transactional.sink import Options, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     from connector.spark.hosted_sink import HostedSink
 
-__all__ = ["fitting", "missing_secrets", "naming_secrets", "recorded_host", "recorded_run", "recorded_sink"]
+__all__ = [
+    "can_be_built",
+    "fitting",
+    "missing_secrets",
+    "naming_secrets",
+    "recorded_host",
+    "recorded_run",
+    "recorded_sink",
+]
+
+TYPES = ("fields", "type", "elementType", "keyType", "valueType")
+"""Where a type's JSON holds others."""
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
@@ -38,21 +51,27 @@ def recorded_run(ledger: Ledger) -> RunRecord:
     return run
 
 
-def recorded_host(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> HostedSink:
-    """The run's sink with its options.
+def recorded_host(
+    run: RunRecord, location: CheckpointLocation, given: Mapping[str, str], hooks: bool = True
+) -> HostedSink:
+    """The run's sink with its options, as far as a journal's word is enough for them.
 
     Parameters
     ----------
     run : RunRecord
     location : CheckpointLocation
     given : Mapping[str, str]
-        Options that the journal does not keep (secrets), or that have changed.
+        Options that the journal does not keep (secrets), that have changed, or that have to be confirmed.
+    hooks : bool
+        Whether its checkpoint hooks will be called.
 
     Raises
     ------
     OptionError
-        ``SINK_NOT_RECORDED``, ``UNKNOWN_SINK``
+        ``SINK_NOT_RECORDED``, ``UNKNOWN_SINK``, ``NOT_CONFIRMED``
     """
+    from pyspark.sql.types import StructType
+
     from connector.spark.hosted_sink import HostedSink
 
     if not run.setup:
@@ -60,7 +79,20 @@ def recorded_host(run: RunRecord, location: CheckpointLocation, given: Mapping[s
             "SINK_NOT_RECORDED",
             f"run {run.token} was journalled by a version that did not record its sink: start the query once with this version",
         )
-    return HostedSink.from_setup(run.setup, {**given, "checkpointLocation": location.path})
+    sink = find_sink(run.sink, str(run.setup.get("class", "")))
+    options = {**confirmed(run.setup["options"], given, hooks), **given, **location.as_options()}
+    return HostedSink(sink, Options(options), StructType.fromJson(without_classes(run.setup["schema"])))
+
+
+def without_classes(kind: Any) -> Any:
+    """Return a type's JSON with the SQL types of user-defined ones: PySpark would import what those name."""
+    if isinstance(kind, list):
+        return [without_classes(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    if kind.get("type") == "udt":
+        return without_classes(kind["sqlType"])
+    return {key: without_classes(each) if key in TYPES else each for key, each in kind.items()}
 
 
 def recorded_sink(
@@ -72,7 +104,7 @@ def recorded_sink(
     ------
     OptionError
     """
-    host = recorded_host(run, location, given)
+    host = recorded_host(run, location, given, hooks=False)
     try:
         return host.build(run.prefix)
     except OptionError as problem:
@@ -85,21 +117,48 @@ def recorded_sink(
 
 
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
-    """Of options that several queries share: without the secrets of other sinks, which this one would refuse.
+    """Of options that several queries share: without the secrets and addresses of other sinks, which this one would refuse.
 
     Parameters
     ----------
     run : RunRecord
     given : Mapping[str, str]
     """
-    hidden = run.setup.get("hidden", ())
-    return {key: value for key, value in given.items() if key.lower() in hidden or not hides_value(key)}
+    known = {*run.setup.get("hidden", ()), *run.setup.get("options", ())}
+    found = {key: value for key, value in given.items() if key.lower() in known or not _of_one_sink(key, value)}
+    if _gives_secrets(given) and not _gives_secrets(found):
+        # The addresses are those of the sinks that get the secrets; its own are as good as without any option.
+        return {
+            key: value for key, value in found.items() if key.lower().startswith(STORAGE) or not leads_out(key, value)
+        }
+    return found
+
+
+def _gives_secrets(options: Mapping[str, str]) -> bool:
+    return any(is_secret(*each) or each[0].lower() == PROVIDER for each in options.items())
+
+
+def _of_one_sink(key: str, value: str) -> bool:
+    return is_secret(key, value) or leads_out(key, value)
 
 
 def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
-    """Options that the run's sink had, which neither the journal keeps nor `given` holds."""
+    """Options that the run's sink had, which neither the journal keeps nor `given` holds.
+
+    What an earlier release took for no secret stands in the journal, and is not used either.
+    """
     known = {key.lower() for key in given}
-    return [key for key in run.setup.get("hidden", ()) if key not in known]
+    shown = (key.lower() for key, value in run.setup.get("options", {}).items() if is_secret(key, value))
+    return [key for key in [*run.setup.get("hidden", ()), *shown] if key not in known]
+
+
+def can_be_built(run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]) -> bool:
+    """Return whether all that the run's sink and hooks need is known here, and confirmed."""
+    try:
+        recorded_host(run, location, given)
+    except OptionError:
+        return False
+    return not missing_secrets(run, given)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ class RemoteLogs:
 
     def put_back(self, batch: int, text: str) -> None:
         """See `SparkLogs`."""
-        self._files.put(f"offsets/{batch}", text.encode())
+        self._files.put(f"offsets/{batch:d}", text.encode())
 
     # -- a copy -----------------------------------------------------------------------------------------------------
 
@@ -86,9 +86,18 @@ class RemoteLogs:
     def _copy(self) -> Iterator[tuple[CheckpointLocation, Mapping[str, bytes]]]:
         """A local location, and what is in its files."""
         logs = [f"{log}/{name}" for log in ("offsets", "commits") for name in self._files.names(log)]
+        state = self._files.tree("state")
+        for name in (*logs, *state):
+            if not {".", ".."}.isdisjoint(name.split("/")):  # an object may have any name, and a file of the copy not
+                path = self._location.files.shown(name)
+                raise LocationError(
+                    "FILE_OUTSIDE",
+                    f"{path} leads out of the location, and is no file of Spark's: delete that object",
+                    path=path,
+                )
         texts = ["metadata", *(name for name in logs if name.startswith("offsets/"))]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = dict.fromkeys([*logs, *self._files.tree("state")], b"")
+            found = dict.fromkeys([*logs, *state], b"")
             found.update(zip(texts, pool.map(self._files.read, texts), strict=True))
         with tempfile.TemporaryDirectory(prefix="barrier-rewind-") as folder:
             for name, data in found.items():

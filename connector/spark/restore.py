@@ -33,7 +33,8 @@ from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.errors import FencedError, JournalError, LocationError
-from transactional.journal import Journal, snapshot_file, sync_folder
+from transactional.folders import sync_folder
+from transactional.journal import Journal, snapshot_file
 from transactional.ledger import MOVING, Ledger
 from transactional.metadata import EntryKind
 from transactional.ownership import must_own
@@ -187,7 +188,7 @@ class NewLocation:
         assert ledger.restored is not None
         ledger.position = ledger.restored.position = position
         name, data = snapshot_file(ledger, clock or SystemClock())
-        write_file(os.path.join(self.draft.path, "barrier", "log", name), data)
+        write_file(os.path.join(self.draft.path, "barrier", "log", name), data, private=True)
         sync_folders(self.draft.path)
 
     def _appear(self, closed: bool) -> None:

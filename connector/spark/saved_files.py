@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transactional.journal import sync_folder
+from transactional.folders import file_mode, make_folders, sync_folder
 
 __all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folders", "write_file"]
 
@@ -60,10 +60,22 @@ def copy_file(source: str, target: str, path: str) -> SavedFile:
     return found
 
 
-def write_file(target: str, data: bytes, path: str = "") -> SavedFile:
-    """Write a file, durably, with its folders."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(target, "wb") as file:
+def write_file(target: str, data: bytes, path: str = "", private: bool = False) -> SavedFile:
+    """Write a file, durably, with its folders.
+
+    Parameters
+    ----------
+    target : str
+    data : bytes
+    path : str, optional
+        Of the answer.
+    private : bool
+        A file of the journal's: see `transactional.folders`. Others are as Spark would make them.
+    """
+    folder = os.path.dirname(target)
+    make_folders(folder) if private else os.makedirs(folder, exist_ok=True)
+    mode = file_mode(folder) if private else 0o666
+    with open(target, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -47,7 +47,8 @@ from connector.spark.state_files import files_of_snapshot, shared_files, shuffle
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import LocationError
-from transactional.journal import Journal, sync_folder
+from transactional.folders import sync_folder
+from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.metadata import EntryKind
 from transactional.recovery import check_recorded
@@ -103,7 +104,7 @@ def take(
         _close(place, journal, deadline, clock)  # S2
     for _ in range(ATTEMPTS):
         chosen = _choose(place, journal, deadline, clock)  # S3
-        draft = Draft(folder, "taking")
+        draft = Draft(folder, "taking", private=True)
         draft.begin()
         try:
             found = _copy(place, journal, chosen, draft.path, clock)

@@ -137,11 +137,13 @@ def files_of_snapshot(path: str) -> list[str] | None:
         with zipfile.ZipFile(path) as archive:
             text = archive.read("metadata").decode()
         value = json.loads(text.partition("\n")[2] if text.startswith("v") else text)
-        tables = [os.path.join("SSTs", each["dfsSstFileName"]) for each in value.get("sstFiles") or ()]
-        logs = [os.path.join("logs", each["dfsLogFileName"]) for each in value.get("logFiles") or ()]
+        tables = [("SSTs", str(each["dfsSstFileName"])) for each in value.get("sstFiles") or ()]
+        logs = [("logs", str(each["dfsLogFileName"])) for each in value.get("logFiles") or ()]
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError):
         return None
-    return [*tables, *logs]
+    if any(os.path.basename(name) != name or name in ("", ".", "..") for _, name in (*tables, *logs)):
+        return None  # it would lead out of the store, for whoever copies it
+    return [os.path.join(*each) for each in (*tables, *logs)]
 
 
 def shared_files(folder: str) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from connector.spark import internals, life_report
+from connector.spark import formats, internals, life_report
 from connector.spark.closing import (
     JOURNAL_SECONDS,
     Quiet,
@@ -21,7 +21,7 @@ from connector.spark.closing import (
     standing,
 )
 from connector.spark.location import CheckpointLocation
-from connector.spark.recorded import missing_secrets
+from connector.spark.recorded import can_be_built, fitting
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep
@@ -117,6 +117,7 @@ def supervise(
     if not stop_timeout >= 0:
         raise OptionError("INVALID_OPTION", f"stop_timeout={stop_timeout}: seconds, 0 or more", option="stop_timeout")
     clock = clock or SystemClock()
+    formats.check_starts()
     upkeep = Upkeep(options or {}, set(), single_driver)
     supervisor = _Supervisor(start, Restarts(strategy, clock, chance), upkeep, stop_timeout, wish or StopWish(), clock)
     if location is not None:
@@ -174,6 +175,7 @@ class _Supervisor:
         self._restarts.began()
         query: StreamingQuery | None = None
         try:
+            formats.register_lost(internals.active_session())
             query = self._start()
             heed()
             self._meet(query)
@@ -324,11 +326,11 @@ class _Supervisor:
         return found.run == 0 or mine or self._upkeep.is_alive(found.process) is False
 
     def _can_close(self) -> bool:
-        """Whether the sink's secrets are known here."""
+        """Whether what the sink needs is known here."""
         if self._location is None:
             return False
         run = self._location.journal().load().newest_run
-        return run is not None and not missing_secrets(run, self._upkeep.given)
+        return run is not None and can_be_built(run, self._location, fitting(run, self._upkeep.given))
 
     def _end(self) -> None:
         """No query runs: leave nothing open."""

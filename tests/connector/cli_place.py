@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.cli import main
 from connector.spark.location import CheckpointLocation
+from connector.spark.sinks import remember_sink
 from integration.file_sink import FileSink
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional import faults
@@ -54,6 +55,7 @@ class CliPlace:
         self.path = folder / "place"
         self.output = folder / "output"
         self.sink = sink
+        remember_sink(sink)
         for log in ("offsets", "commits"):
             (self.path / log).mkdir(parents=True)
         (self.path / "metadata").write_text('{"id":"q"}')

@@ -113,6 +113,23 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     assert found.part(1, 1).free
 
 
+def test_a_decision_about_a_journal_that_has_gone_on_meanwhile_is_not_recorded(
+    location: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was shown, and said yes to, need not be so any more."""
+
+    def confirm(report: Report, yes: bool) -> None:
+        journal = CheckpointLocation(str(location)).journal()
+        journal.load()
+        journal.append(EntryKind.REQUEST, {"what": "checkpoint"}, lambda ledger: None)
+
+    monkeypatch.setattr(Report, "confirm", confirm)
+    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
+    assert main(["resolve", str(location), *chosen, "--yes"]) == 1
+    assert "LOCATION_BUSY" in capsys.readouterr().err
+    assert ledger(location).part(1, 0).open
+
+
 def append(place: Path, kind: str, batch: int, handles: list[dict[str, str] | None]) -> None:
     parts = [{"partition": p, "handle": h, "rows": 5, "bytes": 1, "digest": "1:0"} for p, h in enumerate(handles)]
     covers: list[int] | None = [] if kind == EntryKind.DECIDED else None

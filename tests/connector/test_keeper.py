@@ -28,6 +28,7 @@ from connector.spark.keeper import DriverKeeper
 from connector.spark.life_report import LifeReport
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import session_members, this_process
+from connector.spark.sinks import ALLOW
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
 from transactional.clock import Clock
@@ -36,7 +37,7 @@ from transactional.failure import Failure
 from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 from transactional.testing import FakeClock
 
-SECONDS = 60.0
+SECONDS = 180.0
 
 
 class Program:
@@ -79,6 +80,10 @@ def tell(place: CliPlace, driver: str | None = None) -> str:
 
 class BrokenSink(FileSink):
     """Its store does not answer at all."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "2pc-broken"
 
     def inspect(self, handles: Sequence[Any]) -> Any:
         raise OSError("no route to host")
@@ -346,8 +351,11 @@ def test_a_child_that_supervised_and_has_ended_does_not_stand_against_a_stop(tmp
     assert (keeper.returncode, place.files("pending")) == (0, []), said
 
 
-def test_a_stop_that_can_not_be_made_whole_is_no_success_and_keeps_no_other_query_open(tmp_path: Path) -> None:
+def test_a_stop_that_can_not_be_made_whole_is_no_success_and_keeps_no_other_query_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first query's output does not answer; whichever comes first, the second one is ended."""
+    monkeypatch.setenv(ALLOW, f"{__name__}:BrokenSink,integration.file_sink:FileSink")
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
@@ -502,3 +510,15 @@ def test_a_journal_that_does_not_answer_between_two_lives_is_asked_seldom_and_sa
     assert 15 <= len(looks) <= 22
     assert sum("can't be looked at now: no route to host" in said for said in program.said) == 1
     assert f"{place} can be looked at again" in program.said
+
+
+def test_a_report_that_another_user_may_have_written_ends_nothing(tmp_path: Path) -> None:
+    """The folder in /tmp is made by somebody else after it was deleted there: it may name any process of ours."""
+    folder = tmp_path / "report"
+    folder.mkdir(0o700)
+    (folder / "supervised-1.json").write_text(json.dumps({"process": this_process()}))
+    (folder / "query-1.json").write_text(json.dumps({"options": {"checkpointLocation": "/place"}, "driver": "d"}))
+    report = LifeReport(str(folder))
+    assert (report.supervised(), len(report.queries())) == ([os.getpid()], 1)
+    folder.chmod(0o777)
+    assert (report.supervised(), report.queries()) == ([], [])

@@ -145,3 +145,13 @@ def test_a_store_that_is_away_is_told_from_one_that_is_not_known(
 def test_a_location_that_names_no_folder_of_an_object_store_is_refused(location: str) -> None:
     with pytest.raises(OptionError, match="INVALID_LOCATION"):
         CheckpointLocation(location)
+
+
+def test_an_offset_log_of_another_version_names_the_setting_that_chose_it(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v2\n{}\n{"0":"{}"}')
+    with pytest.raises(
+        LocationError, match=r"SPARK_OFFSETS_UNKNOWN.*'v2'.*spark\.sql\.streaming\.offsetLog\.formatVersion"
+    ):
+        spark_view(CheckpointLocation(str(tmp_path)))

@@ -159,6 +159,7 @@ def test_a_savepoint_that_may_be_entered_and_not_be_listed_is_restored(capsys: C
         saved = take(str(place), str(base / "saved"))
         restore(capsys, saved, base / "warm", "--no-claim")  # imports what is imported late
         (base / "saved").chmod(0o711)
+        (base / "saved" / "journal.json").chmod(0o644)
         with another_user():
             status, document, said = restore(capsys, saved, base / "new", "--no-claim")
         assert status == 0, (document, said)

@@ -182,6 +182,23 @@ def test_a_claim_that_takes_up_a_begun_one_is_refused_where_that_was_given_up_me
     assert restore(capsys, saved, new, "--claim")[1]["condition"] == "OUTPUT_COMMITTED"
 
 
+@pytest.mark.parametrize("file", ["savepoint.json", "journal.json", "checkpoint/commits/2"])
+def test_a_claim_whose_savepoint_vanishes_meanwhile_closes_nothing_for_ever(
+    place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, file: str
+) -> None:
+    """It was copied, and the copy is whole; but the same command could not be run again, if it died now."""
+
+    def reach(point: str) -> None:
+        if point == "rewind.begun":
+            (Path(saved.path) / file).unlink(missing_ok=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"], new.exists()) == (1, "SAVEPOINT_DAMAGED", False)
+    assert place.ledger().moved is None
+
+
 # -- a place that is made anew ---------------------------------------------------------------------------------------
 
 
@@ -524,21 +541,43 @@ def test_a_claimed_place_is_made_anew_though_the_old_one_is_read_only_by_now(cap
         place.decided(0)
         saved = take(str(place), str(base / "saved"))
         assert restore(capsys, saved, base / "new", "--claim")[0] == 0
-        with another_user(base / "new"):
+        journal = place.path / "barrier"
+        for path in (journal, *journal.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        with another_user(base / "new", base / "saved"):
             status, _, said = restore(capsys, saved, base / "new", "--claim", "--allow-non-restored-state")
         assert status == 0, said
 
 
 # -- kill -9 ---------------------------------------------------------------------------------------------------------
 
+BROKEN = 70
+"""With what a child ends that raised."""
+
 DURABLE = ("chmod", "fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 
 def killed_before(death: int, arguments: list[str], able: bool) -> bool:
-    """A process says the command, and is gone before its n-th call that changes a disk; False where it came to its end."""
+    """Run the command in a process that dies before its n-th call that changes a disk; False if it came to its end.
+
+    Raises
+    ------
+    AssertionError
+        It ended in any other way.
+    """
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), f"the command ended with {code}"
+        return code != 0
+    try:
+        os._exit(until_killed(death, arguments, able))
+    finally:  # whatever was raised: the rest of pytest is the parent's
+        os._exit(BROKEN)
+
+
+def until_killed(death: int, arguments: list[str], able: bool) -> int:
+    """See `killed_before`, of which this is the child."""
     calls = [0]
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -554,7 +593,23 @@ def killed_before(death: int, arguments: list[str], able: bool) -> bool:
         setattr(os, name, counted(getattr(os, name)))
     vars(restoring)["exchange"] = counted(exchange) if able else lambda one, other: False
     with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
-        os._exit(main(arguments))
+        return main(arguments)
+
+
+def test_a_command_that_fails_in_any_other_way_than_by_the_kill_is_no_death_and_no_end(
+    saved: Savepoint, new: Path, monkeypatch: Patch
+) -> None:
+    command = ["restore", saved.path, str(new), "--no-claim", "--yes"]
+    assert killed_before(3, command, True)
+    with pytest.raises(AssertionError, match="ended with 1"):
+        killed_before(10_000, [*command[:2], saved.path, *command[3:]], True)
+
+    def breaks(*given: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("tests.connector.test_restored_place.until_killed", breaks)
+    with pytest.raises(AssertionError, match=f"ended with {BROKEN}"):
+        killed_before(1, command, True)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from connector.spark.draft import Draft
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import check_can_go_back, repartitions_before
 from connector.spark.process import this_process
+from connector.spark.saved_files import SavedFile, copy_file
 from connector.spark.savepoint import read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
@@ -216,6 +217,54 @@ def test_what_changes_under_the_copy_makes_it_begin_anew(
         assert (Path(saved.path) / "checkpoint/state/0/0/3.delta").read_text() == "0/0 3.delto"
     else:
         assert saved.batch == 2, "a newer checkpoint does no harm to the copy"
+
+
+@pytest.mark.parametrize("how", ["written over", "replaced", "replaced at the same time and size", "deleted"])
+def test_a_file_that_changes_while_it_is_copied_makes_it_begin_anew(
+    place: CliPlace, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its last byte was read, and before anything else happens: a look that comes after the copy would be too late."""
+    state(place, "3.delta", "2.snapshot")
+    changing = place.path / "state/0/0/3.delta"
+    copied: list[str] = []
+
+    def copy(source: str, target: str, path: str) -> SavedFile:
+        found = copy_file(source, target, path)
+        copied.append(path)
+        if Path(source) == changing and copied.count(path) == 1:
+            if how == "deleted":
+                changing.unlink()
+                state(place, "3.snapshot")
+            elif how == "written over":
+                changing.write_text("0/0 3.delta, and more")
+            else:
+                times = (changing.stat().st_atime_ns, changing.stat().st_mtime_ns)
+                (place.path / "state/0/0/new").write_text("0/0 3.delto")
+                (place.path / "state/0/0/new").rename(changing)
+                if how != "replaced":
+                    os.utime(changing, ns=times)
+        return found
+
+    monkeypatch.setattr(savepoints, "copy_file", copy)
+    saved = take(str(place), str(tmp_path / "saved"))
+    saved.verify()
+    assert copied.count("checkpoint/metadata") == 2, "it began anew"
+    if how != "deleted":
+        held = (Path(saved.path) / "checkpoint/state/0/0/3.delta").read_text()
+        assert held == changing.read_text() != "0/0 3.delta"
+
+
+def test_a_checkpoint_that_a_rewind_takes_back_under_the_copy_is_not_saved(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reach(point: str) -> None:
+        if point == "savepoint.copied" and place.ledger().accounted == 2:
+            begun = place.append(EntryKind.REWIND_BEGUN, {"checkpoint": place.checkpoints[1]})
+            place.append(EntryKind.REWIND_DONE, {"begun": begun, "batch": 1, "keep": None})
+
+    monkeypatch.setattr(faults, "reach", reach)
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert (saved.batch, saved.checkpoint) == (1, place.checkpoints[1])
 
 
 def test_a_place_that_never_stands_still_is_refused(
@@ -426,3 +475,8 @@ def test_only_spark_s_repartition_makes_a_micro_batch_that_changes_the_number_of
     assert repartitions_before(location, 4) == [], "it was not done"
     (place.path / "offsets" / "3").write_text("v1\n{}\na line")
     assert repartitions_before(location, 4) == []
+
+
+def test_a_savepoint_s_journal_is_its_owner_s(place: CliPlace, tmp_path: Path) -> None:
+    saved = Path(take(str(place), str(tmp_path / "saved")).path)
+    assert f"{saved.stat().st_mode & 0o777:o} {(saved / 'journal.json').stat().st_mode & 0o777:o}" == "700 600"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,22 @@ def test_what_a_former_container_has_left_is_named_or_ended(
         with pytest.raises(FencedError, match="DRIVER_UNKNOWN"):
             supervise(FakeQuery, NoRestart(), **more)  # type: ignore[arg-type]
     assert place.files("pending") == ([] if single_driver else [1])
+
+
+@pytest.mark.parametrize(
+    ("problem", "starts"), [(OptionError("UNKNOWN_OPTION", "no"), 1), (StoreError("BROKERS_UNREACHABLE", "away"), 2)]
+)
+def test_what_start_itself_raises_is_started_again_only_if_that_can_help(
+    place: CliPlace, problem: Exception, starts: int
+) -> None:
+    calls: list[int] = []
+
+    def start() -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise problem
+        return FakeQuery(ended=True)
+
+    with nullcontext() if starts == 2 else pytest.raises(OptionError):
+        supervise(start, FixedDelay(5, 0.1), location=str(place))
+    assert len(calls) == starts

@@ -145,6 +145,8 @@ class World:
         self.rows_of: dict[int, range | list[int]] = {}
         self.judged: set[int] = set()
         self.visible: Counter[int] = Counter()
+        self.shown: dict[int, int] = {}
+        self.ordered = True
         self.allowed: dict[int, int] = {}
         self.named: set[int] = set()
         self.trace: list[str] = []
@@ -190,6 +192,10 @@ class World:
             self.rewind()
         elif action == "expire":
             self.expire(arg)
+        elif action == "lose":
+            for number in [n for i, n in enumerate(self.transactions.unfinished()) if arg >> i & 1]:
+                self.trace.append(f"{number} is lost")
+                self.transactions.expire(number)
         elif action == "later":
             self.clock.advance(arg)
         elif action == "wake":
@@ -342,7 +348,7 @@ class World:
             self.rows_of[number] = rows
             self.transactions.prepare(number)
             handle = MemoryHandle(transaction=number)
-        part = Part(partition, handle, len(rows), 0 if drains else len(rows), str(rows) if handle else "")
+        part = Part(partition, handle, len(rows), len(rows), str(rows) if rows else "")
         return Acknowledgement(plan.token, plan.batch, partition, partition, drains, part, plan.sources)
 
     def commit(self, execution: Execution, messages: Sequence[Acknowledgement | None] | None = None) -> None:
@@ -519,6 +525,7 @@ class World:
         again = {row for row, copies in self.visible.items() if row >= position and copies >= self.allowed.get(row, 1)}
         if named:
             self.allowed.update({row: self.visible[row] + 1 for row in range(position, self.read)})
+            self.shown = {row: number for row, number in self.shown.items() if row < position}
             if not again <= self.named:
                 self.fail(f"the rewind to {last} writes {again - self.named} again, and did not name them")
             return
@@ -567,7 +574,20 @@ class World:
                 self.visible[row] += 1
                 if self.visible[row] > self.allowed.get(row, 1):
                     self.fail(f"row {row} is visible {self.visible[row]} times")
+                if self.ordered:
+                    self._check_order(row, number)
         return after is Outcome.COMMITTED
+
+    def _check_order(self, row: int, number: int) -> None:
+        """Rows of a key are visible in the order of the input: by when they were committed, and by where they lie in a log."""
+        for other, written in self.shown.items():
+            if other % PARTITIONS != row % PARTITIONS:
+                continue
+            if other > row:
+                self.fail(f"row {row} is committed after row {other}")
+            elif other < row and written > number:
+                self.fail(f"row {row} of transaction {number} lies before row {other}, which {written} has written")
+        self.shown[row] = number
 
     def abort_one(self, number: int, verb: str, fresh: bool) -> None:
         """A transaction is aborted, if it can be. A sweep that stood still may know too little."""
@@ -596,6 +616,7 @@ class World:
             if checkpoint > version and self.transactions.outcome(number) is Outcome.COMMITTED:
                 self.transactions.take_back(number)
                 self.visible.subtract(self.rows_of[number])
+                self.shown = {row: last for row, last in self.shown.items() if last != number}
 
     def _check_plan(self, plan: TaskPlan, journal: Journal) -> None:
         """A recovery has ended well."""

@@ -13,7 +13,7 @@ from transactional.errors import LocationError, TransactionLostError
 from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, decode
+from transactional.metadata import Entry
 from transactional.recovery import SparkView
 from transactional.sink import HandleState, Options, Outcome
 from transactional.testing import MemoryHandle, MemoryTransactions, RecordingSink
@@ -218,16 +218,14 @@ class FoldingJournal(Journal):
     def fold(self, every: int = FOLD_EVERY) -> None:
         super().fold(every)
 
-    def _entry(self, number: int) -> Entry:
-        data = self._store.read(f"{number}.json")
+    def _entry(self, data: bytes, name: str) -> Entry:
         if data not in self.known:
-            self.known[data] = decode(data, f"{number}.json")
+            self.known[data] = super()._entry(data, name)
         return self.known[data]
 
-    def _snapshot(self, number: int) -> Ledger:
-        data = self._store.read(f"{number}.snapshot.json")
+    def _snapshot(self, data: bytes, name: str) -> Ledger:
         if data not in self.folded:
-            self.folded[data] = super()._snapshot(number)
+            self.folded[data] = super()._snapshot(data, name)
         return self.folded[data].copy()
 
 

@@ -89,3 +89,15 @@ def test_columns_are_not_interchangeable_and_doubled_rows_do_not_cancel_out() ->
 def test_the_encoding_is_that_of_version_1() -> None:
     batch = pa.RecordBatch.from_pydict({"k": [b"a", None], "v": ["x", "yz"], "n": [1, None]})
     assert digest(batch) == (2, 20, "1:190cf907bb79a2a1")
+
+
+@pytest.mark.parametrize("power", [0, 1, 63, 64, 65, 126])
+def test_each_bit_of_a_decimal_changes_it(power: int) -> None:
+    kind = pa.decimal128(38, 0)
+    numbers = [decimal.Decimal(7), decimal.Decimal(7 ^ (1 << power))]
+    digests = set()
+    for number in numbers:
+        found = RowDigest()
+        found.update(pa.RecordBatch.from_arrays([pa.array([number], kind)], ["d"]))
+        digests.add(found.value)
+    assert len(digests) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.transactional.bodies import recorded, run_body, settled
 from tests.transactional.interleaving import run
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, Ledger
+from transactional.ledger import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, Ledger, Moved, Origin, RestartRecord
 from transactional.metadata import Entry, EntryKind
 
 RETAINED = 7
@@ -218,3 +219,32 @@ def test_a_snapshot_is_the_fold_and_is_read_as_such(seed: int) -> None:
     for _ in range(2):
         journal.fold(1)
         assert Journal(copy).load() == ledger
+
+
+def test_a_snapshot_forgets_nothing() -> None:
+    """Each field is set to something else than a new ledger has, so that one which is left out differs."""
+    ledger = fold(
+        (EntryKind.RUN, {**RUN, "retained": 7}),
+        (EntryKind.MARK, {"run": 1, "mark": {"epoch": 3}}),
+        (
+            EntryKind.DECIDED,
+            {**batch(0, 1, covers=[]), "origin": "outer", "hooks": {"hook": "c3RhdGU="}},
+        ),
+        (EntryKind.SETTLED, settled(3, version=4)),
+        (EntryKind.DECIDED, {**batch(1, 2, 3, covers=[]), "log": "text"}),
+        (EntryKind.VERDICT, {"parts": [{"batch": 1, "partition": 0, "handle": 0, "verdict": "lost"}]}),
+        (EntryKind.PREPARED, batch(2, 4)),
+        (EntryKind.VOID, {"prepared": 2}),
+        (EntryKind.DECLINED, {"run": 1, "batch": 2, "reason": "HOOK_FAILED", "detail": "why"}),
+        (EntryKind.REQUEST, {"reason": "stop"}),
+        (EntryKind.REQUEST, {"what": "stop", "run": 1}),
+        (EntryKind.REWIND_BEGUN, {"checkpoint": 3, "restoreTables": True}),
+    )
+    ledger.identity_suffix, ledger.originals, ledger.replay, ledger.base = "-12", ["theirs"], 1, 0
+    ledger.moved = Moved(9, "there", "saved", 3)
+    ledger.restored = Origin("saved", "origin", 3, 0, 8, True, False)
+    ledger.stamp = 8
+    ledger.restarts = [RestartRecord(5, 6, "supervise", 1, 2.0, "X", "why", False)]
+    new = Ledger()
+    assert [each.name for each in fields(Ledger) if getattr(ledger, each.name) == getattr(new, each.name)] == []
+    assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) == ledger

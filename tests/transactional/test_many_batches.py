@@ -68,12 +68,14 @@ def to_commit(world: World, execution: Execution, rows: int = 3, kind: str = "ba
 # -- lanes --------------------------------------------------------------------------------------------------------------
 
 
-def test_five_prepared_micro_batches_are_committed_with_the_sixth_in_one_call(world: World) -> None:
+def test_five_prepared_micro_batches_are_committed_with_the_sixth_one_after_the_other(world: World) -> None:
     execution = piled_up(world, 5)
     assert (visible(world), sorted(world.book.prepared)) == ([0, 1, 2], [1, 2, 3, 4, 5])
     world.commits_called.clear()
     assert world.run(execution, 1, 3)
-    assert [len(handles) for handles in world.commits_called] == [18]
+    assert [[world.transactions.context(handle).batchId for handle in call] for call in world.commits_called] == [
+        [batch] * 3 for batch in range(1, 7)
+    ]
     assert visible(world) == list(range(21))
     assert world.book.kinds[-2:] == [EntryKind.DECIDED, EntryKind.SETTLED]
     assert world.truth.checkpoints[max(world.truth.checkpoints)].batches == [1, 2, 3, 4, 5, 6]
@@ -557,14 +559,12 @@ class CountingStore(MemoryJournalStore):
         return super().read(name)
 
 
-CHECKPOINTS = 10_000
-
-
-@pytest.mark.slow
-def test_planning_reads_a_bounded_number_of_files_also_after_ten_thousand_checkpoints() -> None:
+@pytest.mark.parametrize("checkpoints", [800, pytest.param(10_000, marks=pytest.mark.matrix)])
+def test_planning_reads_a_bounded_number_of_files_after_any_number_of_checkpoints(checkpoints: int) -> None:
+    """The last quarter of them does not add to it."""
     store = CountingStore()
     journal = Journal(store)
-    number, most_reads, most_names = 0, 0, 0
+    number, reads, names, sizes = 0, [0], [0], [0]
 
     def append(kind: str, body: dict[str, Any]) -> None:
         nonlocal number
@@ -572,26 +572,29 @@ def test_planning_reads_a_bounded_number_of_files_also_after_ten_thousand_checkp
         assert store.create(f"{number}.json", encode(Entry(number, kind, f"n{number}", 0, body)))
 
     append(EntryKind.RUN, run_body(driver="A", settings="options", sink="2pc-recording", location="/place"))
-    for checkpoint in range(CHECKPOINTS):
+    for checkpoint in range(checkpoints):
         parts = [{"partition": 0, "handle": {"transaction": checkpoint}, "rows": 1, "bytes": 8, "digest": "d"}]
         append(EntryKind.DECIDED, recorded(checkpoint, parts, [], sources=view(checkpoint).sources))
         append(EntryKind.SETTLED, settled(number))
         if number % SNAPSHOT_EVERY < 2:  # as a planning does
             journal.load()
             journal.fold()
-        if checkpoint % 97 == 0:
+        if checkpoint % 37 == 0:
             store.reads = 0
             Journal(store).load()
-            most_reads, most_names = max(most_reads, store.reads), max(most_names, len(store.names()))
+            reads.append(store.reads)
+            names.append(len(store.names()))
+            sizes.append(sum(map(len, store.files.values())))
     sink = RecordingSink(Options({"transactionalIdPrefix": "p"}), None)
     settings = RunSettings("A", sink.name(), "options", "p")
     store.reads = 0
-    plan = CheckpointCoordinator(Journal(store), sink, settings, view(CHECKPOINTS)).plan()
-    assert (plan.mode, plan.batch) == (Mode.WRITE, CHECKPOINTS)
-    assert store.reads <= 2 * SNAPSHOT_EVERY + 1
-    assert most_reads <= 2 * SNAPSHOT_EVERY + 1
-    assert most_names <= 3 * SNAPSHOT_EVERY
-    assert sum(map(len, store.files.values())) < 1_000_000
+    plan = CheckpointCoordinator(Journal(store), sink, settings, view(checkpoints)).plan()
+    assert (plan.mode, plan.batch) == (Mode.WRITE, checkpoints)
+    assert max(store.reads, *reads) <= 2 * SNAPSHOT_EVERY + 1
+    assert max(names) <= 3 * SNAPSHOT_EVERY
+    settling = 3 * len(sizes) // 4
+    assert max(sizes[settling:]) < 1.25 * max(sizes[:settling])
+    assert max(sizes) < 1_000_000
 
 
 def view(batch: int) -> SparkView:

@@ -118,7 +118,9 @@ def test_what_this_version_writes_is_format_2_to_the_byte(version: str) -> None:
     store = golden(version)
     for name, data in store.files.items():
         assert encode(decode(data, name)) == data, name
-    assert Journal(store).load() == folded(store)
+    loaded, found = Journal(store).load(), folded(store)
+    found.accept_store()  # a snapshot of that release does not say which runs bind the store
+    assert loaded == found
     assert KINDS["v2"] | NEWEST == EntryKind.ALL, "a new kind of entry needs a golden file"
 
 

@@ -149,8 +149,14 @@ def test_an_unknown_outcome_stops_with_the_way_out() -> None:
 def test_what_was_lost_behind_spark_needs_a_rewind() -> None:
     ledger = fold((EntryKind.PREPARED, batch(0, 1)), (EntryKind.DECIDED, batch(1, 2, covers=[0])))
     states = [(ledger.part(0, 0), STATES["L"]), (ledger.part(1, 0), STATES["C"])]
-    with pytest.raises(RewindRequiredError, match=r"LOST_BEHIND.*\[0\]"):
+    with pytest.raises(
+        RewindRequiredError, match=r"LOST_BEHIND.*\[0\].*barrier rewind.*\[1\] were committed already.*older"
+    ):
         judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
+    states = [(ledger.part(0, 0), STATES["L"]), (ledger.part(1, 0), STATES["P"])]
+    with pytest.raises(RewindRequiredError, match=r"LOST_BEHIND.*\[0, 1\]") as raised:
+        judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
+    assert "older" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +179,14 @@ def test_a_prepared_micro_batch_is_kept_written_anew_or_needs_a_rewind() -> None
     assert judge_prepared(record, [STATES["P"], STATES["P"]], view(1))
     with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
         judge_prepared(record, [STATES["P"], STATES["L"]], view(1))
+
+
+def test_a_prepared_transaction_that_somebody_has_committed_is_never_written_anew() -> None:
+    """An older copy of the location that an operator has accepted may hold it as prepared."""
+    record = fold((EntryKind.PREPARED, batch(0, 1, 2))).batches[0]
+    for number in (0, 1):
+        with pytest.raises(AmbiguousOutcomeError, match=r"COMMITTED_UNDECIDED.*barrier resolve"):
+            judge_prepared(record, [STATES["L"], STATES["C"]], view(number))
 
 
 @pytest.mark.parametrize(("lines", "previous"), [("another", "line 0"), ("line 1", "another")])

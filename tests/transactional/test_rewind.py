@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.transactional.state_machine import PARTITIONS, Execution, Interference, World
+from tests.transactional.state_machine import PARTITIONS, Execution, Interference, Violation, World
 from tests.transactional.state_stores import LIFETIME
+from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.checkpoint import Mode
-from transactional.errors import FencedError, LocationError
+from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError
+from transactional.journal import Journal
 from transactional.metadata import EntryKind
 from transactional.rewind import Rewinder
+from transactional.sink import Options
+from transactional.testing import RecordingSink
 
 LANES = 10
 STEPS = ("rewind.begun", "rewind.settled", "rewind.aborted", "rewind.restored", "rewind.deleted")
@@ -252,7 +258,7 @@ def test_its_micro_batches_have_the_ends_that_they_had(world: World) -> None:
     assert world.book.unsettled() == []
 
 
-def test_micro_batches_between_and_after_the_lost_parts_drain(world: World) -> None:
+def test_what_was_committed_behind_a_lost_part_stays_and_the_verdict_says_that_it_is_out_of_order(world: World) -> None:
     execution = two_prepared(world)
     world.offset(execution, 3)
     world.plan(execution)
@@ -263,7 +269,8 @@ def test_micro_batches_between_and_after_the_lost_parts_drain(world: World) -> N
     world.transactions.expire(first)
     world.kill()
     [decision] = world.book.unsettled()
-    assert world.commit_one(last, decision.id)  # the driver's last breath
+    world.ordered = False
+    assert world.commit_one(last, decision.id)  # by an older version, whose commits went out together
     world.rewind()
     again = world.start()
     modes = []
@@ -275,7 +282,9 @@ def test_micro_batches_between_and_after_the_lost_parts_drain(world: World) -> N
         world.tasks(again)
         world.commit(again)
         world.done(again)
-    assert modes == [Mode.REPAIR, Mode.DRAIN, Mode.DRAIN]
+    assert modes == [Mode.REPAIR, Mode.REPAIR, Mode.REPAIR]
+    entries = [json.loads(world.store.read(name)) for name in world.store.names() if "snapshot" not in name]
+    assert [2] in [entry["body"].get("outOfOrder") for entry in entries if entry["kind"] == EntryKind.VERDICT]
     assert +world.visible == once(world)
 
 
@@ -553,3 +562,129 @@ def test_a_query_that_is_started_while_spark_s_logs_are_rewritten_does_no_harm(
     assert goes_back(world, before) == ""
     world.run_out()
     assert +world.visible == once(world)
+
+
+# -- what drains is compared ----------------------------------------------------------------------------------------------
+
+
+def one_part_lost(world: World) -> Execution:
+    """A replay of a micro-batch of which one part is lost; the others, which are committed, drain."""
+    decided_and_lost(world, committed=2)
+    world.rewind()
+    execution = world.start()
+    world.offset(execution)
+    world.plan(execution)
+    world.tasks(execution)
+    assert [message.drained for message in execution.messages if message] == [True, True, False]
+    return execution
+
+
+def drained_with(execution: Execution, **changed: Any) -> None:
+    first = execution.messages[0]
+    assert first is not None
+    execution.messages[0] = replace(first, part=replace(first.part, **changed))
+
+
+@pytest.mark.parametrize("changed", [{"rows": 2}, {"bytes": 9}, {"digest": "others"}], ids=str)
+def test_a_replay_whose_drained_rows_are_others_than_the_committed_ones_is_refused(
+    world: World, changed: dict[str, Any]
+) -> None:
+    """A source that is not deterministic would leave out rows behind them, or have some twice."""
+    execution = one_part_lost(world)
+    drained_with(execution, **changed)
+    before = visible(world)
+    with pytest.raises(Violation, match=r"REPLAY_DIFFERS.*partition 0, which is committed"):
+        world.commit(execution)  # no failure of a process or a store may lead there
+    assert visible(world) == before
+    assert EntryKind.REPAIR not in world.book.kinds
+
+
+def test_the_same_rows_are_not(world: World) -> None:
+    execution = one_part_lost(world)
+    world.commit(execution)
+    assert execution.errors == []
+
+
+# -- what somebody else has done ------------------------------------------------------------------------------------------
+
+
+def test_a_prepared_transaction_that_somebody_else_has_committed_stops_the_rewind(world: World) -> None:
+    """Going back would write its rows again; nothing goes back before an operator has said so."""
+    two_prepared(world)
+    number = world.book.prepared[2][1]
+    work = rewinder(world)
+    work.begin(work.preview(), {})
+    world.transactions.commit(number)
+    before = dict(world.files.offsets)
+    with pytest.raises(
+        AmbiguousOutcomeError, match=r"COMMITTED_UNDECIDED.*micro-batch 2, partition 1 .*barrier resolve"
+    ):
+        work.finish()
+    assert (world.files.offsets, world.book.kinds[-1]) == (before, EntryKind.REWIND_BEGUN)
+    body = {"checkpoint": None, "batch": 2, "partition": 1, "decision": "accept-duplicates"}
+    journal = world._journal()
+    journal.load()
+    journal.append(EntryKind.RESOLVE, body, lambda ledger: None)
+    again, _ = world.rewinder()
+    again.again({})
+    assert again.finish() == 0
+
+
+class ReplacedFile:
+    """Spark's logs, of which a driver that stood still has written ``offsets/0`` late."""
+
+    def __init__(self) -> None:
+        self.offsets = {0: "late"}
+
+    def highest(self) -> tuple[int, int]:
+        return 0, 0
+
+    def check_can_go_back(self, batch: int) -> None:
+        assert batch == 0
+
+    def delete_after(self, batch: int) -> None:
+        assert batch == 0
+
+    def replay(self, first: int, last: int) -> None:
+        raise AssertionError("nothing is kept")
+
+    def is_replaced(self, batch: int, text: str) -> bool:
+        return self.offsets[batch] != text
+
+    def put_back(self, batch: int, text: str) -> None:
+        self.offsets[batch] = text
+
+
+def test_a_rewind_that_is_killed_when_it_has_put_a_file_back_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query()
+    view = query.view
+    query.view = lambda batch: replace(view(batch), text=f"text {batch}")  # type: ignore[method-assign]
+    query.run(0)
+    logs, reached = ReplacedFile(), list[str]()
+
+    def reach(point: str) -> None:
+        reached.append(point)
+        if point == "rewind.put-back" and reached.count(point) == 1:
+            raise KeyboardInterrupt(point)
+
+    monkeypatch.setattr(faults, "reach", reach)
+
+    def started() -> Rewinder:
+        journal = Journal(query.journal_store)
+        journal.load()
+        sink = RecordingSink(Options({"transactionalIdPrefix": "p"}), SCHEMA, query.transactions)
+        return Rewinder(journal, sink, logs, "q", "p")
+
+    work = started()
+    work.begin(work.preview(), {})
+    with pytest.raises(KeyboardInterrupt):
+        work.finish()
+    assert (logs.offsets, query.kinds()[-1]) == ({0: "text 0"}, EntryKind.REWIND_BEGUN)
+    with pytest.raises(FencedError, match="REWIND_NOT_DONE"):
+        query.plan(1)
+    again = started()
+    again.again({})
+    assert again.finish() == 0
+    assert (logs.offsets, query.kinds()[-1]) == ({0: "text 0"}, EntryKind.REWIND_DONE)
+    query.run(1)
+    assert query.rows() == [0, 1, 10, 11]

@@ -23,7 +23,7 @@ from transactional.errors import (
     ReplayMismatchError,
     RetriableError,
 )
-from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
+from transactional.journal import SNAPSHOT_EVERY, Journal, JournalStore, LocalJournalStore, MemoryJournalStore
 from transactional.ledger import Ledger
 from transactional.metadata import Entry, EntryKind, decode, encode
 from transactional.recovery import SparkView
@@ -68,7 +68,7 @@ class Query:
             value = plan.batch * 10 + partition + row
             sink.write(number, pa.record_batch([pa.array([value])], schema=SCHEMA))
             handle = dict(sink.preCommit(number))
-        part = Part(partition, handle, 0 if drained else 1, 8, f"digest {row}")
+        part = Part(partition, handle, 1, 8, f"digest {row}")
         return Acknowledgement(plan.token, plan.batch, partition, partition, drained, part, plan.sources)
 
     def commit(self, messages: Sequence[Acknowledgement | None], batch: int, driver: str = "A") -> None:
@@ -173,6 +173,37 @@ def test_the_driver_that_was_overtaken_neither_commits_nor_aborts_anything() -> 
     with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
         query.plan(1, "A")
     assert query.kinds()[-1] == EntryKind.FENCED
+
+
+def test_the_driver_that_was_overtaken_records_no_micro_batch_without_messages() -> None:
+    """No acknowledgement says whose it is: the driver that the newest run is of does."""
+    query = Query()
+    query.plan(0, "A")
+    query.plan(0, "B")
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        query.commit([], 0, "A")
+    assert EntryKind.DECIDED not in query.kinds()
+    query.commit([], 0, "B")
+    query.committed = 0
+    assert query.ledger().accounted == 0
+    query.run(1, "B")
+    assert query.rows() == [10, 11]
+
+
+@pytest.mark.parametrize(("left", "decides"), [(None, True), (5.1, True), (5.0, False), (0.0, False), (-1.0, False)])
+def test_nothing_is_decided_on_a_transaction_with_too_little_time_left(
+    left: float | None, decides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    alive = [HandleState(Outcome.PREPARED), HandleState(Outcome.PREPARED, left, 5.0)]
+    monkeypatch.setattr(RecordingSink, "inspect", lambda self, handles: alive[: len(handles)])
+    if decides:
+        query.commit(messages, 0)
+    else:
+        with pytest.raises(RetriableError, match=r"HANDLE_NOT_ALIVE.*s left.*5 s must remain: raise its timeout"):
+            query.commit(messages, 0)
+    assert (EntryKind.DECIDED in query.kinds()) is decides
 
 
 def test_a_transaction_that_is_gone_at_the_look_is_not_decided() -> None:
@@ -289,11 +320,12 @@ def test_a_copied_location_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_query_runs_on_over_snapshots_and_reads_a_bounded_number_of_files() -> None:
     query = Query()
-    for batch in range(150):
+    for batch in range(75):
         query.run(batch)
-    assert len(query.journal_store.names()) < 200
-    assert query.ledger().accounted == 149
-    assert len(query.rows()) == 300
+    assert query.ledger().position > 2 * SNAPSHOT_EVERY
+    assert len(query.journal_store.names()) < 2 * SNAPSHOT_EVERY
+    assert query.ledger().accounted == 74
+    assert len(query.rows()) == 150
 
 
 # -- the journal --------------------------------------------------------------------------------------------------------

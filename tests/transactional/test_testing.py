@@ -113,3 +113,55 @@ def test_the_conformance_suite_finds_a_sink_that_breaks_the_contract(sink: type[
 
     with pytest.raises(AssertionError):
         getattr(Suite(), test)({})
+
+
+class Late(RecordingSink):
+    """Breaks the contract after it has answered: what was aborted becomes visible later."""
+
+    shared = MemoryTransactions()
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema, self.shared)
+
+
+@pytest.mark.parametrize("can_tell", [False, True])
+@pytest.mark.parametrize(
+    "test", ["test_an_abort_can_be_repeated_and_holds", "test_a_commit_names_what_is_lost_and_commits_the_rest"]
+)
+def test_a_row_that_becomes_visible_after_the_first_look_is_found(
+    test: str, can_tell: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so while the suite waits for quiet, or in the pause that it makes instead."""
+    aborted: list[int] = []
+
+    def appear() -> None:
+        for number in aborted:
+            Late.shared._transactions[number].state = "committed"
+
+    class Clock(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            appear()
+
+    class Suite(testing.SinkConformance):
+        sink_type = Late
+        asked = 0
+
+        def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+            found = [int(row["value"]) for row in Late.shared.rows()]
+            states = Late.shared._transactions.items()
+            aborted.extend(number for number, each in states if each.state == "aborted")
+            return found
+
+        def quiet(self, options: Mapping[str, str]) -> bool | None:
+            self.asked += 1
+            if not can_tell:
+                return None
+            if aborted and self.asked > 3:
+                appear()
+            return self.asked > 3
+
+    Late.shared = MemoryTransactions()
+    monkeypatch.setattr("transactional.testing.conformance.SystemClock", Clock)
+    with pytest.raises(AssertionError, match=r"first .*, as expected, then .*1"):
+        getattr(Suite(), test)({})

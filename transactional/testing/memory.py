@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -32,6 +32,7 @@ class _Transaction:
     began: float
     rows: list[dict[str, Any]] = field(default_factory=list)
     state: str = "open"
+    hurt: bool = False
 
 
 class MemoryTransactions:
@@ -86,10 +87,17 @@ class MemoryTransactions:
         found.state = "aborted"
         return True
 
+    def hurt(self, number: int) -> None:
+        """A part of it is gone: it counts as lost from now on, but a commit that comes before an abort still takes."""
+        self._find(number).hurt = True
+
     def outcome(self, number: int) -> Outcome:
         """What it says of a handle."""
+        found = self._find(number)
+        if found.state == "prepared" and found.hurt:
+            return Outcome.LOST
         states = {"prepared": Outcome.PREPARED, "committed": Outcome.COMMITTED}
-        return states.get(self._find(number).state, Outcome.LOST)
+        return states.get(found.state, Outcome.LOST)
 
     def seconds_left(self, number: int) -> float | None:
         """Until it is given up."""
@@ -189,6 +197,13 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
         """Abort each."""
         self._called("abort", [handle["transaction"] for handle in handles])
         return [h for h in handles if self.store.abort(h["transaction"]) is Outcome.COMMITTED]
+
+    def ensureVisible(
+        self, handles: Sequence[MemoryHandle], checkpoint: CompletedCheckpoint
+    ) -> Sequence[Mapping[str, Any]]:
+        """What is committed is visible here."""
+        self._called("ensureVisible", [handle["transaction"] for handle in handles])
+        return ()
 
     def inspect(self, handles: Sequence[MemoryHandle]) -> Sequence[HandleState]:
         """Look at each."""

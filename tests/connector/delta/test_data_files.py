@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -117,3 +118,23 @@ def test_each_row_is_in_one_part_and_parts_have_one_value() -> None:
     for (p, q), rows in parts.items():
         assert {str(n % 7) for n in rows["v"].to_pylist()} == {p}
         assert {str(n % 3) for n in rows["v"].to_pylist()} == {q}
+
+
+def test_every_file_is_durable_with_its_last_byte_when_it_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: dict[str, int] = {}
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        durable[os.readlink(f"/proc/self/fd/{file}")] = os.fstat(file).st_size
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    batch = pa.RecordBatch.from_pydict({"v": list(range(6)), "p": ["a", "b"] * 3})
+    writer, _ = files(tmp_path, batch.schema, ["p"], file_bytes=1)
+    writer.write(batch)
+    writer.write(batch)
+    found = writer.finish()
+    assert len(found) == 4
+    assert {str(tmp_path / file["path"]): file["size"] for file in found} == durable

@@ -5,20 +5,26 @@ from types import SimpleNamespace
 import pytest
 
 from connector.kafka.admin import Description
-from connector.kafka.end_txn import ANSWERS, Answer, KafkaHandle, answer_for, margin_of, state_from
+from connector.kafka.end_txn import ANSWERS, Answer, answer_for
+from connector.kafka.fates import margin_of, state_from
+from connector.kafka.handles import FORMAT, KafkaHandle, parse_handle
 from connector.kafka.partition_log import Ending, parse_control_key
 from transactional.sink import Outcome
 
-HANDLE = KafkaHandle(
-    format=1,
-    transactionalId="q.0.1",
-    producerId=7,
-    producerEpoch=3,
-    endTxnVersion=5,
-    clusterId="c",
-    witnesses=[],
-    preparedAt=0,
-    timeoutMs=60_000,
+HANDLE = parse_handle(
+    KafkaHandle(
+        format=FORMAT,
+        transactionalId="q.0.1",
+        producerId=7,
+        producerEpoch=3,
+        endTxnVersion=5,
+        clusterId="c",
+        topics={},
+        written={},
+        startedAt=0,
+        preparedAt=0,
+        timeoutMs=60_000,
+    )
 )
 
 

@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from connector.kafka.end_txn import FORMAT, KafkaHandle, check_handle
+from connector.kafka.handles import FORMAT, KafkaHandle, WrittenPartition, parse_handle
 from connector.kafka.sink import KafkaSink
 from transactional.errors import OptionError, StoreError
 from transactional.sink import Options
@@ -15,6 +15,7 @@ from transactional.sink import Options
 SCHEMA = pa.schema([("value", pa.string())])
 GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "out", "transactionalIdPrefix": "q"}
 
+TOPIC = "00000000-0000-0000-0000-000000000001"
 HANDLE = KafkaHandle(
     format=FORMAT,
     transactionalId="q.0.1",
@@ -22,7 +23,9 @@ HANDLE = KafkaHandle(
     producerEpoch=0,
     endTxnVersion=5,
     clusterId="c",
-    witnesses=[{"topic": "out", "topicId": "00000000-0000-0000-0000-000000000001", "partition": 0, "offset": 5}],
+    topics={"out": TOPIC},
+    written={"out": [[0, 5, 2], [3, 7, 2]]},
+    startedAt=1,
     preparedAt=1,
     timeoutMs=900_000,
 )
@@ -30,13 +33,28 @@ HANDLE = KafkaHandle(
 
 def test_a_handle_is_the_same_after_json() -> None:
     assert json.loads(json.dumps(HANDLE)) == HANDLE
-    check_handle(json.loads(json.dumps(HANDLE)))
+    prepared = parse_handle(json.loads(json.dumps(HANDLE)))
+    assert prepared.written == (WrittenPartition("out", TOPIC, 0, 5, 2), WrittenPartition("out", TOPIC, 3, 7, 2))
+    assert prepared.handle == HANDLE
+    assert prepared.key == ("q.0.1", 2**40, 0)
 
 
-@pytest.mark.parametrize("version", [0, 2, None])
+def test_a_handle_of_format_1_is_read_without_the_leaders_epochs() -> None:
+    """A journal of an earlier release has it."""
+    old = {key: value for key, value in HANDLE.items() if key not in ("topics", "written")}
+    old |= {"format": 1, "witnesses": [{"topic": "out", "topicId": TOPIC, "partition": 3, "offset": 7}]}
+    assert parse_handle(old).written == (WrittenPartition("out", TOPIC, 3, 7, -1),)
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(5, 1), (4, 0), (2, 0)])
+def test_only_version_5_ends_a_transaction_at_the_next_epoch(version: int, epoch: int) -> None:
+    assert parse_handle({**HANDLE, "endTxnVersion": version}).ended_epoch == epoch
+
+
+@pytest.mark.parametrize("version", [0, 3, None])
 def test_a_handle_of_another_format_is_refused_by_name(version: int | None) -> None:
     with pytest.raises(StoreError, match="UNKNOWN_HANDLE_FORMAT"):
-        check_handle({**HANDLE, "format": version})
+        parse_handle({**HANDLE, "format": version})
 
 
 def test_the_sink_is_made_offline_and_shows_no_option() -> None:

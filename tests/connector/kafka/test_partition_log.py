@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from connector.kafka.admin import TopicInfo
-from connector.kafka.partition_log import Ending, Verdict, Witness, judge_by_log
+from connector.kafka.handles import WrittenPartition
+from connector.kafka.partition_log import Ending, Verdict, search_marker
 from transactional.testing import FakeClock
 
 TOPIC = "f3b8a1de-2222-4444-8888-0123456789ab"
-WITNESS = Witness(topic="t", topicId=TOPIC, partition=0, offset=5)
+PART = WrittenPartition("t", TOPIC, 0, 5)
 
 
 def answered(code: int = 0, part_code: int = 0, high: int = 9) -> Any:
@@ -29,7 +30,7 @@ class Admin:
         self.clock = FakeClock()
         self.answers = [*answers, answered(high=5)]
 
-    def topics(self, _: Any) -> dict[str, TopicInfo]:
+    def topics(self, *_: Any) -> dict[str, TopicInfo]:
         return {"t": TopicInfo(TOPIC, {0: 1}, None)}
 
     def ask(self, *_: Any) -> Any:
@@ -51,7 +52,7 @@ class Admin:
 )
 def test_what_passes_is_asked_again_before_anybody_is_told_to_resolve(passing: Any) -> None:
     admin = Admin(passing)
-    verdict = judge_by_log(admin, 7, 3, [WITNESS])  # type: ignore[arg-type]
+    verdict = search_marker(admin, 7, 3, PART)  # type: ignore[arg-type]
     assert (verdict.ending, admin.answers) == (Ending.UNKNOWN, [])
     assert "up to 5" in verdict.evidence
 
@@ -59,5 +60,20 @@ def test_what_passes_is_asked_again_before_anybody_is_told_to_resolve(passing: A
 @pytest.mark.parametrize("code", [3, 29, 100])
 def test_what_no_waiting_heals_is_a_verdict(code: int) -> None:
     admin = Admin(answered(part_code=code))
-    assert judge_by_log(admin, 7, 3, [WITNESS]).ending is Ending.UNKNOWN  # type: ignore[arg-type]
+    assert search_marker(admin, 7, 3, PART).ending is Ending.UNKNOWN  # type: ignore[arg-type]
     assert len(admin.answers) == 1
+
+
+class EmptiedMarker(list[Any]):
+    """What a log cleaner leaves of a producer's last batch, a marker: the batch without its record."""
+
+    base_offset = last_offset = 6
+    producer_id, producer_epoch, is_control_batch = 7, 4, True
+
+
+def test_a_marker_that_compaction_has_emptied_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka.record.memory_records.MemoryRecords", lambda data: [EmptiedMarker()] if data else [])
+    emptied = answered()
+    emptied.responses[0].partitions[0].records = b"marker"
+    verdict = search_marker(Admin(emptied), 7, 3, PART)  # type: ignore[arg-type]
+    assert verdict.ending is Ending.UNKNOWN

@@ -14,45 +14,11 @@ from connector.kafka.write_rows import (
     serve,
     write_error,
 )
+from tests.connector.kafka.fake_producer import FakeProducer
+from transactional.clock import Deadline
 from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-class FakeProducer:
-    """Takes what a `confluent_kafka.Producer` would, into a queue of `limit` rows that poll empties."""
-
-    def __init__(self, limit: int = 100_000) -> None:
-        self.rows: list[tuple[str, Any]] = []
-        self.calls: list[str] = []
-        self.most = 0
-        self._limit, self._queued = limit, 0
-
-    def __len__(self) -> int:
-        return self._queued
-
-    def poll(self, timeout: float) -> int:
-        self._queued = 0
-        return 0
-
-    def flush(self, timeout: float) -> int:
-        return self.poll(timeout)
-
-    def _take(self, rows: int) -> None:
-        self._queued += rows
-        self.most = max(self.most, self._queued)
-        assert self._queued <= self._limit
-
-    def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
-        self.calls.append("produce_batch")
-        self._take(len(messages))
-        self.rows += [(topic, message) for message in messages]
-        return len(messages)
-
-    def produce(self, topic: str, **row: Any) -> None:
-        self.calls.append("produce")
-        self._take(1)
-        self.rows.append((topic, row))
 
 
 class FakeError:
@@ -86,8 +52,16 @@ class FakeMessage:
         return 3
 
 
+def writing(producer: FakeProducer, schema: pa.Schema, rows: dict[str, list[Any]], topic: str | None = "out") -> None:
+    """Write rows through a producer that does as it was told."""
+    deliveries = Deliveries()
+    producer.on_delivery = deliveries.report
+    batch = pa.RecordBatch.from_pydict(rows, schema=schema)
+    RowWriter(schema, topic).write(producer, batch, deliveries)  # type: ignore[arg-type]
+
+
 def written(schema: pa.Schema, topic: str | None, rows: dict[str, list[Any]], **fake: int) -> FakeProducer:
-    producer = FakeProducer(**fake)
+    producer = FakeProducer(fake.get("limit", 100_000))
     writer = RowWriter(schema, topic, fake.get("limit", 100_000))
     writer.write(producer, pa.RecordBatch.from_pydict(rows, schema=schema), Deliveries())  # type: ignore[arg-type]
     return producer
@@ -246,3 +220,110 @@ def test_a_refused_row_ends_the_wait_for_the_rows_behind_it() -> None:
 
     with pytest.raises(RowRefusedError, match="ROW_TOO_LARGE"):
         deliver(Stuck(), deliveries)  # type: ignore[arg-type]
+
+
+# -- a client that takes only a part, refuses, or fails -----------------------------------------------------------------
+
+VALUES = pa.schema([("value", pa.string())])
+
+
+def test_a_batch_of_which_the_client_takes_only_a_part_is_an_error_and_names_the_row() -> None:
+    producer = FakeProducer()
+    producer.takes, producer.refuses = 2, "MSG_SIZE_TOO_LARGE"
+    with pytest.raises(RowRefusedError, match=r"ROW_TOO_LARGE.*A row of 4 bytes for out"):
+        writing(producer, VALUES, {"value": ["a", "bb", "cccc", "dd"]})
+    assert [row["value"] for _, row in producer.rows] == [b"a", b"bb"]
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_rows_that_are_not_queued_without_a_reason_are_an_error(taken: int) -> None:
+    producer = FakeProducer()
+    producer.takes, producer.refuses = taken, ""
+    with pytest.raises(RetriableError, match=rf"WRITE_FAILED.*{3 - taken} rows for out were not queued"):
+        writing(producer, VALUES, {"value": ["a", "b", "c"]})
+
+
+def test_rows_that_are_not_queued_have_the_reason_of_the_row_that_failed_before() -> None:
+    producer = FakeProducer()
+    producer.takes, producer.refuses = 0, "_STATE"
+    producer.rejected = [("MSG_SIZE_TOO_LARGE", b"x" * 9, 3)]
+    with pytest.raises(RowRefusedError, match=r"ROW_TOO_LARGE.*9 bytes for out \[3\]"):
+        writing(producer, VALUES, {"value": ["a"]})
+
+
+def test_a_row_that_the_broker_refuses_is_an_error_of_the_same_write() -> None:
+    producer = FakeProducer()
+    producer.rejected = [("INVALID_RECORD", b"xyz", 1)]
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*3 bytes for out \[1\]"):
+        writing(producer, VALUES, {"value": ["a"]})
+
+
+def test_a_queue_that_is_full_for_a_row_is_emptied_and_the_row_comes_once() -> None:
+    producer = FakeProducer()
+    producer.full = 3
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    writing(producer, schema, {"value": ["a", "b"], "partition": [0, 1]})
+    assert [row["value"] for _, row in producer.rows] == [b"a", b"b"]
+    assert producer.calls == ["produce"] * 5
+
+
+def test_a_row_that_the_client_refuses_at_once_is_named_by_topic_partition_and_size() -> None:
+    producer = FakeProducer()
+    producer.fails = ["", "_UNKNOWN_PARTITION"]
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*2 bytes for out \[9\]"):
+        writing(producer, schema, {"value": ["a", "bb"], "partition": [0, 9]})
+
+
+@pytest.mark.parametrize("name", ["_STATE", "_FATAL"])
+def test_a_producer_that_has_failed_for_good_names_the_first_cause(name: str) -> None:
+    producer = FakeProducer()
+    producer.fails, producer.rejected = [name], [("INVALID_PRODUCER_EPOCH", b"x", 0)]
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+        writing(producer, schema, {"value": ["a"], "partition": [0]})
+
+
+def test_rows_that_were_queued_are_delivered_before_more_bytes_than_allowed_wait() -> None:
+    producer = FakeProducer()
+    schema = pa.schema([("value", pa.binary())])
+    writer = RowWriter(schema, "out", queue_bytes=1_000_000)
+    for _ in range(5):
+        rows = pa.RecordBatch.from_pydict({"value": [b"x" * 100_000] * 4}, schema=schema)
+        writer.write(producer, rows, Deliveries())  # type: ignore[arg-type]
+    assert producer.calls.count("flush") == 2
+
+
+def test_delivery_ends_at_its_deadline_and_says_how_many_rows_wait() -> None:
+    producer = FakeProducer()
+    producer.stays = 4
+    assert deliver(producer, Deliveries(), Deadline(2.0, producer.clock)) == 4  # type: ignore[arg-type]
+    assert producer.clock.passed >= 2.0
+
+
+# -- headers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [{"key": None, "value": b"1"}, None])
+def test_a_header_with_a_null_key_is_refused_and_no_header_of_an_empty_key(header: Any) -> None:
+    schema = pa.schema([("value", pa.string()), ("key", pa.string()), ("headers", HEADERS)])
+    rows: dict[str, list[Any]] = {
+        "value": ["a", "bb"],
+        "key": ["k", "kk"],
+        "headers": [[{"key": "h", "value": b"1"}], [{"key": "h", "value": b"1"}, header]],
+    }
+    producer = FakeProducer()
+    with pytest.raises(
+        RowRefusedError, match=r"ROW_REFUSED.*4 bytes for out.*null \(number 1 in its column headers"
+    ) as caught:
+        writing(producer, schema, rows)
+    assert caught.value.parameters["topic"] == "out"
+    assert len(producer.rows) == 1
+
+
+def test_headers_keep_empty_keys_null_values_and_their_order() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS)])
+    headers = [{"key": "", "value": b"1"}, {"key": "b", "value": None}, {"key": "b", "value": b""}]
+    producer = written(schema, "out", {"value": ["a", "b"], "headers": [headers, []]})
+    assert producer.rows[0][1]["headers"] == [("", b"1"), ("b", None), ("b", b"")]
+    assert "headers" not in producer.rows[1][1]

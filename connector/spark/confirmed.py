@@ -1,0 +1,118 @@
+"""What a journal says of a sink's options, as far as a command may follow it without the operator's word.
+
+Who can write into a checkpoint location can write anything there: code to run, an address that is to get the passwords. A query
+is not concerned: its own program names both. Commands, and who keeps a query up, act on what the journal has recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from connector.spark.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
+from connector.spark.sinks import ALLOW, allowed_paths
+from transactional.errors import OptionError
+from transactional.secrets import is_secret
+
+__all__ = ["confirmed", "leads_out"]
+
+log = logging.getLogger(__name__)
+
+HOOKS: Final = "checkpointhooks"
+
+PROVIDER: Final = "kafka.sasl.oauthbearer.token.provider"
+CODE: Final = (HOOKS, PROVIDER)
+"""Options that name code, by import paths."""
+
+STORAGE: Final = "storage."
+"""Clients of object stores take credentials from the environment, too."""
+
+_OF_LOCATION: Final = frozenset(
+    key.lower() for key in ("checkpointLocation", SINGLE_DRIVER_OPTION, *STORE_OPTIONS.values())
+)
+"""How the location is reached: who has opened it knows that."""
+
+_LEADS_OUT = re.compile(
+    r"server|broker|host|(?<![a-z])port(?![a-z])|url|uri|endpoint|address|proxy|dsn|ssl|tls|sasl|https|verif|certif|security|protocol|account"
+    r"|authority|(?<![a-z])auth(?![a-z])"
+)
+_HARMLESS_VALUE = re.compile(r"[\w-]*")
+
+
+def leads_out(key: str, value: str) -> bool:
+    """Return whether an option says where a secret goes, or what protects it on its way."""
+    lowered = key.lower()
+    if lowered in _OF_LOCATION or lowered in CODE:
+        return False
+    if lowered.startswith(STORAGE):
+        return _LEADS_OUT.search(lowered) is not None or not _HARMLESS_VALUE.fullmatch(value)
+    return _LEADS_OUT.search(lowered) is not None or "://" in value
+
+
+def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool = True) -> dict[str, str]:
+    """Return the recorded options that may be used.
+
+    Parameters
+    ----------
+    recorded : Mapping[str, str]
+        Of the journal. What the operator gives replaces it.
+    given : Mapping[str, str]
+        The operator's.
+    hooks : bool
+        Whether checkpoint hooks are wanted, too; else they are left out.
+
+    Raises
+    ------
+    OptionError
+        ``NOT_CONFIRMED``: they name code, or addresses that would get the operator's secrets. It shows them, and what to do.
+    """
+    said = {key.lower(): value for key, value in given.items()}
+    for key, value in recorded.items():
+        instead = said.get(key.lower(), value)
+        if instead != value and leads_out(key, value) and not (is_secret(key, value) or is_secret(key, instead)):
+            log.warning("the journal says %s=%s; used is %s, which was given", key, value, instead)
+    options = {
+        key: value
+        for key, value in recorded.items()
+        if not (key.lower() in said or key.lower() in _OF_LOCATION or is_secret(key, value))
+        and (hooks or key.lower() != HOOKS)
+    }
+    code = [key for key in options if key.lower() in CODE and not _is_allowed(options[key])]
+    if code:
+        raise _refused(
+            {key: options[key] for key in code},
+            f"names code that this command would run. If it is the query's own, add this to the options given; or allow the "
+            f"import paths with {ALLOW} in the command's environment, by commas",
+        )
+    # A provider of tokens that may be called gives a secret, too.
+    secrets = PROVIDER in {*said, *map(str.lower, options)} or any(
+        is_secret(*each) and each[1] for each in given.items()
+    )
+    out = {
+        key: value
+        for key, value in options.items()
+        if leads_out(key, value) and (secrets or key.lower().startswith(STORAGE))
+    }
+    if out:
+        raise _refused(
+            out,
+            "says where the secrets would go that this command was given, or finds in its environment. If it is right, add "
+            "this to the options given",
+        )
+    return options
+
+
+def _is_allowed(paths: str) -> bool:
+    return allowed_paths().issuperset(filter(None, (path.strip() for path in paths.split(","))))
+
+
+def _refused(options: Mapping[str, str], what: str) -> OptionError:
+    lines = ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
+    return OptionError(
+        "NOT_CONFIRMED",
+        f"the journal of the checkpoint location {what} (--options-file, a line each; supervise(..., options=...)): {lines}. "
+        "Who can write to the location could have written it",
+        options=sorted(options),
+    )

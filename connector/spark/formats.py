@@ -1,0 +1,157 @@
+"""Our formats in a user's program: its session knows them, and ``start()`` itself finds a mistake at the sink.
+
+Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch: ``start()`` has returned by then,
+``offsets/0`` is written, so that another ``startingOffsets`` counts no more, and the error comes with the JVM's stack. Before
+that it runs no Python of the sink. So the check is made in the user's program, which calls ``start()``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.spark import internals
+from transactional.errors import OptionError, StoreError, TwoPhaseCommitError
+from transactional.failure import Remedy, failure_of
+from transactional.sink import Options, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from connector.spark.host import HostedSinkDataSource
+
+__all__ = ["check_starts", "register", "register_lost"]
+
+log = logging.getLogger(__name__)
+
+OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
+
+OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "OBJECT_STORES_NOT_INSTALLED", "CLIENT_NOT_STARTED"})
+"""Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
+
+TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE"})
+"""May be otherwise the next time, and is a wrong address as a rule."""
+
+_sinks: dict[str, type[HostedSinkDataSource]] = {}
+"""Sinks of the user's own that were registered, by format."""
+
+
+def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
+    """See `connector.register`."""
+    from connector.spark.host import data_source_for
+
+    own = [data_source_for(sink) for sink in sinks]
+    _sinks.update({each.name().lower(): each for each in own})
+    internals.be_active(spark)
+    for each in [*_ours().values(), *own]:
+        spark.dataSource.register(each)
+    check_starts()
+
+
+def register_lost(spark: SparkSession | None) -> None:
+    """Register the formats that Spark has lost for this session: it keeps what its first look, which was killed, has found."""
+    if spark is None:
+        return
+    for name, each in {**_ours(), **_sinks}.items():
+        if internals.knows_format(spark, name) is False:
+            log.warning("Spark does not know the format %s: it is registered in this session", name)
+            spark.dataSource.register(each)
+
+
+def check_starts() -> None:
+    """Let every ``start()`` of this program check our sinks first. To call it again changes nothing."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    plain = DataStreamWriter.start
+    if getattr(plain, "checks_our_sinks", False):
+        return
+    signature = inspect.signature(plain)
+
+    @functools.wraps(plain)
+    def start(self: DataStreamWriter, *args: Any, **named: Any) -> Any:
+        given = signature.bind(self, *args, **named).arguments
+        mistake = _mistake(self, given)
+        if mistake is not None:
+            raise mistake from None
+        return plain(self, *args, **named)
+
+    start.checks_our_sinks = True  # type: ignore[attr-defined]
+    DataStreamWriter.start = start  # type: ignore[method-assign]
+
+
+def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseCommitError | None:
+    """What is wrong at the sink, as far as it can be told from here; without the way to where it was raised."""
+    try:
+        _check(writer, given)
+    except (OptionError, StoreError) as problem:
+        lasts = failure_of(problem).remedy is Remedy.NONE and problem.condition not in OF_THE_WORKERS
+        if lasts or problem.condition in TOLD_AT_ONCE:
+            return problem.with_traceback(None)
+        log.info("not checked before Spark starts the query: %s", problem)
+    except Exception:  # the planning of the first micro-batch judges, in the Python that will write
+        log.warning("the sink can't be checked before Spark starts the query", exc_info=True)
+    return None
+
+
+def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
+    from connector.spark.hosted_sink import HostedSink
+
+    known = {**_ours(), **_sinks}
+    asked = internals.stream_write(writer)
+    if asked is None:  # Spark Connect, whose workers are elsewhere
+        return
+    named = given.get("format") or asked.format
+    source = known.get(named.lower())
+    sink = _sink_of(source)
+    if source is None or sink is None:
+        return
+    internals.be_active(writer._spark)
+    if internals.knows_format(writer._spark, source.name()) is False:
+        writer._spark.dataSource.register(source)
+    options = {**asked.options, **_as_text(given.get("options", {}))}
+    if given.get("path") is not None:
+        options["path"] = given["path"]
+    mode = str(given.get("outputMode") or asked.mode)
+    host = HostedSink(sink, Options(options), asked.schema)
+    host.check_start(mode.lower() == "complete")
+    version = internals.setting(writer._spark, OFFSET_LOG_VERSION)
+    if version not in (None, "1") and not host.location.files.names("offsets"):  # a location keeps its version
+        raise OptionError(
+            "SPARK_OFFSETS_UNKNOWN",
+            f"{OFFSET_LOG_VERSION}={version}: Spark would write offset logs of a version that this release can't read, for as "
+            "long as the location lives. Leave that setting out, or set it to 1",
+            option=OFFSET_LOG_VERSION,
+            version=version,
+        )
+
+
+def _sink_of(source: Any) -> type[TwoPhaseCommitSink[Any, Any]] | None:
+    """The sink behind a data source; None where there is none, as behind our source."""
+    from connector.spark.host import HostedSinkDataSource
+
+    if source is None or not issubclass(source, HostedSinkDataSource):
+        return None
+    found: type[TwoPhaseCommitSink[Any, Any]] = source.sink_type(source.__new__(source))
+    return found
+
+
+def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as PySpark hands them to Spark."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+        if value is not None
+    }
+
+
+@functools.cache
+def _ours() -> dict[str, Any]:
+    from connector.delta.format import TwoPhaseDeltaDataSource
+    from connector.kafka.sink import TwoPhaseKafkaDataSource
+    from connector.kafka.source import BarrierKafkaDataSource
+
+    return {each.name(): each for each in (BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource)}

@@ -1,0 +1,105 @@
+"""Sinks by the name of their format, which is what a journal keeps: nothing that a journal says is imported.
+
+A command finds a sink among those that the program has registered, ours, those that installed packages offer as entry points
+(``barrier_kafka.sinks``), and those that the operator names in the environment variable ``BARRIER_ALLOW``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any, Final, TypeGuard
+
+from transactional.errors import OptionError
+from transactional.sink import TwoPhaseCommitSink
+
+__all__ = ["ALLOW", "SinkType", "allowed_paths", "find_sink", "remember_sink"]
+
+SinkType = type[TwoPhaseCommitSink[Any, Any]]
+
+ALLOW: Final = "BARRIER_ALLOW"
+"""An environment variable: import paths (``package.module:Name``, by commas) that commands may import."""
+
+SINKS: Final = "barrier_kafka.sinks"
+GROUPS: Final = (SINKS, "barrier_kafka.hooks", "barrier_kafka.token_providers")
+"""Groups of entry points: what is installed may be imported, too."""
+
+_OURS: Final = {"2pc-kafka": "connector.kafka.sink:KafkaSink", "2pc-delta": "connector.delta.sink:DeltaSink"}
+
+_registered: dict[str, SinkType] = {}
+
+
+def remember_sink(sink: SinkType) -> None:
+    """Let commands that this process runs (`connector.supervise`) find a sink by its name."""
+    _registered[sink.name()] = sink
+
+
+def find_sink(name: str, recorded: str = "") -> SinkType:
+    """Return the sink of a format.
+
+    Parameters
+    ----------
+    name : str
+        Of the format, as the journal records it.
+    recorded : str, optional
+        The class's path as the journal records it: shown to people, never imported.
+
+    Raises
+    ------
+    OptionError
+        ``UNKNOWN_SINK``
+    """
+    if name in _registered:
+        return _registered[name]
+    if name in _OURS:
+        return _sink(_OURS[name])
+    for offered in entry_points(group=SINKS):
+        if offered.name == name:
+            return _sink(offered.value)
+    for path in _allowed_here():
+        found = _imported(path)
+        if _is_sink(found) and found.name() == name:
+            return found
+    shown = recorded or "package.module:Class"
+    raise OptionError(
+        "UNKNOWN_SINK",
+        f"the query's sink is {name!r}, and no format of that name is known here. A journal's word is not enough to import "
+        f"code. If {shown} is the sink, run the command with {ALLOW}={shown} in its environment; or offer the class as an "
+        f"entry point {name!r} of the group {SINKS}. It must be importable here (PYTHONPATH)",
+        sink=name,
+        recorded=recorded,
+    )
+
+
+def allowed_paths() -> frozenset[str]:
+    """Return the import paths that the operator, or what is installed, allows commands to import."""
+    return frozenset(_allowed_here()) | {each.value for group in GROUPS for each in entry_points(group=group)}
+
+
+def _allowed_here() -> Iterator[str]:
+    yield from filter(None, (path.strip() for path in os.environ.get(ALLOW, "").split(",")))
+
+
+def _sink(path: str) -> SinkType:
+    found = _imported(path)
+    if not _is_sink(found):
+        raise OptionError("UNKNOWN_SINK", f"{path} is no subclass of transactional.sink.TwoPhaseCommitSink", sink=path)
+    return found
+
+
+def _is_sink(found: Any) -> TypeGuard[SinkType]:
+    return isinstance(found, type) and issubclass(found, TwoPhaseCommitSink)
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise OptionError(
+            "UNKNOWN_SINK",
+            f"{path} can't be imported here ({problem}): run this command where the query's own packages are (PYTHONPATH)",
+            sink=path,
+        ) from problem

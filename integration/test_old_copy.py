@@ -1,0 +1,212 @@
+"""A consistent older copy of the location, put back at its own path: only the store knows that the query was further.
+
+A volume's snapshot, a virtual machine that was restored, a folder that was copied back. `integration.engine` makes Spark's
+calls; `connector.cli` is what an operator types.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.cli import main
+from connector.kafka.lanes import run_id
+from connector.kafka.sink import KafkaSink
+from integration.broker import Cluster
+from integration.driver_process import Faults, Place, wait_until
+from integration.engine import SCHEMA, Engine, MortalSink, Work
+from integration.topic_output import TopicOutput
+from transactional import faults
+from transactional.checkpoint import CompletedCheckpoint
+from transactional.errors import LocationError
+from transactional.faults import InjectedFault
+from transactional.journal import Journal
+from transactional.metadata import EntryKind
+from transactional.sink import Options, TransactionContext
+
+BATCHES = 5
+
+
+class Query:
+    """A query whose location is copied and put back."""
+
+    def __init__(self, kafka: Cluster, topic: str, folder: Path) -> None:
+        kafka.create_topic(topic, partitions=2)
+        self.kafka, self.folder, self.location = kafka, folder, folder / "location"
+        options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "topic": topic,
+            "transactionalIdPrefix": f"p-{topic}",
+        }
+        self.work = Work(str(self.location), options, batches=BATCHES, partitions=2)
+        self.output = TopicOutput(kafka.bootstrap_servers, topic, f"p-{topic}")
+        self.place = Place(self.location, self.output)
+
+    def engine(self, **options: str) -> Engine:
+        """A new driver."""
+        return Engine(replace(self.work, options={**self.work.options, **options}))
+
+    def copy(self) -> None:
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
+        shutil.copytree(self.location, self.folder / "copy")
+
+    def put_back(self) -> None:
+        shutil.rmtree(self.location)
+        shutil.copytree(self.folder / "copy", self.location)
+
+    def rows(self) -> Counter[int]:
+        wait_until(self.output.is_quiet, "markers", 30)
+        return self.output.rows()
+
+    def must_refuse(self, micro_batches: int) -> None:
+        """However often it is started: nothing is written, and the journal does not grow."""
+        entries = self.place.kinds()
+        for _ in range(2):
+            with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*barrier adopt LOCATION --claim"):
+                self.engine().run()
+        assert self.place.kinds() == entries
+        assert self.rows() == Counter(range(micro_batches * self.work.rows))
+
+
+@pytest.fixture
+def query(kafka: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
+    monkeypatch.setenv(faults.VARIABLE, str(tmp_path / "faults"))
+    yield Query(kafka, topic_name, tmp_path)
+    MortalSink.bury()
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_copy_is_refused_after_the_query_has_run_again(query: Query, after: int) -> None:
+    query.engine().run(2)
+    query.copy()
+    for number in range(after):
+        query.engine().run(3 + number)
+    query.put_back()
+    query.must_refuse(2 + after)
+
+
+def test_a_copy_that_was_made_while_the_query_ran_on_is_refused(query: Query) -> None:
+    engine = query.engine()
+    engine.run(2)
+    query.copy()
+    engine.run(3)
+    query.put_back()
+    query.must_refuse(3)
+
+
+def test_a_copy_with_a_decision_that_was_not_settled_yet_is_refused(query: Query, tmp_path: Path) -> None:
+    faults_ = Faults(tmp_path / "faults")
+    query.engine().run(1)
+    faults_.arm("decision.written", "raise")
+    with pytest.raises(InjectedFault):
+        query.engine().run(2)
+    query.copy()
+    query.engine().run(3)
+    query.put_back()
+    query.must_refuse(3)
+
+
+def test_who_has_accepted_the_copy_goes_on_with_it(query: Query) -> None:
+    engine = query.engine()
+    engine.run(2)
+    query.copy()
+    engine.run(3)
+    query.put_back()
+    query.must_refuse(3)
+    assert main(["adopt", str(query.location), "--claim", "--yes"]) == 0
+    query.engine().run(4)
+    query.engine().run()  # what has been accepted once is not asked for again
+    rows = query.work.rows
+    assert query.rows() == Counter(range(BATCHES * rows)) + Counter(range(2 * rows, 3 * rows))
+
+
+@pytest.mark.parametrize(
+    "point", ["recovery.claimed", "recovery.swept", "decision.written", "commit.one", "commit.done"]
+)
+def test_a_query_that_died_goes_on(query: Query, tmp_path: Path, point: str) -> None:
+    """Twice at each point: what a dead driver has committed or initialised is no other place's."""
+    faults_ = Faults(tmp_path / "faults")
+    query.engine().run(1)
+    for _ in range(2):
+        faults_.arm(point, "raise")
+        with pytest.raises(InjectedFault):
+            query.engine().run(3)
+        assert faults_.armed() == []
+    query.engine().run()
+    query.place.check_whole(query.work.expected)
+
+
+def test_a_query_that_died_between_its_init_and_its_mark_goes_on(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Journal.append
+
+    def die(journal: Journal, kind: str, *arguments: Any) -> Any:
+        if kind == EntryKind.MARK:
+            raise InjectedFault("mark")
+        return append(journal, kind, *arguments)
+
+    query.engine().run(1)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", die)
+            with pytest.raises(InjectedFault):
+                query.engine().run(2)
+    query.engine().run(2)
+    query.engine().run()
+    query.place.check_whole(query.work.expected)
+
+
+def test_another_prefix_and_the_former_one_again_are_no_other_place_s(query: Query) -> None:
+    query.engine().run(1)
+    other = f"{query.work.options['transactionalIdPrefix']}-other"
+    query.engine(transactionalIdPrefix=other).run(2)
+    query.engine().run(3)
+    query.engine(transactionalIdPrefix=other).run(4)
+    query.engine().run()
+    query.place.check_whole(query.work.expected)
+
+
+def test_a_driver_that_changes_its_settings_is_no_other_place_s(query: Query) -> None:
+    engine = query.engine()
+    engine.run(2)
+    changed = query.engine(**{"kafka.linger.ms": "1"})
+    changed._driver = engine._driver
+    changed.run()
+    query.place.check_whole(query.work.expected)
+
+
+def test_a_copy_is_refused_by_a_stop_too(query: Query, tmp_path: Path) -> None:
+    engine = query.engine()
+    engine.run(2)
+    query.copy()
+    engine.run(3)
+    query.put_back()
+    entries = query.place.kinds()
+    assert main(["stop", str(query.location), "--query-stopped"]) == 1
+    assert query.place.kinds()[: len(entries)] == entries
+    assert "stopped" not in query.place.kinds()
+    query.must_refuse(3)
+
+
+def test_the_broker_says_of_a_committed_transaction_when_it_began(query: Query) -> None:
+    """What the stamp of a checkpoint rests on."""
+    sink = KafkaSink(Options(query.work.options), SCHEMA)
+    prefix = query.work.options["transactionalIdPrefix"]
+    try:
+        transaction = sink.beginTransaction(TransactionContext("q", 0, 0, 0, prefix, "n"))
+        sink.write(transaction, next(query.work.task(0, 0)))
+        handle = sink.preCommit(transaction)
+        assert handle is not None
+        sink.commit([handle], CompletedCheckpoint(1, (0,), 0, "q", prefix))
+        name = handle["transactionalId"]
+        admin = sink._driver_admin()
+        wait_until(lambda: admin.describe([name])[name].state == "CompleteCommit", "the commit")
+        assert admin.describe([name])[name].started_ms == sink.stamp([handle]) > 0
+        assert run_id(prefix) not in admin.describe([run_id(prefix)])
+    finally:
+        sink.close()

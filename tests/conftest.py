@@ -1,0 +1,17 @@
+"""What unit tests share: commands in processes of their own may import the file sink, which no program has registered there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from connector.spark.sinks import ALLOW
+
+
+@pytest.fixture(scope="session", autouse=True)
+def allowed() -> Iterator[None]:
+    """As an operator allows it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ALLOW, "integration.file_sink:FileSink")
+        yield

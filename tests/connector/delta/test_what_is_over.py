@@ -1,0 +1,119 @@
+"""What a table's log says is over, and what only seems to be: whose files may be deleted, and what is no commit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from connector.delta.sink import DeltaHandle, DeltaSink
+from tests.test_delta_conformance import SCHEMA, checkpoint, prepare, values
+from transactional.errors import AmbiguousOutcomeError, TransactionLostError
+from transactional.sink import Epoch, Options, Outcome
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> DeltaSink:
+    made = DeltaSink(Options({"path": str(tmp_path / "table"), "transactionalIdPrefix": "p"}), SCHEMA)
+    made.identify()
+    return made
+
+
+def files_there(tmp_path: Path, *handles: DeltaHandle) -> list[bool]:
+    return [(tmp_path / "table" / file["path"]).exists() for handle in handles for file in handle["files"]]
+
+
+def notes(tmp_path: Path) -> list[Path]:
+    return sorted(tmp_path.glob("table/_barrier/*/*.json"))
+
+
+def clean_up(tmp_path: Path) -> None:
+    """As a writer that checkpoints its log, and lets the commits before it go."""
+    table = DeltaTable(str(tmp_path / "table"))
+    write_deltalake(table, pa.table({"value": ["theirs"]}), mode="append")
+    table = DeltaTable(str(tmp_path / "table"))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (tmp_path / "table" / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+def test_what_is_discarded_loses_its_files_and_what_is_committed_keeps_them(sink: DeltaSink, tmp_path: Path) -> None:
+    committed, excluded = prepare(sink, "1"), prepare(sink, "2")
+    sink.commit([committed], checkpoint(1))
+    sink.discard([committed, excluded])
+    assert files_there(tmp_path, committed, excluded) == [True, False]
+    assert (values(tmp_path), notes(tmp_path)) == (["1"], [])
+    sink.discard([])
+    assert [state.outcome for state in sink.inspect([excluded])] == [Outcome.LOST]
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_what_may_have_been_committed_keeps_its_files(sink: DeltaSink, tmp_path: Path, sweep: bool) -> None:
+    """It was, and a compaction has taken its files out of the table since: time travel and slow readers need them."""
+    handle = prepare(sink, "1")
+    note = {path: path.read_bytes() for path in notes(tmp_path)}
+    sink.commit([handle], checkpoint(1))
+    DeltaTable(str(tmp_path / "table")).optimize.compact()
+    write_deltalake(str(tmp_path / "table"), pa.table({"value": ["2"]}), mode="append")
+    DeltaTable(str(tmp_path / "table")).optimize.compact()
+    clean_up(tmp_path)
+    for path, content in note.items():
+        path.write_bytes(content)
+    if sweep:
+        assert sink.sweep([], Epoch("q", 9, 0)) == 0
+    else:
+        sink.discard([handle])
+    assert files_there(tmp_path, handle) == [True]
+    with pytest.raises(AmbiguousOutcomeError, match="cleaned up"):
+        sink.abort([handle])
+    assert files_there(tmp_path, handle) == [True]
+
+
+def test_a_commit_that_wrote_a_version_which_had_been_cleaned_up_is_no_commit(
+    sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still after its look, until its version was taken and cleaned up: deltalake then writes it, and says nothing."""
+    handle = prepare(sink, "1")
+
+    def late(table: DeltaTable, actions: list[Any], *more: Any) -> None:
+        for value in "23":
+            write_deltalake(str(tmp_path / "table"), pa.table({"value": [value]}), mode="append")
+        clean_up(tmp_path)
+        gone = tmp_path / "table" / "_delta_log" / f"{table.version() + 1:020d}.json"
+        gone.write_text(json.dumps({"add": {"path": handle["files"][0]["path"]}}))
+
+    monkeypatch.setattr(DeltaSink, "_write", staticmethod(late))
+    with pytest.raises(AmbiguousOutcomeError, match="cleaned up from the log"):
+        sink.commit([handle], checkpoint(1))
+    assert files_there(tmp_path, handle) == [True]
+    assert len(notes(tmp_path)) == 1
+
+
+def test_an_abort_that_was_killed_before_it_deleted_the_files_holds(sink: DeltaSink, tmp_path: Path) -> None:
+    handle = prepare(sink, "1")
+    path = tmp_path / "table" / handle["files"][0]["path"]
+    content = path.read_bytes()
+    assert sink.abort([handle]) == []
+    path.write_bytes(content)
+    assert [state.outcome for state in sink.inspect([handle])] == [Outcome.LOST]
+    with pytest.raises(TransactionLostError):
+        sink.commit([handle], checkpoint(1))
+    assert values(tmp_path) == []
+    version = DeltaTable(str(tmp_path / "table")).version()
+    assert sink.abort([handle]) == []
+    assert DeltaTable(str(tmp_path / "table")).version() == version, "said once"
+    assert not path.exists()
+
+
+def test_what_a_commit_has_lost_stays_noted_so_that_its_files_are_swept(sink: DeltaSink, tmp_path: Path) -> None:
+    whole, torn = prepare(sink, "1"), prepare(sink, "2")
+    (tmp_path / "table" / torn["files"][0]["path"]).write_bytes(b"PAR1")
+    with pytest.raises(TransactionLostError):
+        sink.commit([whole, torn], checkpoint(1))
+    assert [note.stem for note in notes(tmp_path)] == [torn["nonce"]]
+    assert sink.sweep([], Epoch("q", 9, 0)) == 1
+    assert files_there(tmp_path, whole, torn) == [True, False]

@@ -1,0 +1,229 @@
+"""Mistakes at a sink: found where the user's program calls `start`, and else by the first planning."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import connector
+from connector.spark import formats, internals
+from connector.spark.host import HostedStreamWriter
+from connector.spark.hosted_sink import HostedSink
+from connector.spark.internals import StreamWrite
+from integration.file_sink import FileSink
+from tests.connector.cli_place import CliPlace
+from transactional.errors import OptionError, ProtocolError, RetriableError, StoreError, TwoPhaseCommitError
+from transactional.sink import Options
+
+VALUE = StructType([StructField("value", StringType())])
+NUMBER = StructType([StructField("number", LongType())])
+KAFKA = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "checkpointLocation": "/nowhere"}
+
+
+class Session:
+    """Records what is registered; knows `known`."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = set(known)
+        self.dataSource = SimpleNamespace(register=self._register)
+        self.conf: dict[str, str] = {}
+        self.registered: list[str] = []
+
+    def _register(self, source: Any) -> None:
+        self.registered.append(source.name())
+        self.known.add(source.name())
+
+
+class CheckedSink(FileSink):
+    """Its check of a start raises what a test wants."""
+
+    problem: Exception | None = None
+    prefixes: list[str | None] = []
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "checked"
+
+    def checkStart(self, prefix: str | None) -> None:
+        """Raise it."""
+        self.prefixes.append(prefix)
+        if self.problem is not None:
+            raise self.problem
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    session = Session("barrier-kafka", "2pc-kafka", "2pc-delta")
+    monkeypatch.setattr(internals, "knows_format", lambda session, name: name in session.known)
+    monkeypatch.setattr(internals, "be_active", lambda session: None)
+    monkeypatch.setattr(formats, "_sinks", {})
+    return session
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, session: Session) -> Iterator[Start]:
+    """Call `start` of a writer that was given these; "started" once Spark is reached."""
+
+    def plain(
+        self: Any,
+        path: Any = None,
+        format: Any = None,  # noqa: A002 - PySpark's name
+        outputMode: Any = None,
+        queryName: Any = None,
+        **options: Any,
+    ) -> str:
+        return "started"
+
+    monkeypatch.setattr(DataStreamWriter, "start", plain)
+    monkeypatch.setattr(CheckedSink, "problem", None)
+    monkeypatch.setattr(CheckedSink, "prefixes", [])
+    connector.register(session, CheckedSink)  # type: ignore[arg-type]
+
+    def call(
+        format_: str, options: Mapping[str, str], schema: StructType = VALUE, mode: str = "Append", **named: Any
+    ) -> Any:
+        monkeypatch.setattr(internals, "stream_write", lambda writer: StreamWrite(format_, mode, options, schema))
+        writer = DataStreamWriter.__new__(DataStreamWriter)
+        writer._spark = session  # type: ignore[assignment]
+        return writer.start(**named)
+
+    yield call
+    assert getattr(DataStreamWriter.start, "checks_our_sinks", False)
+
+
+@pytest.mark.parametrize(
+    ("more", "schema", "mode", "condition"),
+    [
+        ({"transactionIdPrefix": "x"}, VALUE, "Append", "UNKNOWN_OPTION"),
+        ({"maxBatchesPerCheckpoint": "many"}, VALUE, "Append", "INVALID_OPTION"),
+        ({"checkpointLocation": None}, VALUE, "Append", "MISSING_OPTION"),
+        ({"topic": None}, VALUE, "Append", "MISSING_TOPIC"),
+        ({"txnVersion": "1"}, VALUE, "Append", "BATCH_OPTION"),
+        ({}, NUMBER, "Append", "MISSING_COLUMN"),
+        ({}, VALUE, "Complete", "OUTPUT_MODE"),
+    ],
+)
+def test_start_itself_raises_a_mistake_in_one_sentence(
+    start: Start, more: dict[str, str | None], schema: StructType, mode: str, condition: str
+) -> None:
+    options = {key: value for key, value in {**KAFKA, **more}.items() if value is not None}
+    with pytest.raises(TwoPhaseCommitError) as raised:
+        start("2pc-kafka", options, schema, mode)
+    assert raised.value.condition == condition
+    assert raised.value.__suppress_context__
+    assert len(traceback.extract_tb(raised.value.__traceback__)) == 3  # the test, its helper, `start`
+
+
+@pytest.mark.parametrize(
+    "named", [{"format": "checked"}, {"format": "CHECKED", "outputMode": "append", "queryName": "q"}]
+)
+def test_what_start_is_given_counts_over_the_writer(start: Start, tmp_path: Path, named: dict[str, str]) -> None:
+    given = {"checkpointLocation": str(tmp_path), "transactionalIdPrefix": "p", "path": str(tmp_path)}
+    assert start("parquet", {"transactionalIdPrefix": "q"}, **named, **given) == "started"
+    assert CheckedSink.prefixes == ["p"]
+    with pytest.raises(OptionError, match="OUTPUT_MODE"):
+        start("parquet", {}, **{**named, "outputMode": "complete"}, **given)
+
+
+def test_a_query_without_a_prefix_has_none_to_be_checked_yet(start: Start, tmp_path: Path) -> None:
+    assert start("checked", {"checkpointLocation": str(tmp_path), "path": str(tmp_path)}) == "started"
+    assert CheckedSink.prefixes == [None]
+
+
+@pytest.mark.parametrize("problem", [StoreError("MISSING_RIGHT", "no"), StoreError("BROKERS_UNREACHABLE", "no")])
+def test_what_the_store_refuses_start_raises(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    monkeypatch.setattr(CheckedSink, "problem", problem)
+    with pytest.raises(StoreError) as raised:
+        start("checked", {"checkpointLocation": str(tmp_path), "path": str(tmp_path)})
+    assert raised.value is problem
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        RetriableError("KAFKA_TIMEOUT", "a coordinator moves"),
+        StoreError("NO_COORDINATOR", "it moves"),
+        ProtocolError("UNKNOWN_SPARK", "another name for a field of DataStreamWriter"),
+        OptionError("MISSING_PACKAGE", "the workers may have it"),
+        ImportError("confluent_kafka"),
+        ConnectionError("whatever a sink of somebody else raises"),
+    ],
+)
+def test_what_only_the_planning_can_judge_does_not_keep_a_query_from_its_start(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    monkeypatch.setattr(CheckedSink, "problem", problem)
+    assert start("checked", {"checkpointLocation": str(tmp_path), "path": str(tmp_path)}) == "started"
+    assert CheckedSink.prefixes == [None]
+
+
+def test_other_formats_are_left_alone(start: Start) -> None:
+    assert start("parquet", {"no": "option"}, NUMBER, "Complete") == "started"
+
+
+def test_to_register_again_checks_once(start: Start, session: Session) -> None:
+    checked = DataStreamWriter.start
+    connector.register(session, CheckedSink)  # type: ignore[arg-type]
+    assert DataStreamWriter.start is checked
+
+
+def test_a_session_that_has_lost_the_formats_gets_them_again(start: Start, session: Session) -> None:
+    session.registered.clear()
+    session.known -= {"barrier-kafka", "checked"}
+    formats.register_lost(session)  # type: ignore[arg-type]
+    assert sorted(session.registered) == ["barrier-kafka", "checked"]
+    formats.register_lost(session)  # type: ignore[arg-type]
+    assert len(session.registered) == 2
+    formats.register_lost(None)
+
+
+# -- the first planning ---------------------------------------------------------------------------------------------
+
+
+def refused(place: CliPlace) -> str:
+    options = Options({"checkpointLocation": str(place), "path": str(place)})
+    with pytest.raises(OptionError) as raised:
+        HostedStreamWriter(HostedSink(FileSink, options, VALUE)).prepare(overwrite=True)
+    return str(raised.value)
+
+
+def test_the_first_planning_says_what_spark_has_recorded_and_leaves_it(tmp_path: Path) -> None:
+    (tmp_path / "location" / "offsets").mkdir(parents=True)
+    offsets = tmp_path / "location" / "offsets" / "0"
+    offsets.write_text("v1")
+    said = refused(tmp_path / "location")  # type: ignore[arg-type]
+    assert f"Nothing was written. Spark has recorded in {offsets}" in said
+    assert "\n" not in said
+    assert offsets.exists()
+
+
+def test_a_later_planning_says_nothing_of_a_start(place: CliPlace) -> None:
+    place.prepared(0)
+    assert "Nothing was written" not in refused(place)
+
+
+def test_a_version_of_spark_s_offset_log_that_no_later_planning_could_read_is_refused_before_it_is_written(
+    start: Start, session: Session, tmp_path: Path
+) -> None:
+    options = {"checkpointLocation": str(tmp_path), "path": str(tmp_path / "out")}
+    session.conf["spark.sql.streaming.offsetLog.formatVersion"] = "1"
+    assert start("checked", options) == "started"
+    session.conf["spark.sql.streaming.offsetLog.formatVersion"] = "2"
+    with pytest.raises(OptionError, match=r"SPARK_OFFSETS_UNKNOWN.*formatVersion=2"):
+        start("checked", options)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").touch()  # the location keeps the version that it began with
+    assert start("checked", options) == "started"

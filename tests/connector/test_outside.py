@@ -1,0 +1,97 @@
+"""Names that others may have written, in journals, notes, snapshots and object stores: none leads out of its folder."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.delta.storage import TableFolder
+from connector.delta.write_options import parse_write_options
+from connector.spark import offset_log
+from connector.spark.location import CheckpointLocation
+from connector.spark.remote_logs import RemoteLogs
+from connector.spark.state_files import files_of_snapshot
+from transactional.errors import LocationError, StoreError
+
+NAMES = ["../victim", "a/../../victim", "{absolute}"]
+
+
+class Objects:
+    """An object store's files: an object may have any name."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = ["metadata", "offsets/0", "commits/0", *names]
+
+    def names(self, folder: str) -> list[str]:
+        below = [name[len(folder) + 1 :] for name in self._names if name.startswith(f"{folder}/")]
+        return sorted({name.partition("/")[0] for name in below})
+
+    def tree(self, folder: str) -> list[str]:
+        return [name for name in self._names if name.startswith(f"{folder}/")]
+
+    def read(self, name: str) -> bytes:
+        return b"v1\n{}\n{}"
+
+    def exists(self, name: str) -> bool:
+        return name in self._names
+
+    def shown(self, name: str) -> str:
+        return f"s3://b/l/{name}"
+
+
+@pytest.mark.parametrize("name", ["state/../../victim", "state/0/0/../../../../victim", "offsets/../x", "commits/.."])
+@pytest.mark.parametrize(
+    "call", [lambda logs: logs.delete_after(0), lambda logs: logs.check_can_go_back(0)], ids=["delete", "check"]
+)
+def test_the_copy_of_a_remote_location_s_logs_stays_in_its_folder(
+    name: str, call: Callable[[RemoteLogs], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    location = CheckpointLocation("hdfs://nowhere/l", single_driver=True)
+    location.files = Objects(name)  # type: ignore[assignment]
+    with pytest.raises(LocationError, match=r"FILE_OUTSIDE.*delete that object"):
+        call(RemoteLogs(location))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_delta_sink_touches_no_file_outside_of_its_table(name: str, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    (table / "a").mkdir(parents=True)
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    folder = TableFolder(parse_write_options({"path": str(table)}))
+    path = name.format(absolute=victim)
+    calls: list[Callable[[], object]] = [
+        lambda: folder.delete(["a/file", path]),
+        lambda: folder.put(path, b"lost"),
+        lambda: folder.read(path),
+        lambda: folder.sizes([path]),
+        lambda: folder.create(path),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError, match="FILE_OUTSIDE"):
+            call()
+    assert victim.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["../../../victim", "/etc/victim", "..", ""])
+def test_a_snapshot_of_rocksdb_names_files_of_its_own_store_only(name: str, tmp_path: Path) -> None:
+    """A savepoint copies what it names, to the same names in the savepoint."""
+    listed = {"sstFiles": [{"dfsSstFileName": "1.sst"}, {"dfsSstFileName": name}], "logFiles": []}
+    with zipfile.ZipFile(tmp_path / "1.zip", "w") as archive:
+        archive.writestr("metadata", json.dumps(listed))
+    assert files_of_snapshot(str(tmp_path / "1.zip")) is None
+
+
+def test_what_a_journal_calls_a_micro_batch_is_a_number_before_it_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "location" / "offsets").mkdir(parents=True)
+    (tmp_path / "victim").write_text("kept")
+    with pytest.raises(ValueError, match="format code 'd'"):
+        offset_log.put_back(CheckpointLocation(str(tmp_path / "location")), "../../victim", "lost")  # type: ignore[arg-type]
+    assert (tmp_path / "victim").read_text() == "kept"

@@ -1,0 +1,218 @@
+"""What a new run asks its store before it begins: the real coordinator over a store that knows its newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.transactional.bodies import recorded, run_body, settled
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.errors import FencedError, LocationError
+from transactional.history import History, history_of, put_back
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.ledger import Ledger, RunRecord
+from transactional.metadata import EntryKind
+from transactional.recovery import SparkView
+from transactional.restore import begin_claimed, begin_copy, cut
+from transactional.sink import Options
+from transactional.testing import MemoryTransactions, RecordingSink
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class Asking(RecordingSink):
+    """Asks a function about its history."""
+
+    answer: Callable[[History], Mapping[str, Any]] = staticmethod(lambda history: {})
+    identity: Mapping[str, str] = {"cluster": "one"}
+
+    def identify(self) -> Mapping[str, str]:
+        return self.identity
+
+    def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        return mark or {"epoch": 1}
+
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        return self.answer(history)
+
+
+class Place:
+    """A journal, whose runs ask what a test says."""
+
+    def __init__(self) -> None:
+        self.store = MemoryJournalStore()
+        self.asked: list[History] = []
+        self.refuses: Callable[[History], bool] = lambda history: False
+
+    def journal(self) -> Journal:
+        found = Journal(self.store)
+        found.load()
+        return found
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> int:
+        return self.journal().append(kind, body, lambda ledger: None).number
+
+    def answer(self, history: History) -> Mapping[str, Any]:
+        self.asked.append(history)
+        if self.refuses(history):
+            raise put_back("it holds more")
+        return {"holds": len(self.asked)}
+
+    def coordinator(
+        self, driver: str, prefix: str = "p", cluster: str = "one", batch: int = 0
+    ) -> CheckpointCoordinator:
+        sink = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
+        sink.answer, sink.identity = self.answer, {"cluster": cluster}
+        view = SparkView("q", "/place", batch, batch - 1, [f"line {batch}"], None)
+        settings = RunSettings(driver, sink.name(), "options", prefix)
+        return CheckpointCoordinator(Journal(self.store), sink, settings, view)
+
+    def claim(self, driver: str, prefix: str = "p", cluster: str = "one") -> History:
+        """A new run; what it was told."""
+        self.coordinator(driver, prefix, cluster).plan()
+        return self.asked[-1]
+
+
+def test_a_new_run_is_told_what_the_newest_one_has_seen_and_initialised() -> None:
+    place = Place()
+    first = place.claim("A")
+    assert (first.binding, first.seen, first.mark, first.position) == (False, None, None, 0)
+    second = place.claim("B")
+    assert (second.binding, second.seen, second.mark, second.position) == (True, {"holds": 1}, {"epoch": 1}, 2)
+    place.coordinator("B").plan()
+    assert len(place.asked) == 2, "a run that goes on is not asked"
+
+
+def test_an_older_copy_stops_before_its_journal_grows_however_often_it_is_started() -> None:
+    place = Place()
+    place.claim("A")
+    place.refuses = lambda history: history.binding
+    for driver in ("B", "C"):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*it holds more.*adopt LOCATION --claim"):
+            place.claim(driver)
+        with pytest.raises(LocationError, match="LOCATION_PUT_BACK"):
+            place.coordinator(driver).close(1)
+    assert place.journal().ledger.position == 2
+
+
+def test_what_a_driver_journals_meanwhile_is_taken_into_account() -> None:
+    """It did so before it changed anything at the store: the refusal is judged again by the journal as it is then."""
+    place = Place()
+    place.claim("A")
+
+    def busy(history: History) -> bool:
+        if history.position == 2:
+            place.append(EntryKind.RUN, run_body(prefix="p", location="/place", sink="2pc-recording"))
+            return True
+        return False
+
+    place.refuses = busy
+    assert place.claim("B").position == 3
+
+
+def test_after_an_adoption_the_next_run_reports_and_the_one_after_it_judges() -> None:
+    place = Place()
+    place.claim("A")
+    place.append(EntryKind.ADOPT, {"location": "/place", "suffix": "", "base": -1, "drop": False})
+    assert not place.claim("B").binding
+    found = place.claim("C")
+    assert (found.binding, found.seen) == (True, {"holds": 2})
+
+
+def test_another_prefix_or_store_is_judged_by_its_own_newest_run() -> None:
+    place = Place()
+    place.claim("A")
+    assert not place.claim("B", prefix="other").binding
+    assert not place.claim("C", cluster="two").binding
+    assert place.claim("D", prefix="other").seen == {"holds": 2}
+    assert place.claim("E").seen == {"holds": 1}
+
+
+def test_a_run_that_died_before_it_recorded_its_mark_leaves_no_mark_to_compare() -> None:
+    place = Place()
+    place.claim("A")
+    body = run_body(prefix="p", location="/place", sink="2pc-recording", identity={"cluster": "one"}, seen={"holds": 9})
+    place.append(EntryKind.RUN, body)
+    found = place.claim("B")
+    assert (found.binding, found.mark, found.seen) == (True, None, {"holds": 9})
+
+
+def test_a_driver_that_stood_still_before_it_took_the_prefix_does_not_shut_out_those_after_it() -> None:
+    """It thaws when the next run has the prefix, takes it at the store, and then finds that it was superseded."""
+    place = Place()
+    body = run_body(prefix="p", location="/place", sink="2pc-recording", identity={"cluster": "one"}, driver="A")
+    place.append(EntryKind.RUN, body)
+    place.claim("B")
+    at_store = {"epoch": 2}  # the late one's
+    place.refuses = lambda history: history.mark is not None and history.mark != at_store
+    assert place.claim("C").mark is None
+
+
+def test_who_takes_the_prefix_late_records_it_though_superseded_or_ended() -> None:
+    place = Place()
+    place.claim("A")
+    late = place.coordinator("L")
+    run = RunRecord(1, "L", "", "2pc-recording", "/place", "p", {})
+    place.claim("B")
+    late._journal.load()
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        late._guard(run)
+    assert place.journal().ledger.runs[1].marks == [{"epoch": 1}]
+    found = place.claim("C")
+    assert {"epoch": 1} in found.late
+
+
+def ledger_of(place: Place, *entries: tuple[str, Mapping[str, Any]]) -> Ledger:
+    for kind, body in entries:
+        place.append(kind, body)
+    return place.journal().ledger
+
+
+def part(number: int) -> dict[str, Any]:
+    return {"partition": number, "handle": {"n": number}, "rows": 1, "bytes": 8, "digest": "1:0"}
+
+
+def test_the_stamp_is_the_highest_of_all_checkpoints_and_outlives_them() -> None:
+    place = Place()
+    place.append(EntryKind.RUN, run_body())
+    for batch, stamp in enumerate([7, 9, 8]):
+        place.append(EntryKind.DECIDED, recorded(batch, [part(0)], []))
+        place.append(EntryKind.SETTLED, {**settled(2 + 2 * batch), "stamp": stamp})
+    journal = place.journal()
+    journal.fold(every=1)
+    assert history_of(place.journal().ledger, "q", "x", "p", {}).stamp == 9
+    place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
+    place.append(EntryKind.REWIND_DONE, {"begun": 8, "batch": 0, "keep": None})
+    assert history_of(place.journal().ledger, "q", "x", "p", {}).stamp == 9
+
+
+def test_every_handle_of_an_unsettled_checkpoint_is_named_also_of_a_part_that_was_repaired() -> None:
+    place = Place()
+    verdict = {"batch": 0, "partition": 0, "handle": 0, "verdict": "lost"}
+    repair = {"batch": 0, "partition": 0, "replaces": 0, "handle": {"n": 5}}
+    found = ledger_of(
+        place,
+        (EntryKind.RUN, run_body()),
+        (EntryKind.DECIDED, recorded(0, [part(0), part(1)], [])),
+        (EntryKind.VERDICT, {"checkpoint": 2, "run": 1, "parts": [verdict]}),
+        (EntryKind.REPAIR, {"checkpoint": 2, "run": 1, "parts": [repair]}),
+    )
+    assert history_of(found, "q", "x", "p", {}).handles == [{"n": 0}, {"n": 5}, {"n": 1}]
+
+
+def test_a_resolved_part_and_a_restored_savepoint_leave_nothing_to_judge() -> None:
+    place = Place()
+    decided = (EntryKind.RUN, run_body()), (EntryKind.DECIDED, recorded(0, [part(0)], []))
+    found = ledger_of(place, *decided)
+    assert history_of(found, "q", "x", "p", {}).binding
+    resolve = {"checkpoint": 2, "batch": 0, "partition": 0, "decision": "accept-duplicates"}
+    assert not history_of(ledger_of(place, (EntryKind.RESOLVE, resolve)), "q", "x", "p", {}).binding
+    other = Place()
+    saved = cut(ledger_of(other, *decided, (EntryKind.SETTLED, settled(2))), 2)
+    claimed = begin_claimed(saved, "/new", "s", 2, False, 10)
+    assert claimed.runs
+    assert not history_of(claimed, "q", "x", "p", {}).binding
+    assert not history_of(begin_copy(saved, "/new", "s", 2, False), "q", "x", "p", {}).binding

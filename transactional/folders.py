@@ -1,0 +1,46 @@
+"""Folders of a journal: durable under their names, and closed to others than their owner.
+
+The group may read and write, too, if the folder above is the group's to write: a location that several users of one group share
+(setgid, umask 007) stays theirs. Options that name no secret still say where the data is.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+__all__ = ["file_mode", "folder_mode", "make_folders", "sync_folder"]
+
+OWNER, GROUP = 0o700, 0o070
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folders(path: str) -> None:
+    """Make a folder and those above it that are not there, durable and closed to others."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path) or "."
+    for folder in reversed(missing):
+        above = os.path.dirname(folder) or "."
+        with suppress(FileExistsError):  # by another process
+            os.mkdir(folder, folder_mode(above))
+        sync_folder(above)  # else a power failure takes it away with what was synced into it
+
+
+def file_mode(folder: str) -> int:
+    """Return the mode of a new file there: what the folder lets the group do, and nothing for others."""
+    return 0o600 | (os.stat(folder).st_mode & 0o060)
+
+
+def folder_mode(above: str) -> int:
+    """Return the mode of a new folder there: the group's, too, where the group may write, and not simply everybody."""
+    return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)

@@ -1,0 +1,107 @@
+"""How far a query came by its journal, and the error of a store by which it came further.
+
+A checkpoint location that was put back from an older copy is consistent with itself. A store that has committed what the
+journal does not know is the only witness, and it is asked before a new run begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transactional.errors import LocationError
+from transactional.ledger import Ledger
+
+__all__ = ["Handle", "History", "RunMark", "history_of", "put_back"]
+
+Handle = Mapping[str, Any]
+RunMark = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a journal knows of its query when a new run is about to claim it; see `TwoPhaseCommitSink.checkHistory`.
+
+    Parameters
+    ----------
+    queryId : str
+        As in `TransactionContext`.
+    position : int
+        Of the journal: no checkpoint that it ever decided has a higher id.
+    binding : bool
+        False if what the store holds is to be reported and not judged: the query never ran here, on this store and under
+        this prefix, or an operator has accepted the location as it is since (adopt, restore, resolve).
+    seen : Mapping[str, Any] or None
+        What `checkHistory` returned for the newest run; None if that run did not call it.
+    mark : RunMark or None
+        What `guardRun` returned for the newest run; None if that was not recorded, or not for an earlier run: a driver that
+        stood still in between may call it at any time.
+    late : Sequence[RunMark]
+        All recorded ones: a driver that stood still may have called `guardRun` after the newest run has.
+    stamp : int
+        The highest `stamp` of a checkpoint.
+    handles : Sequence[Handle]
+        Decided ones whose checkpoint is not settled: any of them may be committed, or not.
+    """
+
+    queryId: str
+    position: int
+    binding: bool
+    seen: Mapping[str, Any] | None = None
+    mark: RunMark | None = None
+    stamp: int = 0
+    handles: Sequence[Handle] = ()
+    late: Sequence[RunMark] = ()
+
+
+def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: Mapping[str, str]) -> History:
+    """What a journal knows, for a run that is about to be claimed.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    queryId : str
+        As in `TransactionContext`.
+    sink, prefix, identity
+        Of the new run: what a run on another store or under another prefix has seen there says nothing.
+    """
+    cluster = identity.get("cluster")
+    runs = [
+        run
+        for _, run in sorted(ledger.runs.items())
+        if (run.sink, run.prefix, run.identity.get("cluster")) == (sink, prefix, cluster)
+    ]
+    newest = runs[-1] if runs else None
+    marked = newest is not None and all(run.mark is not None for run in runs)
+    handles = [h for found in ledger.unsettled() for part in ledger.parts_of(found) for h in part.handles]
+    return History(
+        queryId,
+        ledger.position,
+        newest is not None and newest.binding,
+        newest.seen if newest is not None else None,
+        newest.mark if newest is not None and marked else None,
+        ledger.stamp,
+        handles,
+        [mark for run in runs for mark in (*run.marks, run.mark) if mark],
+    )
+
+
+def put_back(evidence: str) -> LocationError:
+    """Make the error of a store that holds more of a query than the query's journal knows.
+
+    Parameters
+    ----------
+    evidence : str
+        What the store holds, as a clause.
+    """
+    return LocationError(
+        "LOCATION_PUT_BACK",
+        f"the output is further than this checkpoint location: {evidence}, and the journal here does not know it. Nothing was "
+        "written. Most likely the location is an older copy that was put back (a snapshot of a volume, a backup, a restored "
+        "machine), and to go on would write rows a second time. Put the newest copy of it back; if there is none, start the "
+        "query on a new checkpoint location, from offsets that you have compared with the output. If rows may be doubled, "
+        "if the output was put back too, or if another query used this prefix by mistake and has its own by now: "
+        "`barrier adopt LOCATION --claim` accepts the location as it is",
+        evidence=evidence,
+    )
