@@ -339,7 +339,9 @@ class SinkConformance:
         golden = self._golden()
         if golden:
             fresh = _Bench(self, sink_options).prepare([1])
-            assert self._shape(fresh) == self._shape(golden[-1]), f"add a file with this handle to {self.golden_handles}"
+            assert self._shape(fresh) == self._shape(golden[-1]), (
+                f"add a file with this handle to {self.golden_handles}"
+            )
 
     def _golden(self) -> list[dict[str, Any]]:
         if self.golden_handles is None:
