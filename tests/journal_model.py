@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tests.model_engine import Result, search
 from tests.model_ledger import Entry
 from tests.model_move import CLAIM, MoveModel
+from tests.model_put_back import PutBackModel
 from tests.model_rewind import RewindModel
 from tests.model_steps import ABORTED, COMMITTED, PREPARED, Model, Scenario
 
@@ -58,12 +59,17 @@ BREAKS = {
     "claim-judge": "a claim whose number was taken is begun without judging that the journal has not grown",
     "here-first": "the new place appears before the old one is closed",
     "numbers-again": "the new place's numbers are not above the old one's: the old driver's sweep takes them for its own",
+    "put-back-unseen": "a claim does not ask the store for what the journal does not know",
+    "stamps-unseen": "a claim compares the epoch of the prefix, and not what was committed",
+    "unmarked-judged": "a claim compares the epoch though a run has not recorded one: it may have died before",
+    "unsettled-unknown": "a claim forgets that what was decided may have been committed",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
 SEEN_BY_EXITS = (
     *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
     "stop-forever",
+    *("unmarked-judged", "unsettled-unknown"),
 )
 """Breaks after which no invariant is broken, but a query that starts may not go on."""
 
@@ -252,6 +258,10 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         replace(claim_start("A>+B", True, False, True), allow=True, expiries=1),
         replace(claim_start("A>+B>b", True, False, True), allow=True, expiries=1),
     ),
+    "put-back": (
+        Scenario("AB", parts=1, closes=(True, True), copied=True, expiries=0),
+        Scenario("ABC", parts=1, copied=True, expiries=0),
+    ),
     "lone": (
         Scenario("A", closes=(True, False, True, True), expiries=0, lone=True, snapshots=2),
         Scenario("A", closes=(True, False, False, True, True), expiries=0, lone=True, snapshots=1),
@@ -285,12 +295,16 @@ def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) 
     """Search one scenario."""
     scenario = SCENARIOS[name][big]
     rewinds = (MoveModel if CLAIM in scenario.drivers else RewindModel)(scenario, broken)
-    model = rewinds if {"-", CLAIM} & {*scenario.drivers} else Model(scenario, broken)
+    model = rewinds if {"-", CLAIM} & {*scenario.drivers} else _model(scenario, broken)
     result = search(model.initial(), model.moves, most)
     if result.violation or broken not in ("", *SEEN_BY_EXITS):
         return Found(result)
     tried, stuck = model.exits(result.seen)
     return Found(result, tried, stuck, model.finished(result.seen), rewinds.by_hand)
+
+
+def _model(scenario: Scenario, broken: str) -> Model:
+    return PutBackModel(scenario, broken) if scenario.copied else Model(scenario, broken)
 
 
 def main() -> int:

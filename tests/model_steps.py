@@ -80,6 +80,8 @@ class Scenario:
         Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
     saved : int
         The checkpoint of which there is a savepoint; 0 for none.
+    copied : bool
+        The location is copied, and the copy put back later; see `PutBackModel`.
     allow : bool
         Who claims it allows that what was committed later is written again.
     """
@@ -106,6 +108,7 @@ class Scenario:
     living: bool = False
     saved: int = 0
     allow: bool = False
+    copied: bool = False
 
 
 class Session(NamedTuple):
@@ -127,6 +130,7 @@ class Session(NamedTuple):
     memory: tuple[int, int] = (0, 0)
     stopped: bool = False
     spark: int = -1
+    seen: int = -1  # at the store, by `PutBackModel`
 
 
 class Shared(NamedTuple):
@@ -145,6 +149,8 @@ class Shared(NamedTuple):
     stops: int = 0
     old: tuple[int, ...] = ()  # where the query was moved: the former place's node, offsets and commits
     theirs: tuple[int, ...] = ()  # handles that were made at the new place
+    epoch: int = 0  # of the prefix; see `PutBackModel`
+    copy: tuple[int, ...] = ()  # of the location: node, offsets and commits
 
 
 Move = tuple[str, Session, Shared, str]
@@ -978,9 +984,14 @@ class Model:
                 labels.append(label)
                 if violation or len(labels) > 200:
                     return len(tried), f"{violation or 'endless'}: {self.entries(sh.node)} {sh} {labels}"
-            if s.back not in ("ok", "idle", "rewind"):
+            if not self._may_end(sh, s.back):
                 return len(tried), f"no exit, {s.back}: {self.entries(sh.node)} {sh} {labels}"
         return len(tried), ""
+
+    def _may_end(self, sh: Shared, how: str) -> bool:
+        """A driver alone may end so, if it starts at `sh`."""
+        del sh
+        return how in ("ok", "idle", "rewind")
 
 
 def ended(how: str, _: Session | None = None) -> Session:
