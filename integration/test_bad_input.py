@@ -24,7 +24,7 @@ import connector
 from integration.broker import Cluster
 from integration.driver_process import final_rows, wait_until
 from integration.topic_output import TopicOutput
-from transactional.metadata import FORMAT
+from transactional.entry import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,8 +25,8 @@ from integration.engine import SCHEMA
 from integration.test_kafka_crashes import ABORT_SCAN, MakeQuery, Query, accept_loss, make_query
 from integration.topic_output import TopicOutput
 from transactional.checkpoint import CompletedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, RetriableError, TransactionLostError
-from transactional.metadata import EntryKind
 from transactional.sink import Options, Outcome, TransactionContext
 
 __all__ = ["make_query"]

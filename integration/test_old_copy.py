@@ -24,10 +24,10 @@ from integration.engine import SCHEMA, Engine, MortalSink, Work
 from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.checkpoint import CompletedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.faults import InjectedFault
 from transactional.journal import Journal
-from transactional.metadata import EntryKind
 from transactional.sink import Options, TransactionContext
 
 BATCHES = 5

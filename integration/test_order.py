@@ -19,8 +19,8 @@ from integration.test_rewind import rewind
 from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.barrier import BarrierKind, CheckpointBarrier
+from transactional.entry import EntryKind
 from transactional.errors import RetriableError, RewindRequiredError
-from transactional.metadata import EntryKind
 from transactional.sink import Options
 
 BATCHES = 4

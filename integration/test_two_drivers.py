@@ -25,8 +25,8 @@ from integration.jobs import Job
 from integration.live_query import LiveQuery
 from integration.ragged_source import position_of_line
 from integration.warm_driver import WarmDriver
-from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
+from transactional.ledger import Ledger, apply
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -307,7 +307,7 @@ class Schedule:
                 rewinding, newest = self.ledger.rewinding, self.ledger.newest_run
                 owner = rewinding.token if rewinding is not None else newest.token if newest is not None else None
                 assert entry.body["run"] == owner, f"{entry.number} {entry.kind}\n{self}"
-            self.ledger.apply(entry)
+            apply(self.ledger, entry)
 
     def quiet(self) -> None:
         """Nothing of it runs or stands."""

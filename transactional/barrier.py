@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transactional.metadata import canonical
+from transactional.entry import canonical
 
 __all__ = [
     "BarrierKind",

@@ -38,6 +38,7 @@ from transactional.checkpoint import (
     TaskPlan,
 )
 from transactional.clock import Clock, Deadline, SystemClock
+from transactional.entry import EntryKind
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
@@ -52,7 +53,6 @@ from transactional.errors import (
 from transactional.history import history_of
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, Ledger, RunRecord
-from transactional.metadata import EntryKind
 from transactional.ownership import (
     may_abort,
     may_keep,
@@ -79,10 +79,7 @@ from transactional.recovery import (
     unrecorded_repartitions,
     whose_run,
 )
-from transactional.secrets import hiding
-from transactional.settlement import Settlement
-from transactional.sink import Epoch, TwoPhaseCommitSink
-from transactional.versions import (
+from transactional.recovery.versions import (
     check_origin,
     check_overtaken,
     check_target,
@@ -91,6 +88,9 @@ from transactional.versions import (
     lost_version,
     older_location,
 )
+from transactional.secrets import hiding
+from transactional.settlement import Settlement
+from transactional.sink import Epoch, TwoPhaseCommitSink
 
 __all__ = ["CheckpointCoordinator", "RunSettings"]
 

@@ -5,9 +5,9 @@ Both are a snapshot's body: the whole ledger, cut to one settled checkpoint.
 
 from __future__ import annotations
 
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.ledger import Ledger, Origin
-from transactional.metadata import EntryKind
 
 __all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "begins_far_above", "cut", "holds", "is_unused"]
 

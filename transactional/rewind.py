@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import LocationError, RewindRequiredError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
-from transactional.metadata import EntryKind
 from transactional.ownership import must_own
 from transactional.recovery import committed_undecided
 from transactional.settlement import Settlement

@@ -13,10 +13,10 @@ from typing import Any
 
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, CompletedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import ReplayMismatchError, RetriableError, RewindRequiredError, TransactionLostError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
-from transactional.metadata import EntryKind
 from transactional.ownership import may_settle
 from transactional.recovery import (
     WAY_OUT_RESOLVE,

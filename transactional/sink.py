@@ -6,14 +6,13 @@ that commits, so a *handle* (a small JSON mapping) is all that travels between t
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
 from transactional.history import Handle, History, RunMark
+from transactional.transaction import Epoch, HandleState, Options, Outcome, TransactionContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,120 +33,6 @@ __all__ = [
 
 TransactionT = TypeVar("TransactionT")
 HandleT = TypeVar("HandleT", bound=Mapping[str, Any])
-
-
-class Options(Mapping[str, str]):
-    """Options as Spark passes them: keys are case-insensitive, values are strings."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {key.lower(): value for key, value in options.items()}
-
-    def __getitem__(self, key: str) -> str:
-        return self._values[key.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key.lower() in self._values
-
-    def replaced(self, **values: str) -> Options:
-        """A copy with these values set."""
-        return Options({**self._values, **values})
-
-    def __repr__(self) -> str:  # values may be secrets
-        return f"Options({sorted(self._values)})"
-
-
-class Outcome(str, enum.Enum):
-    """What a store says of a handle."""
-
-    PREPARED = "prepared"
-    COMMITTED = "committed"
-    LOST = "lost"
-    """It can't be committed whole: it was given up, or the store still calls it open and a part of it is gone."""
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class HandleState:
-    """One handle's state at the store.
-
-    Parameters
-    ----------
-    outcome : Outcome
-    seconds_left : float or None
-        For `PREPARED`: seconds until the store gives the transaction up; None where it never does.
-    margin : float
-        For `PREPARED`: seconds that must be left for a decision to be taken.
-    evidence : str
-        How it is known, in a few words; goes into the journal with a verdict.
-    """
-
-    outcome: Outcome
-    seconds_left: float | None = None
-    margin: float = 0.0
-    evidence: str = ""
-
-    @property
-    def ready(self) -> bool:
-        """True when a decision may rest on it."""
-        return self.outcome is Outcome.PREPARED and (self.seconds_left is None or self.seconds_left > self.margin)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A point in a query's life: nobody can decide any more what began before it, unless it is decided already.
-
-    Parameters
-    ----------
-    queryId : str
-        As in `TransactionContext`.
-    run : int
-        Transactions of earlier runs are over.
-    batch : int
-        Of this run, those of earlier micro-batches are over.
-    """
-
-    queryId: str
-    run: int
-    batch: int
-
-    def ends(self, queryId: str, run: int, batch: int) -> bool:
-        """Whether a transaction of that query, run and micro-batch is over."""
-        return queryId == self.queryId and (run, batch) < (self.run, self.batch)
-
-
-@dataclass(frozen=True)
-class TransactionContext:
-    """Whose transaction `beginTransaction` opens. *Made on an executor, once per task.*
-
-    A store whose names must be a bounded set (Kafka) makes them from `prefix`, `partitionId` and `taskAttemptId`; one
-    whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.
-
-    Parameters
-    ----------
-    queryId : str
-        Spark's, with a suffix where the location is a copy that was adopted.
-    batchId, partitionId, taskAttemptId : int
-    prefix : str
-        The option ``transactionalIdPrefix``.
-    nonce : str
-        16 hexadecimal digits that no other transaction has.
-    run : int
-        The driver's claim on the location; grows with every claim.
-    """
-
-    queryId: str
-    batchId: int
-    partitionId: int
-    taskAttemptId: int
-    prefix: str
-    nonce: str
-    run: int = 0
 
 
 class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):

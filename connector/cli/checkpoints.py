@@ -13,9 +13,9 @@ from connector.spark.belonging import refuse_batch_writes
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.ledger import MOVING, Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import moved_on
 from transactional.stats import CheckpointHistory, CheckpointStats, CheckpointStatus, history, stats
 

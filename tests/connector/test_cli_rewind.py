@@ -21,8 +21,8 @@ from connector.spark.process import this_process
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
 from transactional.checkpoint import CompletedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import RewindRequiredError
-from transactional.metadata import EntryKind
 from transactional.recovery import check_sources
 from transactional.sink import Options
 

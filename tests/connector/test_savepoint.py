@@ -21,8 +21,8 @@ from connector.spark.saved_files import SavedFile, copy_file
 from connector.spark.savepoint import read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, RewindRequiredError
-from transactional.metadata import EntryKind
 from transactional.testing.clock import FakeClock
 
 

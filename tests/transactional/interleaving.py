@@ -17,6 +17,7 @@ from typing import Any
 
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind, decode
 from transactional.errors import (
     JournalError,
     RewindRequiredError,
@@ -25,7 +26,6 @@ from transactional.errors import (
 )
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode
 from transactional.recovery import SparkView
 from transactional.sink import Options, Outcome, TransactionContext
 from transactional.testing import FakeClock, MemoryHandle, MemoryTransactions, RecordingSink

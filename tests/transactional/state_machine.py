@@ -30,10 +30,10 @@ from tests.transactional.state_stores import (
 )
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind
 from transactional.errors import RewindRequiredError, TwoPhaseCommitError
 from transactional.journal import Journal
-from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind
+from transactional.ledger import Ledger, apply
 from transactional.recovery import SparkView
 from transactional.rewind import Preview, Rewinder
 from transactional.sink import Outcome, TransactionContext
@@ -553,7 +553,7 @@ class World:
         if number != book.position + 1:
             self.fail(f"{name} follows entry {book.position}")
             return
-        self.truth.apply(Entry(number, kind, entry["nonce"], entry["time"], entry["body"]))
+        apply(self.truth, Entry(number, kind, entry["nonce"], entry["time"], entry["body"]))
         book.fold(number, kind, entry["body"])
 
     def keep_hook_state(self, checkpoint: int, states: Mapping[str, str]) -> None:

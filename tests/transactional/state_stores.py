@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from transactional import faults
+from transactional.entry import Entry
 from transactional.errors import LocationError, TransactionLostError
 from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import Entry
 from transactional.recovery import SparkView
 from transactional.sink import HandleState, Options, Outcome
 from transactional.testing import MemoryHandle, MemoryTransactions, RecordingSink

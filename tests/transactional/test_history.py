@@ -10,11 +10,11 @@ import pytest
 
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
 from transactional.history import History, history_of, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, RunRecord
-from transactional.metadata import EntryKind
 from transactional.recovery import SparkView
 from transactional.restore import begin_claimed, begin_copy, cut
 from transactional.sink import Options

@@ -8,9 +8,9 @@ import pytest
 
 from tests.transactional.state_machine import Interference, World
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import HookError, OptionError
 from transactional.hooks import MOST_BYTES, CheckpointHook, HookContext, hooks_of
-from transactional.metadata import EntryKind
 from transactional.sink import Options
 
 NO_OPTIONS = Options({})

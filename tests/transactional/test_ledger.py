@@ -11,10 +11,11 @@ import pytest
 
 from tests.transactional.bodies import recorded, run_body, settled
 from tests.transactional.interleaving import run
+from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, Ledger, Moved, Origin, RestartRecord
-from transactional.metadata import Entry, EntryKind
+from transactional.ledger import Ledger, Moved, Origin, RestartRecord, apply
+from transactional.ledger.fold import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS
 
 RETAINED = 7
 RUN = run_body(retained=RETAINED)
@@ -23,7 +24,7 @@ RUN = run_body(retained=RETAINED)
 def fold(*facts: tuple[str, dict[str, Any]], ledger: Ledger | None = None) -> Ledger:
     ledger = ledger or Ledger()
     for kind, body in facts:
-        ledger.apply(Entry(ledger.position + 1, kind, "n", 0, body))
+        apply(ledger, Entry(ledger.position + 1, kind, "n", 0, body))
     return ledger
 
 
@@ -92,7 +93,7 @@ def test_an_entry_that_does_not_fit_is_refused(kind: str, body: dict[str, Any], 
 
 def test_a_gap_is_refused() -> None:
     with pytest.raises(JournalError, match=r"JOURNAL_GAP.*from a backup.*new checkpoint location"):
-        Ledger().apply(Entry(2, EntryKind.RUN, "n", 0, RUN))
+        apply(Ledger(), Entry(2, EntryKind.RUN, "n", 0, RUN))
 
 
 @pytest.mark.parametrize("ended", [EntryKind.ABORTED, EntryKind.FENCED])

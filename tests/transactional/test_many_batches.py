@@ -22,6 +22,7 @@ from transactional.checkpoint import (
     PendingCheckpoint,
 )
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind, encode
 from transactional.errors import (
     AmbiguousOutcomeError,
     JournalError,
@@ -30,8 +31,8 @@ from transactional.errors import (
     RetriableError,
     RewindRequiredError,
 )
-from transactional.journal import SNAPSHOT_EVERY, Journal, MemoryJournalStore
-from transactional.metadata import Entry, EntryKind, encode
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.journal.journal import SNAPSHOT_EVERY
 from transactional.recovery import SparkView
 from transactional.sink import Options
 from transactional.testing import RecordingSink

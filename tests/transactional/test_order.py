@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.transactional.state_machine import Execution, Interference, Parts, Violation, World
 from tests.transactional.state_stores import WatchedSink
 from transactional import faults
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 
 POINTS = (
     *("decision.written", "commit.one", "commit.done", "create", "abort.one", "recovery.settling", "repair.verdict"),

@@ -8,9 +8,9 @@ import pytest
 
 from tests.transactional.bodies import run_body, settled
 from tests.transactional.test_ledger import batch, fold
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, ProtocolError
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import (
     Judge,
     may_abort,

@@ -8,9 +8,9 @@ import pytest
 
 from tests.transactional.test_ledger import RUN, batch, fold
 from transactional.barrier import sources_digest
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, LocationError, OptionError, RewindRequiredError
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.recovery import (
     Claim,
     Judgement,

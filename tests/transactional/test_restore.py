@@ -12,10 +12,10 @@ import pytest
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, TwoPhaseCommitError
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.recovery import SparkView, check_account, check_restored, unrecorded_repartitions
 from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, cut
 from transactional.sink import Options, TransactionContext

@@ -14,9 +14,9 @@ from tests.transactional.state_stores import LIFETIME
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.checkpoint import Mode
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError
 from transactional.journal import Journal
-from transactional.metadata import EntryKind
 from transactional.rewind import Rewinder
 from transactional.sink import Options
 from transactional.testing import RecordingSink

@@ -10,9 +10,10 @@ import pytest
 
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
+from transactional.entry import EntryKind
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import KEPT_FAILURES, Ledger
-from transactional.metadata import EntryKind
+from transactional.ledger import Ledger
+from transactional.ledger.fold import KEPT_FAILURES
 from transactional.stats import (
     CheckpointHistory,
     CheckpointStatus,

@@ -14,6 +14,7 @@ import pytest
 from tests.transactional.bodies import run_body, settled
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind, decode, encode
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
@@ -23,9 +24,9 @@ from transactional.errors import (
     ReplayMismatchError,
     RetriableError,
 )
-from transactional.journal import SNAPSHOT_EVERY, Journal, JournalStore, LocalJournalStore, MemoryJournalStore
+from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
+from transactional.journal.journal import SNAPSHOT_EVERY
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode, encode
 from transactional.recovery import SparkView
 from transactional.sink import HandleState, Options, Outcome, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink

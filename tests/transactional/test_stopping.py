@@ -9,10 +9,10 @@ from tests.transactional.state_stores import LIFETIME
 from tests.transactional.test_steps import Query
 from transactional import faults
 from transactional.checkpoint import ClosingReason, Mode
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, QueryStoppedError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import may_stop
 
 

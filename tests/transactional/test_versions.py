@@ -14,11 +14,11 @@ from connector.spark.location import CheckpointLocation
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest, digest_of_all
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, ReplayMismatchError, RetriableError
 from transactional.history import History, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.recovery import SparkView
 from transactional.sink import Handle, Options, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from connector.delta.sink import DeltaSink
 from transactional.checkpoint import Acknowledgement, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.journal import Journal, LocalJournalStore
-from transactional.metadata import EntryKind
 from transactional.recovery import SparkView
 from transactional.sink import Options, TransactionContext
 

@@ -1,27 +1,18 @@
-"""What was found -> what to do. Pure: the ledger, Spark's logs and the store's answers go in, a decision comes out."""
+"""What Spark's logs and the journal say of each other, before a task starts. Pure."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from transactional.barrier import offset_of_line, sources_digest
-from transactional.errors import (
-    AmbiguousOutcomeError,
-    LocationError,
-    OptionError,
-    RetriableError,
-    RewindRequiredError,
-)
-from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord, RunRecord
-from transactional.sink import HandleState, Outcome
-from transactional.versions import check_version
+from transactional.errors import LocationError, OptionError, RetriableError, RewindRequiredError
+from transactional.ledger import Ledger, RunRecord
+from transactional.recovery.versions import check_version
+from transactional.recovery.view import WAY_OUT_ADOPT, WAY_OUT_REWIND, SparkView, topics_of
 
 __all__ = [
     "Claim",
-    "Judgement",
-    "SparkView",
     "check_account",
     "check_place",
     "check_prefix",
@@ -29,77 +20,11 @@ __all__ = [
     "check_restored",
     "check_schedule",
     "check_sources",
-    "committed_behind",
-    "committed_undecided",
-    "judge_checkpoint",
-    "judge_prepared",
-    "lost_batches",
     "other_sources",
-    "out_of_order",
     "replaced_since_planned",
-    "topics_of",
     "unrecorded_repartitions",
     "whose_run",
 ]
-
-WAY_OUT_ADOPT = (
-    "If the location was moved or Spark's logs were changed on purpose, stop every query on it and run "
-    "`barrier adopt LOCATION --claim` (this place goes on as the query) or `--no-claim` (a copy, with "
-    "an identity of its own)."
-)
-WAY_OUT_RESOLVE = "`barrier resolve LOCATION` lists what can be accepted, and with what consequence."
-
-
-WAY_OUT_REWIND = (
-    "Stop the query and run `barrier rewind LOCATION`: it goes back to where nothing is written twice, and the query that "
-    "is started then writes the lost rows again."
-)
-
-
-@dataclass(frozen=True)
-class SparkView:
-    """What Spark's own logs say, read at planning and at commit.
-
-    Parameters
-    ----------
-    queryId : str
-        From ``<checkpointLocation>/metadata``.
-    location : str
-        Canonical checkpoint location.
-    batch : int
-        The micro-batch at work: the highest of ``offsets/``.
-    committed : int
-        The highest of ``commits/``; -1 where there is none.
-    lines : Sequence[str]
-        Source lines of ``offsets/<batch>``; empty where Spark has not begun it: the query has stopped.
-    previous : Sequence[str] or None
-        Those of ``offsets/<batch - 1>``.
-    gaps : bool
-        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
-    oldest : int
-        The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
-    repartitions : Callable[[], Sequence[int]]
-        The micro-batches directly before `batch`, in order, that Spark's repartition of a stopped query has added: they
-        have the sources of the one before them, were written by no sink, and are committed.
-    text : str
-        The whole of ``offsets/<batch>``, for the journal; empty where there is none to keep.
-    """
-
-    queryId: str
-    location: str
-    batch: int
-    committed: int
-    lines: Sequence[str]
-    previous: Sequence[str] | None
-    gaps: bool = False
-    oldest: int = 0
-    repartitions: Callable[[], Sequence[int]] = tuple
-    text: str = ""
-
-    @property
-    def sources(self) -> str:
-        """Digest of the micro-batch's source lines."""
-        return sources_digest(self.lines)
 
 
 class Claim(enum.Enum):
@@ -269,11 +194,6 @@ def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> N
         )
 
 
-def topics_of(lines: Sequence[str]) -> set[str]:
-    """The topics whose positions our sources' lines hold."""
-    return {topic for line in lines for topic in (offset_of_line(line) or {}).get("topics", {})}
-
-
 def check_sources(ledger: Ledger, view: SparkView) -> None:
     """Spark's files of this micro-batch and of the one before are those that the journal recorded.
 
@@ -391,137 +311,3 @@ def check_schedule(view: SparkView, targets: Collection[str], lifetime: float | 
             option="barrierInterval",
             topics=own,
         )
-
-
-class Judgement(enum.Enum):
-    """What to do with a decided checkpoint's handles."""
-
-    COMMIT = "none is lost: commit all"
-    REPAIR = "some are lost, others committed or of batches behind: commit the living, write the lost parts again"
-    VOID = "some are lost, none committed, none behind: abort the living, and if that proves it, void the decision"
-
-
-def judge_checkpoint(
-    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
-) -> Judgement:
-    """Judge a decided checkpoint from its open parts' states.
-
-    Parameters
-    ----------
-    states : Sequence[tuple[PartRecord, HandleState]]
-        Of every open part.
-    batch : int
-        The micro-batch that Spark is about to run; what lies behind it is not written again.
-
-    Raises
-    ------
-    AmbiguousOutcomeError
-        A handle's outcome can't be told.
-    RewindRequiredError
-        Lost parts belong to micro-batches that Spark has moved past.
-    """
-    parts = ledger.parts_of(checkpoint)
-    for part, state in states:
-        if state.outcome is Outcome.UNKNOWN:
-            raise AmbiguousOutcomeError(
-                "OUTCOME_UNKNOWN",
-                f"nobody can tell whether the transaction of micro-batch {part.batch}, partition {part.partition} "
-                f"({part.rows} rows) of checkpoint {checkpoint.id} was committed: {state.evidence}. {WAY_OUT_RESOLVE}",
-                checkpoint=checkpoint.id,
-                batch=part.batch,
-                partition=part.partition,
-                rows=part.rows,
-                handle=dict(part.handles[-1]),
-                evidence=state.evidence,
-            )
-    lost = lost_batches(ledger, checkpoint, states)
-    if not lost:
-        return Judgement.COMMIT
-    committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
-    committed = committed or any({"committed", "accepted"} & {*part.verdicts} for part in parts)
-    # Spark has moved past the others: where nothing of them is lost they need no void
-    behind = min(checkpoint.batches) < batch
-    repairable = committed or (behind and min(lost) >= batch)
-    rewritten = lost if repairable else set(checkpoint.batches)
-    if min(rewritten) < batch:
-        disordered = committed_behind(ledger, checkpoint, states)
-        raise RewindRequiredError(
-            "LOST_BEHIND",
-            f"transactions of micro-batches {sorted(lost)} (checkpoint {checkpoint.id}) were lost, "
-            f"and Spark is at micro-batch {batch}: micro-batches {sorted(rewritten)} have to run again. {WAY_OUT_REWIND}"
-            + (f" {out_of_order(min(lost), disordered)}" if disordered else ""),
-            batches=sorted(rewritten),
-            checkpoint=checkpoint.id,
-        )
-    return Judgement.REPAIR if repairable else Judgement.VOID
-
-
-def committed_undecided(part: PartRecord, what: str, first: str = "") -> AmbiguousOutcomeError:
-    """Make the error of a transaction that was committed without a decision; `what` would write its rows again.
-
-    `first` is what comes before `barrier resolve`: that lists prepared transactions only while the query is rewound.
-    """
-    return AmbiguousOutcomeError(
-        "COMMITTED_UNDECIDED",
-        f"the transaction of micro-batch {part.batch}, partition {part.partition} ({part.rows} rows) "
-        f"was committed by somebody else: no checkpoint has decided it, and {what} would write its rows again. "
-        f"{first}{WAY_OUT_RESOLVE}",
-        batch=part.batch,
-        partition=part.partition,
-    )
-
-
-def lost_batches(
-    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
-) -> set[int]:
-    """Micro-batches of a decided checkpoint of which parts are lost, by the store's answers or by an earlier verdict."""
-    lost = {part.batch for part, state in states if state.outcome is Outcome.LOST}
-    return lost | {part.batch for part in ledger.parts_of(checkpoint) if part.lost}
-
-
-def committed_behind(
-    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
-) -> list[int]:
-    """Micro-batches of a decided checkpoint that are committed, in part or whole, behind the first lost one.
-
-    Commits go out in order, so there are none unless an older version, or another tool, has committed them.
-    """
-    committed = {part.batch for part, state in states if state.outcome is Outcome.COMMITTED}
-    committed |= {part.batch for part in ledger.parts_of(checkpoint) if part.committed}
-    gap = min(lost_batches(ledger, checkpoint, states), default=None)
-    return sorted(batch for batch in committed if gap is not None and batch > gap)
-
-
-def out_of_order(gap: int, batches: Sequence[int]) -> str:
-    """What it means that micro-batches behind the first lost one are committed, in words."""
-    return (
-        f"Micro-batches {list(batches)} were committed already, before the lost rows of micro-batch {gap}: every row is "
-        "still written exactly once, but the rows that are written again come after theirs. A reader that keeps the last "
-        "value of a key keeps an older one if both have rows of that key: compare these keys with the input."
-    )
-
-
-def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: SparkView) -> bool:
-    """Whether a prepared, undecided micro-batch keeps its handles; False: write it anew.
-
-    Raises
-    ------
-    AmbiguousOutcomeError
-        One was committed, by nobody's decision: to write it anew would double its rows.
-    RewindRequiredError
-        Some are gone and Spark has ``commits/<batch>``.
-    """
-    for part, state in zip([part for part in record.parts if part.handles], states, strict=True):
-        if state.outcome is Outcome.COMMITTED:
-            rewind = "Run `barrier rewind LOCATION`, which stops at it, too; then "
-            raise committed_undecided(part, "writing the micro-batch again", rewind)
-    if all(state.ready for state in states):
-        return True
-    if record.batch <= view.committed:
-        raise RewindRequiredError(
-            "PREPARED_LOST",
-            f"prepared transactions of micro-batch {record.batch} are gone or too old, and Spark has moved past it. Nothing "
-            f"of it was committed. {WAY_OUT_REWIND}",
-            batches=[record.batch],
-        )
-    return False

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from transactional import faults
 from transactional.clock import Clock, SystemClock
+from transactional.entry import Entry, EntryKind, decode, encode
 from transactional.errors import FencedError, JournalError
-from transactional.folders import file_mode, make_folders, sync_folder
-from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode, encode, torn
+from transactional.journal.store import JournalStore
+from transactional.ledger import Ledger, apply
 from transactional.ownership import moved_on
 
 __all__ = [
     "Journal",
-    "JournalStore",
-    "LocalJournalStore",
-    "MemoryJournalStore",
-    "closed_journal",
     "snapshot_file",
-    "sync_folder",
 ]
 
 log = logging.getLogger(__name__)
@@ -42,28 +36,6 @@ _NAME = re.compile(r"(\d+)\.(snapshot\.)?json")
 _LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # of a create that was killed
 
 
-class JournalStore(Protocol):
-    """Files by name, with the one operation that arbitrates. Names are ``<n>.json`` and ``<n>.snapshot.json``."""
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Create whole, durably, or not at all; False where the name is taken.
-
-        Raises
-        ------
-        OSError
-            It may be created or not. `Journal` reads it back, also where the name is taken: it may be so by this very call.
-        """
-
-    def names(self) -> list[str]:
-        """All names, in any order."""
-
-    def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError."""
-
-    def delete(self, name: str) -> None:
-        """Deleting what is gone is no error."""
-
-
 def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
@@ -73,105 +45,6 @@ def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, b
     nonce = nonce or uuid.uuid4().hex
     entry = Entry(ledger.position, EntryKind.SNAPSHOT, nonce, int(clock.now() * 1000), ledger.to_json())
     return f"{ledger.position}.snapshot.json", encode(entry)
-
-
-class LocalJournalStore:
-    """A folder on a local disk: temporary file, fsync, link to the name, fsync of the folder.
-
-    Parameters
-    ----------
-    folder : str
-        Made at the first create.
-    location : str, optional
-        A folder above it, made with it. Like those above, it has the modes that any program gives: only what is below is
-        closed to others.
-    """
-
-    def __init__(self, folder: str, location: str = "") -> None:
-        self.folder = folder
-        self._location = location
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`. ``os.link`` fails where the name exists: rename would replace it."""
-        if self._location:
-            os.makedirs(self._location, exist_ok=True)
-        make_folders(self.folder)
-        temporary = os.path.join(self.folder, f".{name}.{uuid.uuid4().hex}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file_mode(self.folder))
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(temporary, os.path.join(self.folder, name))
-            except FileExistsError:
-                return False
-        finally:
-            os.unlink(temporary)
-        sync_folder(self.folder)
-        return True
-
-    def names(self) -> list[str]:
-        """See `JournalStore`."""
-        try:
-            return os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        except PermissionError as error:
-            raise closed_journal(error) from error
-
-    def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
-        try:
-            with open(os.path.join(self.folder, name), "rb") as file:
-                return file.read()
-        except PermissionError as error:
-            raise closed_journal(error) from error
-        except IsADirectoryError as error:
-            raise torn(name, error) from error
-
-    def delete(self, name: str) -> None:
-        """See `JournalStore`."""
-        try:
-            os.unlink(os.path.join(self.folder, name))
-        except FileNotFoundError:
-            return
-
-
-def closed_journal(error: PermissionError) -> JournalError:
-    """Make the error of a journal that is another user's."""
-    return JournalError(
-        "LOCATION_NOT_OURS",
-        f"{error.filename} is closed to this user: a journal is its owner's alone, and its group's where the group may write "
-        "to the checkpoint location (chmod 2770, and umask 007 for who starts the query). Run this as the query's user",
-        path=error.filename,
-    )
-
-
-class MemoryJournalStore:
-    """A dict; for tests of the protocol."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`."""
-        return self.files.setdefault(name, data) is data
-
-    def names(self) -> list[str]:
-        """See `JournalStore`."""
-        return list(self.files)
-
-    def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
-        if name not in self.files:
-            raise FileNotFoundError(name)
-        return self.files[name]
-
-    def delete(self, name: str) -> None:
-        """See `JournalStore`."""
-        self.files.pop(name, None)
 
 
 class Journal:
@@ -229,7 +102,7 @@ class Journal:
             for number in numbers:
                 name = f"{number}.json"
                 data = self._store.read(name)
-                ledger.apply(self._entry(data, name))
+                apply(ledger, self._entry(data, name))
                 anchor, unfolded = (name, _digest(data)), unfolded + len(data)
             if numbers and any(snapshot >= first for snapshot in self._list()[1]):
                 return None  # folded and deleted while it was read: a late create may have taken a number again
@@ -289,7 +162,7 @@ class Journal:
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
             after = self.ledger.copy()
-            after.apply(entry)  # an entry that does not fold is never written
+            apply(after, entry)  # an entry that does not fold is never written
             data = encode(entry)
             if self._create(entry, data):
                 self._check_not_folded(number)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transactional.entry import Entry, EntryKind, canonical, decode, encode
 from transactional.errors import JournalError
 from transactional.journal import Journal, LocalJournalStore, MemoryJournalStore
-from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, canonical, decode, encode
+from transactional.ledger import Ledger, apply
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal"
 LATER = {"declined", "restored", "request", "rewind begun", "rewind done", "moved"}
@@ -98,7 +98,7 @@ def folded(store: MemoryJournalStore) -> Ledger:
     """Entry by entry, without the snapshot."""
     ledger = Ledger()
     for number in range(1, len(store.files)):
-        ledger.apply(decode(store.files[f"{number}.json"], f"{number}.json"))
+        apply(ledger, decode(store.files[f"{number}.json"], f"{number}.json"))
     return ledger
 
 
