@@ -65,7 +65,7 @@ def test_a_topic_has_its_rows_in_order_after_a_micro_batch_of_a_checkpoint_was_l
     behind = [value for value in output.rows() if value >= (lost + 1) * work.rows]
     assert behind == [], "nothing is committed over the gap"
     if lost < BATCHES - 1:
-        with pytest.raises(RewindRequiredError, match="LOST_BEHIND"):
+        with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
             Engine(work).run(error=True)
         rewind(place, "--query-stopped")
     Engine(work).run(error=True)

@@ -6,11 +6,11 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Epoch", "HandleState", "Options", "Outcome", "TransactionContext"]
+__all__ = ["Cutoff", "HandleState", "Options", "Outcome", "TransactionContext"]
 
 
 class Options(Mapping[str, str]):
-    """Options as Spark passes them: keys are case-insensitive, values are strings."""
+    """Options as the engine passes them: keys are case-insensitive, values are strings."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {key.lower(): value for key, value in options.items()}
@@ -28,7 +28,7 @@ class Options(Mapping[str, str]):
         return isinstance(key, str) and key.lower() in self._values
 
     def replaced(self, **values: str) -> Options:
-        """A copy with these values set."""
+        """Return a copy with these values set."""
         return Options({**self._values, **values})
 
     def __repr__(self) -> str:  # values may be secrets
@@ -36,7 +36,7 @@ class Options(Mapping[str, str]):
 
 
 class Outcome(str, enum.Enum):
-    """What a store says of a handle."""
+    """State of a handle at its store."""
 
     PREPARED = "prepared"
     COMMITTED = "committed"
@@ -53,7 +53,7 @@ class HandleState:
     ----------
     outcome : Outcome
     seconds_left : float or None
-        For `PREPARED`: seconds until the store gives the transaction up; None where it never does.
+        For `PREPARED`: seconds until the store gives the transaction up; None if it never does.
     margin : float
         For `PREPARED`: seconds that must be left for a decision to be taken.
     evidence : str
@@ -72,8 +72,8 @@ class HandleState:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """A point in a query's life: nobody can decide any more what began before it, unless it is decided already.
+class Cutoff:
+    """A point in a query's life: nothing that began before it can be decided any more, unless it is decided already.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Epoch:
     batch: int
 
     def ends(self, queryId: str, run: int, batch: int) -> bool:
-        """Whether a transaction of that query, run and micro-batch is over."""
+        """Return whether a transaction of that query, run and micro-batch is over."""
         return queryId == self.queryId and (run, batch) < (self.run, self.batch)
 
 
@@ -98,13 +98,13 @@ class Epoch:
 class TransactionContext:
     """Whose transaction `beginTransaction` opens. *Made on an executor, once per task.*
 
-    A store whose names must be a bounded set (Kafka) makes them from `prefix`, `partitionId` and `taskAttemptId`; one
+    A store whose names must be a bounded set makes them from `prefix`, `partitionId` and `taskAttemptId`; one
     whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.
 
     Parameters
     ----------
     queryId : str
-        Spark's, with a suffix where the location is a copy that was adopted.
+        The query's, with a suffix if the location is a copy that was adopted.
     batchId, partitionId, taskAttemptId : int
     prefix : str
         The option ``transactionalIdPrefix``.

@@ -18,7 +18,7 @@ from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgement
 from transactional.checkpoint import TaskPlan
 from transactional.entry import canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView as SparkView
 
 if TYPE_CHECKING:
     import pyarrow as pa

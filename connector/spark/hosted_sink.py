@@ -26,7 +26,7 @@ from transactional.entry import canonical
 from transactional.errors import OptionError
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView as SparkView
 from transactional.secrets import hiding, is_secret, secrets_of
 from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink

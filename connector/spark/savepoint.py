@@ -92,7 +92,7 @@ def take(
     FencedError
         ``LOCATION_MOVED_ON``
     RewindRequiredError
-        ``BATCH_HAS_OTHER_SOURCES``: a driver that stood still has replaced the file; a rewind puts it back.
+        ``OFFSETS_REPLACED``: a driver that stood still has replaced the file; a rewind puts it back.
     """
     place = CheckpointLocation(location)
     folder = free_folder(place, target)

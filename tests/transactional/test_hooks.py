@@ -186,7 +186,7 @@ def test_a_hook_that_can_not_be_restored_stops_the_query_before_its_first_task(m
     execution = world.start()
     assert not world.run(execution)
     assert isinstance(execution.errors[0], HookError)
-    assert (execution.condition, world.book.restored) == ("HOOK_NOT_RESTORED", False)
+    assert (execution.condition, world.book.restored) == ("HOOK_FAILED", False)
     hook.problem = None
     assert world.run(world.start(execution.driver))
     assert hook.restored[-1][1] == b"1"

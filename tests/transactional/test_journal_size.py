@@ -136,7 +136,7 @@ def test_a_journal_whose_folder_was_replaced_is_read_from_the_start(change: str)
 def test_a_fact_that_does_not_fit_leaves_the_ledger_as_it_was() -> None:
     journal = begun(MemoryJournalStore())
     before = copy.deepcopy(journal.ledger)
-    with pytest.raises(Exception, match="JOURNAL_INCONSISTENT"):
+    with pytest.raises(Exception, match="JOURNAL_DAMAGED"):
         journal.append(EntryKind.DECIDED, recorded(0, [], covers=[7]), anything)
     assert journal.ledger == before
 

@@ -79,11 +79,11 @@ def test_what_is_void_is_remembered_until_it_is_recorded_anew(void: dict[str, in
 @pytest.mark.parametrize(
     ("kind", "body", "condition"),
     [
-        (EntryKind.SETTLED, settled(9), "JOURNAL_INCONSISTENT"),
-        (EntryKind.VOID, {"prepared": 4}, "JOURNAL_INCONSISTENT"),
-        (EntryKind.DECIDED, batch(0, 1, covers=[7]), "JOURNAL_INCONSISTENT"),
-        (EntryKind.REPAIR, {"parts": [{"batch": 0, "partition": 5, "handle": {}}]}, "JOURNAL_INCONSISTENT"),
-        (EntryKind.MARK, {"run": 9, "mark": {}}, "JOURNAL_INCONSISTENT"),
+        (EntryKind.SETTLED, settled(9), "JOURNAL_DAMAGED"),
+        (EntryKind.VOID, {"prepared": 4}, "JOURNAL_DAMAGED"),
+        (EntryKind.DECIDED, batch(0, 1, covers=[7]), "JOURNAL_DAMAGED"),
+        (EntryKind.REPAIR, {"parts": [{"batch": 0, "partition": 5, "handle": {}}]}, "JOURNAL_DAMAGED"),
+        (EntryKind.MARK, {"run": 9, "mark": {}}, "JOURNAL_DAMAGED"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_refused(kind: str, body: dict[str, Any], condition: str) -> None:
@@ -92,7 +92,7 @@ def test_an_entry_that_does_not_fit_is_refused(kind: str, body: dict[str, Any], 
 
 
 def test_a_gap_is_refused() -> None:
-    with pytest.raises(JournalError, match=r"JOURNAL_GAP.*from a backup.*new checkpoint location"):
+    with pytest.raises(JournalError, match=r"JOURNAL_DAMAGED.*from a backup.*new checkpoint location"):
         apply(Ledger(), Entry(2, EntryKind.RUN, "n", 0, RUN))
 
 

@@ -99,7 +99,7 @@ def test_behind_a_lost_part_nothing_is_committed_and_all_is_written_again_in_ord
     assert sorted(+world.visible) == seen
     again = world.start()
     assert not world.run(again)
-    assert again.condition == "LOST_BEHIND"
+    assert again.condition == "PREPARED_LOST"
     assert sorted(+world.visible) == seen
     assert world.rewind() == ""
     assert sorted(+world.visible) == seen

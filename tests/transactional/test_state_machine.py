@@ -61,7 +61,7 @@ KEPT = {
     "KEPT_FAILURES": 3,
 }  # so that a run of 50 steps forgets as one of months does
 
-NEED_A_REWIND = ("PREPARED_LOST", "LOST_BEHIND")
+NEED_A_REWIND = ("PREPARED_LOST",)
 
 small = st.integers(0, 3)
 bits = st.integers(0, 7)
@@ -454,7 +454,7 @@ MET = (
     ),
     *(
         "ended by PREPARED_LOST",
-        "ended by LOST_BEHIND",
+        "ended by PREPARED_LOST of a decision",
         "ended by REWIND_NOT_DONE",
         "ended by RUN_SUPERSEDED",
         "ended by STOP_REQUESTED",

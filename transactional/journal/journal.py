@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
 SNAPSHOT_BYTES = 1 << 20  # of entries: hundreds of writer tasks make megabytes each; parsing takes 15 ms a megabyte
-RELIST = 20  # times a listing that a snapshot changed meanwhile is taken again
+RELIST = 20  # times that a listing which a snapshot changed meanwhile is repeated
 
 _NAME = re.compile(r"(\d+)\.(snapshot\.)?json")
 _LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # of a create that was killed
@@ -41,7 +41,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, bytes]:
-    """Name and contents of a ledger's snapshot: a journal can begin with it."""
+    """Return name and contents of a ledger's snapshot: a journal can begin with it."""
     nonce = nonce or uuid.uuid4().hex
     entry = Entry(ledger.position, EntryKind.SNAPSHOT, nonce, int(clock.now() * 1000), ledger.to_json())
     return f"{ledger.position}.snapshot.json", encode(entry)
@@ -83,10 +83,10 @@ class Journal:
             if ledger is not None:
                 self.ledger = ledger
                 return ledger
-        raise JournalError("JOURNAL_UNREADABLE", "entries of the journal vanish while it is read: is it being deleted?")
+        raise JournalError("JOURNAL_UNREADABLE", times=RELIST)
 
     def _load_once(self) -> Ledger | None:
-        """One attempt; None where a snapshot deleted entries in the meantime."""
+        """Try once; None if a snapshot deleted entries in the meantime."""
         entries, snapshots = self._list()
         try:
             folded = snapshots[-1] if snapshots else 0
@@ -98,7 +98,7 @@ class Journal:
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
             if numbers != list(range(first, first + len(numbers))) and self._list() != (entries, snapshots):
-                return None  # the listing was taken while entries came or went; a lasting gap is told by the fold
+                return None  # the listing was taken while entries came or went; the fold refuses a lasting gap
             for number in numbers:
                 name = f"{number}.json"
                 data = self._store.read(name)
@@ -144,8 +144,8 @@ class Journal:
         kind : str
         body : Mapping[str, Any]
         judge : Callable[[Ledger], None]
-            Called with the folded state before every try, also after the number was found taken; raises where the
-            fact may not be recorded any more.
+            Called with the folded state before every try, also after the number was taken; raises if the fact may not be
+            recorded any more.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Journal:
         """
         nonce = self._nonce()
         while True:
-            if self.ledger.moved is not None:  # nothing follows it, whoever asks
+            if self.ledger.moved is not None:  # nothing follows it, whatever its kind
                 raise moved_on(self.ledger)
             judge(self.ledger)
             number = self.ledger.position + 1
@@ -173,9 +173,9 @@ class Journal:
             self.load()
 
     def _create(self, entry: Entry, data: bytes) -> bool:
-        """Exclusive create; a lost answer is settled by reading back, also one that the store's client has hidden.
+        """Exclusive create; a lost answer is settled by reading back, also if the store's client has hidden it.
 
-        A client that sends a create again, because the first answer was lost, finds the number taken: by ourselves.
+        A client that sends a create again, because the first answer was lost, is answered that the number is taken: by us.
         """
         name = f"{entry.number}.json"
         failure: Exception | None = None
@@ -197,18 +197,14 @@ class Journal:
 
     @staticmethod
     def _failed(name: str, failure: Exception) -> JournalError:
-        return JournalError("JOURNAL_STORE_FAILED", f"writing {name} failed: {failure}", file=name, reason=str(failure))
+        return JournalError("JOURNAL_STORE_FAILED", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
-        """A snapshot at or above our number: it was taken before, deleted, and our entry counts for nothing."""
+        """Raise if a snapshot is at or above our number: it had been taken and deleted, and our entry counts for nothing."""
         _, snapshots = self._list()
         if snapshots and snapshots[-1] >= number:
-            raise FencedError(
-                "RUN_SUPERSEDED",
-                f"journal number {number} had been taken and folded into snapshot {snapshots[-1]}: a newer run has gone on",
-                number=number,
-                snapshot=snapshots[-1],
-            )
+            newer = f"a newer run: journal number {number} had been taken, and folded into snapshot {snapshots[-1]}"
+            raise FencedError("RUN_SUPERSEDED", run="of this driver", newer=newer, number=number)
 
     def fold(self, every: int = SNAPSHOT_EVERY) -> None:
         """Write a snapshot when `every` entries follow the last, and delete what two snapshots cover.
@@ -225,9 +221,7 @@ class Journal:
         name, data = snapshot_file(self.ledger, self._clock, self._nonce())
         try:
             self._store.create(name, data)
-        except (
-            OSError
-        ) as error:  # it may be there or not; the entries stay either way, and the next planning tries again
+        except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again
             log.warning("the journal is not folded now: %s", error)
             return
         entries, snapshots = self._list()
@@ -239,5 +233,5 @@ class Journal:
         for stale in [n for n in entries if n <= snapshots[-2]]:
             self._store.delete(f"{stale}.json")
         for leftover in filter(None, map(_LEFTOVER.fullmatch, self._store.names())):
-            if int(leftover[1]) <= snapshots[-2]:  # a create that still is at work with it comes too late anyway
+            if int(leftover[1]) <= snapshots[-2]:  # a create that still uses it comes too late anyway
                 self._store.delete(leftover[0])

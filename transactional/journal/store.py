@@ -1,4 +1,4 @@
-"""Where a journal's files are: names, and the one operation that arbitrates."""
+"""Stores of a journal's files, with the one operation that arbitrates between drivers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class JournalStore(Protocol):
     """Files by name, with the one operation that arbitrates. Names are ``<n>.json`` and ``<n>.snapshot.json``."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create whole, durably, or not at all; False where the name is taken.
+        """Create a file whole, durably, or not at all; False if the name is taken.
 
         Raises
         ------
         OSError
-            It may be created or not. `Journal` reads it back, also where the name is taken: it may be so by this very call.
+            It may be created or not. `Journal` reads it back, also if the name is taken: perhaps by this very call.
         """
 
     def names(self) -> list[str]:
-        """All names, in any order."""
+        """Return all names, in any order."""
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Return a file's contents, or raise FileNotFoundError."""
 
     def delete(self, name: str) -> None:
-        """Deleting what is gone is no error."""
+        """Delete a file; one that is gone is no error."""
 
 
 class LocalJournalStore:
@@ -41,10 +41,10 @@ class LocalJournalStore:
     Parameters
     ----------
     folder : str
-        Made at the first create.
+        Created with the first entry.
     location : str, optional
-        A folder above it, made with it. Like those above, it has the modes that any program gives: only what is below is
-        closed to others.
+        A folder above it, created with it. Like those above, it has the modes that any program gives: only what is below
+        is closed to others.
     """
 
     def __init__(self, folder: str, location: str = "") -> None:
@@ -52,7 +52,7 @@ class LocalJournalStore:
         self._location = location
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`. ``os.link`` fails where the name exists: rename would replace it."""
+        """See `JournalStore`. ``os.link`` fails if the name exists: rename would replace it."""
         if self._location:
             os.makedirs(self._location, exist_ok=True)
         make_folders(self.folder)
@@ -101,12 +101,7 @@ class LocalJournalStore:
 
 def closed_journal(error: PermissionError) -> JournalError:
     """Make the error of a journal that is another user's."""
-    return JournalError(
-        "LOCATION_NOT_OURS",
-        f"{error.filename} is closed to this user: a journal is its owner's alone, and its group's where the group may write "
-        "to the checkpoint location (chmod 2770, and umask 007 for who starts the query). Run this as the query's user",
-        path=error.filename,
-    )
+    return JournalError("LOCATION_NOT_OURS", path=error.filename)
 
 
 class MemoryJournalStore:

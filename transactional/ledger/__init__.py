@@ -16,11 +16,14 @@ from transactional.ledger.records import (
     RunRecord,
     Written,
 )
+from transactional.ledger.states import TRANSITIONS, CheckpointState, enter
 
 __all__ = [
     "MOVING",
+    "TRANSITIONS",
     "BatchRecord",
     "CheckpointRecord",
+    "CheckpointState",
     "Declined",
     "FailureRecord",
     "Ledger",
@@ -32,4 +35,5 @@ __all__ = [
     "RunRecord",
     "Written",
     "apply",
+    "enter",
 ]

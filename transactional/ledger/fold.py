@@ -21,10 +21,11 @@ from transactional.ledger.records import (
     RunRecord,
     Written,
 )
+from transactional.ledger.states import CheckpointState, enter
 
 __all__ = ["apply"]
 
-KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
+KEPT_BATCHES = 150  # the engine keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
 KEPT_RESTARTS = 50  # for people
 KEPT_RUNS = 50  # ended ones; enough to tell a fenced driver by which run
@@ -36,26 +37,16 @@ def apply(ledger: Ledger, entry: Entry) -> None:
     Raises
     ------
     JournalError
-        The entry does not fit: the journal was changed from outside.
+        ``JOURNAL_DAMAGED``: the entry does not fit, as the journal was changed from outside.
     """
     if entry.number != ledger.position + 1:
-        raise JournalError(
-            "JOURNAL_GAP",
-            f"entry {entry.number} follows entry {ledger.position}: entries in between are missing. They were deleted, or "
-            "the disk lost them: restore them from a backup. What they say, a decision perhaps, can't be known without "
-            "them; then start the query on a new checkpoint location, from offsets that you have compared with its output",
-            expected=ledger.position + 1,
-            found=entry.number,
-        )
+        reason = f"entry {entry.number} follows entry {ledger.position}, and entries in between are missing"
+        raise JournalError("JOURNAL_DAMAGED", reason=reason, expected=ledger.position + 1, found=entry.number)
     try:
         _FOLDS[entry.kind](ledger, entry, entry.body)
     except KeyError as error:
-        raise JournalError(
-            "JOURNAL_INCONSISTENT",
-            f"entry {entry.number} ({entry.kind}) refers to {error}, which the journal does not hold",
-            number=entry.number,
-            kind=entry.kind,
-        ) from error
+        reason = f"entry {entry.number} ({entry.kind}) refers to {error}, which the journal does not hold"
+        raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number, kind=entry.kind) from error
     ledger.position = entry.number
 
 
@@ -140,11 +131,10 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.origin = body.get("origin") or ledger.origin
     covered = [b.batch for b in ledger.undecided()]
     if body["covers"] != covered:
-        raise JournalError(
-            "JOURNAL_INCONSISTENT",
-            f"entry {entry.number} decides the prepared micro-batches {body['covers']}, the journal holds {covered}",
-            number=entry.number,
+        reason = (
+            f"entry {entry.number} decides the prepared micro-batches {body['covers']}, the journal holds {covered}"
         )
+        raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
     for number in covered:
         ledger.batches[number].checkpoint = entry.number
     batches = list(covered)
@@ -166,19 +156,21 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         hooks=dict(body["hooks"]),
         subsumed=[declined.batch for declined in ledger.declined if declined.batch != body["batch"]],
     )
+    enter(ledger.checkpoints[entry.number], CheckpointState.DECIDED)
     _count(ledger, "triggered")
     ledger.declined = []
     ledger.request = None
     if settled:
-        _complete(ledger, entry.number, entry.time)
+        _settle(ledger, entry.number, entry.time)
     _trim(ledger)
     _keep_logs(ledger)
 
 
-def _complete(ledger: Ledger, checkpoint: int, time: int) -> None:
-    found = ledger.checkpoints[checkpoint]
-    found.settled, found.settled_at = True, time
-    for batch in found.batches:
+def _settle(ledger: Ledger, number: int, time: int) -> None:
+    checkpoint = ledger.checkpoints[number]
+    enter(checkpoint, CheckpointState.SETTLED)
+    checkpoint.settled_at = time
+    for batch in checkpoint.batches:
         ledger.batches[batch].parts = []
     _count(ledger, "completed")
 
@@ -197,7 +189,7 @@ def _failed(ledger: Ledger, entry: Entry, reason: str, batches: list[int], detai
 def _settled(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.stamp = max(ledger.stamp, body.get("stamp", 0))
     ledger.checkpoints[body["checkpoint"]].output = dict(body["output"])
-    _complete(ledger, body["checkpoint"], entry.time)
+    _settle(ledger, body["checkpoint"], entry.time)
 
 
 def _verdict(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -226,7 +218,12 @@ def _resolve(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
 
 
 def _void(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    batches = ledger.checkpoints.pop(body["checkpoint"]).batches if "checkpoint" in body else [body["prepared"]]
+    if "checkpoint" in body:
+        checkpoint = ledger.checkpoints.pop(body["checkpoint"])
+        enter(checkpoint, CheckpointState.VOID)
+        batches = checkpoint.batches
+    else:
+        batches = [body["prepared"]]
     for batch in batches:
         del ledger.batches[batch]
         ledger.logs.pop(batch, None)
@@ -274,7 +271,7 @@ def _rewind_begun(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None
 
 
 def _rewind_done(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    """Entries about later micro-batches are void, but for those of a part-committed checkpoint that it keeps."""
+    """Forget entries about later micro-batches, but for those of a part-committed checkpoint that it keeps."""
     last, kept = body["batch"], body["keep"]
     ledger.rewinding = None
     ledger.batches = {n: b for n, b in ledger.batches.items() if n <= last or (kept and b.checkpoint == kept)}
@@ -299,13 +296,13 @@ def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         run.ended = run.ended or EntryKind.ADOPT
     ledger.accept_store()
     ledger.location = body["location"]
-    ledger.query = ""  # the next run says which it is
+    ledger.query = ""  # the next run records it
     if body["suffix"] != ledger.identity_suffix:
         ledger.originals = sorted({*ledger.originals, *(run.prefix for run in ledger.runs.values())})
     ledger.identity_suffix = body["suffix"]
     ledger.base = body["base"]
-    ledger.logs = {}  # what stands in Spark's logs is accepted
-    if body["drop"]:  # the unsettled entries are another location's, or about batches that Spark no longer has
+    ledger.logs = {}  # what stands in the query's logs is accepted
+    if body["drop"]:  # the unsettled entries are another location's, or about batches that the query no longer has
         ledger.checkpoints = {
             k: c for k, c in ledger.checkpoints.items() if c.settled and max(c.batches) <= ledger.base
         }

@@ -1,4 +1,4 @@
-"""All that the coordinator knows: the state after so many entries of the journal."""
+"""All that the coordinator knows: the state after a number of entries of the journal."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Ledger:
     base : int
         Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
     query : str
-        Spark's id of the query; empty before the first run, and after `adopt`.
+        The engine's id of the query; empty before the first run, and after `adopt`.
     originals : list[str]
         Prefixes of the query of which this location is an adopted copy.
     origin : str
         Of batch writes: the streaming query whose batch ids are their versions.
     voided : list[int]
-        Micro-batches whose record was voided, until they are recorded anew.
+        Micro-batches whose record was voided, until they are recorded again.
     retained : int
         Settled checkpoints that are kept.
     counts : dict[str, int]
@@ -53,12 +53,12 @@ class Ledger:
         The last ones.
     rewinding : Rewind or None
     replay : int or None
-        A rewind kept a part-committed checkpoint: Spark runs its micro-batches from this one again.
+        A rewind kept a part-committed checkpoint: its micro-batches run again from this one.
     request : int or None
-        Entry of a wish to close a checkpoint that no decision has fulfilled yet.
+        Entry of a request to close a checkpoint that no decision has fulfilled yet.
     moved : Moved or None
     restored : Origin or None
-        Where a savepoint was restored.
+        If a savepoint was restored here.
     stop : int or None
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
@@ -66,8 +66,8 @@ class Ledger:
     stamp : int
         The highest of a settled checkpoint: `TwoPhaseCommitSink.stamp`.
     logs : dict[int, str]
-        Spark's ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood
-        still may replace the file, and Spark would go on where the late one ends.
+        ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood still may
+        replace the file, and the query would go on where the late one ends.
     """
 
     position: int = 0
@@ -104,13 +104,13 @@ class Ledger:
 
     @property
     def stop_asked(self) -> bool:
-        """The newest run was asked to stop, and has not done so; it may have failed meanwhile."""
+        """Whether the newest run was asked to stop, and has not done so; it may have failed meanwhile."""
         newest = self.newest_run
         return newest is not None and newest.token == self.stop and newest.ended != EntryKind.STOPPED
 
     @property
     def stopping(self) -> bool:
-        """The newest run was asked to stop, and has not ended."""
+        """Whether the newest run was asked to stop, and has not ended."""
         newest = self.newest_run
         return self.stop_asked and newest is not None and not newest.ended
 
@@ -131,7 +131,7 @@ class Ledger:
         return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
 
     def identity(self, query: str) -> str:
-        """The query's identity in the names of its transactions; that of an adopted copy differs."""
+        """Return the query's identity in the names of its transactions; that of an adopted copy differs."""
         return query + self.identity_suffix
 
     @property
@@ -142,26 +142,26 @@ class Ledger:
         return min(pending) - 1 if pending else self.accounted
 
     def unsettled(self) -> list[CheckpointRecord]:
-        """Decided checkpoints whose handles may not all be committed yet, oldest first."""
+        """Return the decided checkpoints whose handles may not all be committed yet, oldest first."""
         return [c for _, c in sorted(self.checkpoints.items()) if not c.settled]
 
     def undecided(self) -> list[BatchRecord]:
-        """Prepared micro-batches that no decision covers, in order."""
+        """Return the prepared micro-batches that no decision covers, in order."""
         return [b for _, b in sorted(self.batches.items()) if b.checkpoint is None]
 
     def parts_of(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
-        """Its parts, by batch and partition."""
+        """Return its parts, by batch and partition."""
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def part(self, batch: int, partition: int) -> PartRecord:
-        """One part; KeyError where there is none."""
+        """Return one part; KeyError if there is none."""
         for part in self.batches[batch].parts:
             if part.partition == partition:
                 return part
         raise KeyError(f"partition {partition} of micro-batch {batch}")
 
     def known_handles(self) -> list[dict[str, Any]]:
-        """Last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
+        """Return the last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]
         parts += [p for b in self.undecided() for p in b.parts]
         return [p.handles[-1] for p in parts if p.open]
@@ -180,19 +180,20 @@ class Ledger:
         return ledger
 
     def accept_store(self) -> None:
-        """An operator takes the store as it is: what it holds beyond the journal is not asked about."""
+        """Take the store as it is, as an operator has asked: what it holds beyond the journal is not checked."""
         for run in self.runs.values():
             run.binding = False
 
     # -- snapshots --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """The whole state, for a snapshot."""
-        return asdict(self)
+        """Return the whole state, for a snapshot."""
+        checkpoints = {number: checkpoint.to_json() for number, checkpoint in self.checkpoints.items()}
+        return {**asdict(self), "checkpoints": checkpoints}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Inverse of `to_json`."""
+        """Return the ledger that `to_json` made this of."""
         return cls(
             position=value["position"],
             base=value["base"],
@@ -225,6 +226,6 @@ class Ledger:
                 )
                 for k, v in value["batches"].items()
             },
-            checkpoints={int(k): CheckpointRecord(**v) for k, v in value["checkpoints"].items()},
+            checkpoints={int(k): CheckpointRecord.from_json(v) for k, v in value["checkpoints"].items()},
             logs={int(k): v for k, v in value.get("logs", {}).items()},
         )

@@ -1,16 +1,17 @@
-"""What the ledger holds: runs, parts, micro-batches, checkpoints, and what was said of them."""
+"""What the ledger holds: runs, parts, micro-batches, checkpoints, failures, restarts, rewinds, moves."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from transactional.checkpoint import ExpectedPart
+from transactional.checkpoint import CheckpointFailureReason, ExpectedPart
 from transactional.digest import digest_of_all
 from transactional.entry import canonical
+from transactional.ledger.states import CheckpointState
 
 __all__ = [
     "MOVING",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 MOVING = "moving"
-"""Of the request in `rewind begun`: it is a restore that has begun it; of which savepoint, and to where."""
+"""Key of the request in `rewind begun` that a restore has begun: which savepoint, and to which location."""
 
 
 @dataclass
@@ -40,9 +41,9 @@ class RunRecord:
     lifetime : float or None
         Seconds that its prepared transactions live at the store; None for ever.
     process : dict[str, Any]
-        The driver's process, as the adapter to Spark tells one from another.
+        The driver's process, as the engine's adapter identifies it.
     setup : dict[str, Any]
-        Of the newest run only: what a command line needs to build the sink (class, options without secrets, schema).
+        Of the newest run only: what a tool needs to build the sink (format, options without secrets, schema).
     seen : dict[str, Any] or None
         What the store held of the query when it began: `TwoPhaseCommitSink.checkHistory`. None in an older format.
     binding : bool
@@ -50,7 +51,7 @@ class RunRecord:
     marks : list[dict[str, Any]]
         Former ones: two processes of a driver can take the prefix, and record it in the other order.
     restored : int or None
-        The checkpoint whose states its hooks got back; 0 where there was none, None as long as they were not asked.
+        The checkpoint whose states its hooks got back; 0 if there was none, None until they were asked.
     """
 
     token: int
@@ -90,22 +91,22 @@ class PartRecord:
 
     @property
     def open(self) -> bool:
-        """Its last handle is neither known to be committed nor known to be lost."""
+        """Whether its last handle is neither known to be committed nor known to be lost."""
         return bool(self.handles) and self.verdicts[-1] is None
 
     @property
     def lost(self) -> bool:
-        """Its last handle was judged lost: a repair is due."""
+        """Whether its last handle was judged lost: a repair is due."""
         return bool(self.handles) and self.verdicts[-1] == "lost"
 
     @property
     def committed(self) -> bool:
-        """Its last handle was judged committed, or counts as such."""
+        """Whether its last handle was judged committed, or counts as such."""
         return bool(self.handles) and self.verdicts[-1] in ("committed", "accepted")
 
     @property
     def accepted(self) -> bool:
-        """An operator has accepted that its rows may be missing: it counts as committed."""
+        """Whether an operator has accepted that its rows may be missing: it counts as committed."""
         return bool(self.handles) and self.verdicts[-1] == "accepted"
 
     def copy(self) -> PartRecord:
@@ -115,7 +116,7 @@ class PartRecord:
         return part
 
     def expected(self) -> ExpectedPart:
-        """What a repair has to equal."""
+        """Return what a repair has to equal."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
@@ -129,7 +130,7 @@ class Written:
     digest : str
         Of all its rows, however they were cut into parts; empty if it is unknown.
     frame : str
-        Tells the transactions of this write from those of another that was planned under the same version.
+        Distinguishes the transactions of this write from those of another that was planned under the same version.
     """
 
     rows: int
@@ -151,8 +152,8 @@ class BatchRecord:
     Attributes
     ----------
     written : Written or None
-        Of a batch write: what its version holds. None if nobody knows: an earlier format did not keep it, or an operator
-        has accepted a difference.
+        Of a batch write: what its version holds. None if that is not known: an earlier format did not keep it, or an
+        operator has accepted a difference.
     """
 
     batch: int
@@ -168,21 +169,21 @@ class BatchRecord:
 
 @dataclass
 class CheckpointRecord:
-    """A decided checkpoint. Times are milliseconds since the epoch.
+    """A checkpoint that was decided. Times are milliseconds since the epoch.
 
     Attributes
     ----------
     time : int
         Of the decision.
     barrier : int or None
-        When the source made the barrier that closed it; None where no barrier did.
+        When the source made the barrier that closed it; None if no barrier did.
     began : int
         When its last micro-batch was acknowledged by all its tasks.
     settled_at : int or None
         When all its handles were known to be committed.
     rows, bytes, handles : int
     reason : str
-        Name of the `ClosingReason`; empty where an older format did not keep it.
+        Name of the `ClosingReason`; empty if an older format did not keep it.
     hooks : dict[str, str]
         States of the checkpoint's hooks, by their identifiers, in base64.
     output : dict[str, Any]
@@ -195,7 +196,7 @@ class CheckpointRecord:
     batches: list[int]
     time: int
     rows: int
-    settled: bool = False
+    state: CheckpointState = CheckpointState.PENDING
     barrier: int | None = None
     began: int = 0
     settled_at: int | None = None
@@ -205,6 +206,23 @@ class CheckpointRecord:
     hooks: dict[str, str] = field(default_factory=dict)
     output: dict[str, Any] = field(default_factory=dict)
     subsumed: list[int] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all of its rows are visible."""
+        return self.state is CheckpointState.SETTLED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as it stands in a snapshot."""
+        value = asdict(self)
+        del value["state"]
+        return {**value, "settled": self.settled}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CheckpointRecord:
+        """Return the record that `to_json` made this of."""
+        fields = {name: each for name, each in value.items() if name != "settled"}
+        return cls(**fields, state=CheckpointState.SETTLED if value["settled"] else CheckpointState.DECIDED)
 
 
 @dataclass
@@ -219,7 +237,7 @@ class Declined:
 
 @dataclass
 class FailureRecord:
-    """A checkpoint that failed, for people: aborted before its decision, void after it, or declined."""
+    """A checkpoint that failed, for people: aborted, void, or declined, by its `CheckpointFailureReason`."""
 
     entry: int
     time: int
@@ -227,10 +245,22 @@ class FailureRecord:
     batches: list[int]
     detail: str = ""
 
+    @property
+    def state(self) -> CheckpointState:
+        """In which state it ended."""
+        return _FAILED.get(self.reason, CheckpointState.ABORTED)
+
+
+_FAILED = {
+    CheckpointFailureReason.VOID.name: CheckpointState.VOID,
+    CheckpointFailureReason.HOOK_FAILED.name: CheckpointState.DECLINED,
+    CheckpointFailureReason.JOURNAL_REFUSED.name: CheckpointState.DECLINED,
+}
+
 
 @dataclass
 class RestartRecord:
-    """Why whoever keeps the query up started it again.
+    """Why a supervisor started the query again.
 
     Attributes
     ----------
@@ -238,13 +268,13 @@ class RestartRecord:
     time : int
         Milliseconds since the epoch.
     by : str
-        ``supervise`` or ``barrier run``.
+        Which supervisor.
     number : int
-        How many restarts of its there were, with this one.
+        How many restarts it has made, with this one.
     delay : float
         Seconds that it waits.
     condition : str
-        Of the error that the query failed with; empty where it was none of ours.
+        Of the error that the query failed with; empty if it was none of ours.
     reason : str
         The error, cut short.
     rewound : bool
@@ -268,11 +298,11 @@ class Rewind:
     Attributes
     ----------
     token : int
-        Number of its entry; who holds it works on the location.
+        Number of its entry; the process that holds it owns the location.
     checkpoint : int or None
         The target that a user has named; None to find the newest from which nothing is written twice.
     request : dict[str, Any]
-        What was allowed with it, and who does it.
+        What was allowed with it, and which process does it.
     """
 
     token: int
@@ -281,7 +311,7 @@ class Rewind:
 
     @property
     def moving(self) -> dict[str, str] | None:
-        """``location`` and ``savepoint`` of the restore that has begun it; None for what goes back in place."""
+        """``location`` and ``savepoint`` of the restore that has begun it; None for a rewind in place."""
         return self.request.get(MOVING)
 
 
@@ -292,9 +322,9 @@ class Moved:
     Attributes
     ----------
     entry : int
-        Its number; the journal at the new place begins there.
+        Its number; the journal at the new location begins there.
     location : str
-        The new place.
+        The new location.
     savepoint : str
         Identifier of the savepoint that was restored there.
     checkpoint : int
@@ -324,7 +354,7 @@ class Origin:
     claim : bool
         Whether the query goes on here, or this is a copy.
     allowed : bool
-        Whether states and positions that nobody takes any more may be left behind.
+        Whether states and positions that the query does not take any more may be left behind.
     """
 
     savepoint: str

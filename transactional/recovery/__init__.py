@@ -1,4 +1,4 @@
-"""What was found -> what to do. Pure: the ledger, Spark's logs and the store's answers go in, a decision comes out."""
+"""What a planning sees -> what it does. Pure: ledger, the query's logs and the store's answers in, a decision out."""
 
 from transactional.recovery.account import (
     Claim,
@@ -9,7 +9,6 @@ from transactional.recovery.account import (
     check_restored,
     check_schedule,
     check_sources,
-    other_sources,
     replaced_since_planned,
     unrecorded_repartitions,
     whose_run,
@@ -23,14 +22,12 @@ from transactional.recovery.judgement import (
     lost_batches,
     out_of_order,
 )
-from transactional.recovery.view import WAY_OUT_RESOLVE, WAY_OUT_REWIND, SparkView, topics_of
+from transactional.recovery.view import QueryView, topics_of
 
 __all__ = [
-    "WAY_OUT_RESOLVE",
-    "WAY_OUT_REWIND",
     "Claim",
     "Judgement",
-    "SparkView",
+    "QueryView",
     "check_account",
     "check_place",
     "check_prefix",
@@ -43,7 +40,6 @@ __all__ = [
     "judge_checkpoint",
     "judge_prepared",
     "lost_batches",
-    "other_sources",
     "out_of_order",
     "replaced_since_planned",
     "topics_of",

@@ -1,4 +1,4 @@
-"""What Spark's logs and the journal say of each other, before a task starts. Pure."""
+"""Whether the query's logs, its options and the journal fit together, before a task starts. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError, OptionError, RetriableError, RewindRequiredError
 from transactional.ledger import Ledger, RunRecord
 from transactional.recovery.versions import check_version
-from transactional.recovery.view import WAY_OUT_ADOPT, WAY_OUT_REWIND, SparkView, topics_of
+from transactional.recovery.view import QueryView, topics_of
 
 __all__ = [
     "Claim",
@@ -20,7 +20,6 @@ __all__ = [
     "check_restored",
     "check_schedule",
     "check_sources",
-    "other_sources",
     "replaced_since_planned",
     "unrecorded_repartitions",
     "whose_run",
@@ -36,7 +35,7 @@ class Claim(enum.Enum):
 
 
 def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
-    """Whose the location is, told by the journal alone, never by a process's memory.
+    """Decide from the journal alone, never from a process's memory, which run a planning continues.
 
     Returns
     -------
@@ -54,116 +53,71 @@ def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRec
     return Claim.NEW, None
 
 
-def check_place(ledger: Ledger, view: SparkView) -> None:
-    """The journal is tied to its place.
+def check_place(ledger: Ledger, view: QueryView) -> None:
+    """Check that the journal is this query's, at this location.
 
     Raises
     ------
     LocationError
-        The location was copied or moved, or is another query's.
+        ``LOCATION_MOVED``: the location was copied or moved, or is another query's.
     """
     if ledger.query not in ("", view.queryId):
-        raise LocationError(
-            "LOCATION_OF_ANOTHER_QUERY",
-            f"the journal at {ledger.location} is of query {ledger.query}, and Spark's metadata there says {view.queryId}: "
-            f"metadata was deleted, or comes from another location. {WAY_OUT_ADOPT}",
-            recorded=ledger.query,
-            found=view.queryId,
-        )
+        raise LocationError("LOCATION_MOVED", what="query", recorded=ledger.query, found=view.queryId)
     if ledger.position and ledger.location != view.location:
-        raise LocationError(
-            "LOCATION_MOVED",
-            f"the journal was written at {ledger.location}, and is read at {view.location}. {WAY_OUT_ADOPT}",
-            recorded=ledger.location,
-            found=view.location,
-        )
+        raise LocationError("LOCATION_MOVED", what="location", recorded=ledger.location, found=view.location)
 
 
 def check_prefix(ledger: Ledger, prefix: str) -> None:
-    """An adopted copy does not use the prefix of its original.
+    """Check that an adopted copy does not use the prefix of its original.
 
     Raises
     ------
     OptionError
+        ``PREFIX_OF_THE_ORIGINAL``
     """
     if prefix in ledger.originals:
-        raise OptionError(
-            "PREFIX_OF_THE_ORIGINAL",
-            f"this location is a copy (`adopt --no-claim`), and transactionalIdPrefix={prefix} is its original's: each would "
-            "abort the other's transactions. Set another one, or leave it out",
-            option="transactionalIdPrefix",
-        )
+        raise OptionError("PREFIX_OF_THE_ORIGINAL", option="transactionalIdPrefix", prefix=prefix)
 
 
-def check_account(ledger: Ledger, view: SparkView) -> None:
-    """The journal accounts for every micro-batch from its first to N - 1, and N has the recorded sources.
+def check_account(ledger: Ledger, view: QueryView) -> None:
+    """Check that the journal accounts for every micro-batch from its first to N - 1, and that N has the recorded sources.
 
     Raises
     ------
-    LocationError
+    LocationError, RewindRequiredError
         Half of the location was deleted, restored or rewound by hand.
     """
     if view.committed > view.batch - 1:
-        raise LocationError(
-            "SPARK_LOGS_INCONSISTENT",
-            f"commits/{view.committed} exists beside the newest offsets/{view.batch}: another driver runs this query right now "
-            "(then stop one of the two), or files of offsets/ were deleted. Restore them from a backup; without one, start the "
-            "query on a new checkpoint location",
-            committed=view.committed,
-            batch=view.batch,
-        )
+        raise LocationError("LOGS_INCONSISTENT", committed=view.committed, batch=view.batch)
     last = ledger.accounted
     last += len(unrecorded_repartitions(ledger, view))
     if view.gaps:
         check_version(ledger, view.batch)
         return
     if view.batch > last + 1 and last + 1 in ledger.voided:
-        raise RewindRequiredError(
-            "PREPARED_LOST",
-            f"the prepared transactions of micro-batch {last + 1} were lost, and Spark has moved past it to {view.batch}. "
-            f"{WAY_OUT_REWIND}",
-            batches=sorted(ledger.voided),
-        )
+        reason = f"those of micro-batch {last + 1} were lost and not written again, and the query is at {view.batch}"
+        raise RewindRequiredError("PREPARED_LOST", batches=sorted(ledger.voided), reason=reason)
     if not ledger.position and view.batch > 0:
-        raise LocationError(
-            "NO_JOURNAL",
-            f"Spark is at micro-batch {view.batch}, and there is no journal at {view.location}: the query had another sink "
-            "so far, or barrier/ was deleted. Run `barrier adopt LOCATION --claim`: it says what that means "
-            "for the rows, and lets this sink go on from here",
-            batch=view.batch,
-        )
+        raise LocationError("NO_JOURNAL", batch=view.batch, location=view.location)
     first = last if ledger.replay is None else ledger.replay
     if view.batch > last + 1 and view.committed <= last:
-        raise LocationError(
-            "SPARK_LOGS_AHEAD",
-            f"Spark is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}, and no later one was "
-            "committed: this query, or a driver that still ran, was at work while the location was rewound. Stop it and run "
-            "`barrier rewind LOCATION`, which takes Spark's logs back to the journal; nothing is written twice",
-            batch=view.batch,
-            accounted=last,
-        )
+        raise LocationError("LOGS_AHEAD", batch=view.batch, accounted=last)
     if not first <= view.batch <= last + 1:
-        raise LocationError(
-            "BATCHES_NOT_ACCOUNTED",
-            f"Spark is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}: part of the "
-            f"checkpoint location was deleted, or restored from a backup; or another driver runs this query right now (then "
-            f"stop one of the two). {WAY_OUT_ADOPT}",
-            batch=view.batch,
-            accounted=last,
-        )
+        reason = f"the query is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}"
+        raise LocationError("BATCHES_NOT_ACCOUNTED", reason=reason, batch=view.batch, accounted=last)
     check_sources(ledger, view)
 
 
-def unrecorded_repartitions(ledger: Ledger, view: SparkView) -> list[int]:
-    """Micro-batches that follow the journal's last, and that no sink has to account for; in order."""
+def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:
+    """Return the micro-batches that follow the journal's last, and that no sink has to account for; in order."""
     if view.batch - 1 <= ledger.accounted or ledger.accounted + 1 in ledger.voided:
         return []
     found = [batch for batch in view.repartitions() if batch > ledger.accounted]
     return found if found and found[0] == ledger.accounted + 1 else []
 
 
-def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> None:
-    """The first micro-batch after a restore takes all that the checkpoint holds.
+def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> None:
+    """Check that the first micro-batch after a restore takes all that the checkpoint holds.
 
     Parameters
     ----------
@@ -180,32 +134,23 @@ def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> N
         return
     checkpoint = ledger.checkpoints.get(restored.checkpoint)
     orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))
-    left = sorted(topics_of(view.previous or ()) - topics_of(view.lines))
-    told = [f"the state of the hook {orphan}, which checkpointHooks does not name" for orphan in orphans]
-    told += [f"the position in the topic {topic}, which no source of the query reads" for topic in left]
-    if told:
-        raise LocationError(
-            "STATE_NOT_RESTORED",
-            f"the savepoint that was restored here holds {'; '.join(told)}. Nothing was written. Name them again, or say "
-            "`--allow-non-restored-state`: in both cases run the same `barrier restore` once more, which makes this location "
-            "anew, before the query is started",
-            hooks=orphans,
-            topics=left,
-        )
+    left_topics = sorted(topics_of(view.previous or ()) - topics_of(view.lines))
+    left = [f"the state of the hook {orphan}, which checkpointHooks does not name" for orphan in orphans]
+    left += [f"the position in the topic {topic}, which no source of the query reads" for topic in left_topics]
+    if left:
+        raise LocationError("STATE_NOT_RESTORED", left="; ".join(left), hooks=orphans, topics=left_topics)
 
 
-def check_sources(ledger: Ledger, view: SparkView) -> None:
-    """Spark's files of this micro-batch and of the one before are those that the journal recorded.
+def check_sources(ledger: Ledger, view: QueryView) -> None:
+    """Check that the files of this micro-batch and of the one before are those that the journal recorded.
 
-    Spark writes a file of ``offsets/`` by looking for it and renaming another over it: a driver that stood still in between
-    replaces what its successor has written, and has committed.
+    The engine writes a file of ``offsets/`` by looking for it and renaming another over it: a driver that stood still in
+    between replaces what its successor has written, and has committed.
 
     Raises
     ------
-    RewindRequiredError
-        A rewind puts back the file, of which the journal has a copy.
-    LocationError
-        The journal has none.
+    RewindRequiredError, LocationError
+        See `check_recorded`.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         if lines:
@@ -213,7 +158,7 @@ def check_sources(ledger: Ledger, view: SparkView) -> None:
 
 
 def check_recorded(ledger: Ledger, batch: int, lines: Sequence[str]) -> None:
-    """One file of ``offsets/`` is the one that the journal recorded, where it did; see `check_sources`.
+    """Check that one file of ``offsets/`` is the one that the journal recorded, if it did; see `check_sources`.
 
     Parameters
     ----------
@@ -224,47 +169,31 @@ def check_recorded(ledger: Ledger, batch: int, lines: Sequence[str]) -> None:
 
     Raises
     ------
-    RewindRequiredError, LocationError
-        ``BATCH_HAS_OTHER_SOURCES``
+    RewindRequiredError
+        ``OFFSETS_REPLACED``: a rewind puts back the file, of which the journal has a copy.
+    LocationError
+        ``BATCHES_NOT_ACCOUNTED``: the journal has none.
     """
     record = ledger.batches.get(batch)
     if record is None or record.sources == sources_digest(lines):
         return
-    what = f"the one that the journal recorded (entry {record.entry})"
-    if batch not in ledger.logs:
-        raise other_sources(batch, what)
-    raise RewindRequiredError(
-        "BATCH_HAS_OTHER_SOURCES",
-        f"{_replaced(batch, what)} Stop every driver of the query and run `barrier rewind LOCATION`: it puts the file "
-        f"back, and nothing is lost or written twice. {WAY_OUT_ADOPT}",
-        batches=[batch],
-    )
-
-
-def other_sources(batch: int, wanted: str) -> LocationError:
-    """The error of an ``offsets/`` file that is not what was read: Spark would go on where it ends."""
-    return LocationError("BATCH_HAS_OTHER_SOURCES", f"{_replaced(batch, wanted)} {WAY_OUT_ADOPT}", batch=batch)
+    if batch in ledger.logs:
+        raise RewindRequiredError("OFFSETS_REPLACED", batch=batch, batches=[batch], entry=record.entry)
+    reason = f"offsets/{batch} is not the file that the journal recorded (entry {record.entry})"
+    raise LocationError("BATCHES_NOT_ACCOUNTED", reason=reason, batch=batch)
 
 
 def replaced_since_planned(batch: int) -> RetriableError:
-    """The error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
-    return RetriableError(
-        "BATCH_HAS_OTHER_SOURCES",
-        f"{_replaced(batch, 'the one that its tasks were planned by')} Nothing of the micro-batch is committed. Stop the other "
-        "driver, and start the query again: it runs the micro-batch as the file says now",
-        batch=batch,
+    """Make the error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
+    reason = (
+        f"offsets/{batch} is not the file that the tasks of the micro-batch were planned by, so another driver has written it "
+        "since"
     )
+    return RetriableError("CONCURRENT_COMMIT", reason=reason, batch=batch)
 
 
-def _replaced(batch: int, wanted: str) -> str:
-    return (
-        f"offsets/{batch} is not {wanted}: Spark's logs were changed or rewound by hand, or a former driver that stood "
-        "still has written the file late, over the present one."
-    )
-
-
-def check_schedule(view: SparkView, targets: Collection[str], lifetime: float | None) -> None:
-    """The source's ``barrierInterval`` and ``minPauseBetweenCheckpoints`` fit this query.
+def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | None) -> None:
+    """Check that the source's ``barrierInterval`` and ``minPauseBetweenCheckpoints`` fit this query.
 
     Parameters
     ----------
@@ -276,38 +205,24 @@ def check_schedule(view: SparkView, targets: Collection[str], lifetime: float | 
     Raises
     ------
     OptionError
+        ``INTERVAL_NOT_POSSIBLE``
     """
     offsets = [offset_of_line(line) for line in view.lines]
     ours = [offset for offset in offsets if offset is not None]
     longest = max((max(each.get("interval", 0), each.get("minPause", 0)) for each in ours), default=0)
     if not longest:
         return
-    if len(ours) < len(offsets):
-        raise OptionError(
-            "INTERVAL_WITH_ANOTHER_SOURCE",
-            "barrierInterval (or minPauseBetweenCheckpoints) is set, and one of the query's sources is not barrier-kafka: it "
-            "carries no barriers, so that every micro-batch closes a checkpoint. Read it with barrier-kafka, or leave the "
-            "option out",
-            option="barrierInterval",
-        )
-    if lifetime is not None and longest > lifetime * 500:
-        raise OptionError(
-            "INTERVAL_OVER_TIMEOUT",
-            f"barrierInterval or minPauseBetweenCheckpoints is {longest} ms, and a prepared transaction lives {lifetime:g} s: "
-            f"it has to be decided in half of that, {lifetime / 2:g} s. Shorten the one, or raise the sink's transaction "
-            "timeout (kafka.transaction.timeout.ms)",
-            option="barrierInterval",
-            interval=longest,
-            lifetime=lifetime,
-        )
     topics = {identity: topic for each in ours for topic, identity in each.get("ids", {}).items()}
     own = sorted(topics[identity] for identity in targets if identity in topics)
-    if own:
-        raise OptionError(
-            "READS_ITS_OUTPUT",
-            f"barrierInterval (or minPauseBetweenCheckpoints) is set, and the query reads {', '.join(own)}, which it writes "
-            "to: its own open transactions would hold it back. Leave the option out, so that every micro-batch is committed "
-            "before the next is read",
-            option="barrierInterval",
-            topics=own,
+    if len(ours) < len(offsets):
+        reason = "one of the query's sources carries no barriers, so that every micro-batch closes a checkpoint"
+    elif lifetime is not None and longest > lifetime * 500:
+        reason = (
+            f"a prepared transaction lives {lifetime:g} s, and has to be decided in half of that, {lifetime / 2:g} s: raise "
+            "the sink's transaction timeout, or shorten the interval"
         )
+    elif own:
+        reason = f"it reads {', '.join(own)}, which it writes to, and its own open transactions would hold it back"
+    else:
+        return
+    raise OptionError("INTERVAL_NOT_POSSIBLE", option="barrierInterval", interval=longest, reason=reason)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from transactional.errors import AmbiguousOutcomeError, RewindRequiredError
 from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord
-from transactional.recovery.view import WAY_OUT_RESOLVE, WAY_OUT_REWIND, SparkView
-from transactional.sink import HandleState, Outcome
+from transactional.recovery.view import QueryView
+from transactional.transaction import HandleState, Outcome
 
 __all__ = [
     "Judgement",
@@ -39,22 +39,20 @@ def judge_checkpoint(
     states : Sequence[tuple[PartRecord, HandleState]]
         Of every open part.
     batch : int
-        The micro-batch that Spark is about to run; what lies behind it is not written again.
+        The micro-batch that is about to run; what lies behind it is not written again.
 
     Raises
     ------
     AmbiguousOutcomeError
-        A handle's outcome can't be told.
+        ``OUTCOME_UNKNOWN``
     RewindRequiredError
-        Lost parts belong to micro-batches that Spark has moved past.
+        ``PREPARED_LOST``: lost parts belong to micro-batches that the query has moved past.
     """
     parts = ledger.parts_of(checkpoint)
     for part, state in states:
         if state.outcome is Outcome.UNKNOWN:
             raise AmbiguousOutcomeError(
                 "OUTCOME_UNKNOWN",
-                f"nobody can tell whether the transaction of micro-batch {part.batch}, partition {part.partition} "
-                f"({part.rows} rows) of checkpoint {checkpoint.id} was committed: {state.evidence}. {WAY_OUT_RESOLVE}",
                 checkpoint=checkpoint.id,
                 batch=part.batch,
                 partition=part.partition,
@@ -67,42 +65,32 @@ def judge_checkpoint(
         return Judgement.COMMIT
     committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
     committed = committed or any({"committed", "accepted"} & {*part.verdicts} for part in parts)
-    # Spark has moved past the others: where nothing of them is lost they need no void
+    # The query has moved past the others: if nothing of them is lost they need no void
     behind = min(checkpoint.batches) < batch
     repairable = committed or (behind and min(lost) >= batch)
     rewritten = lost if repairable else set(checkpoint.batches)
     if min(rewritten) < batch:
         disordered = committed_behind(ledger, checkpoint, states)
+        reason = f"of the decided checkpoint {checkpoint.id} those of micro-batches {sorted(lost)} are lost"
+        if disordered:
+            reason += f". {out_of_order(min(lost), disordered)}"
         raise RewindRequiredError(
-            "LOST_BEHIND",
-            f"transactions of micro-batches {sorted(lost)} (checkpoint {checkpoint.id}) were lost, "
-            f"and Spark is at micro-batch {batch}: micro-batches {sorted(rewritten)} have to run again. {WAY_OUT_REWIND}"
-            + (f" {out_of_order(min(lost), disordered)}" if disordered else ""),
-            batches=sorted(rewritten),
-            checkpoint=checkpoint.id,
+            "PREPARED_LOST", batches=sorted(rewritten), checkpoint=checkpoint.id, reason=reason.removesuffix(".")
         )
     return Judgement.REPAIR if repairable else Judgement.VOID
 
 
-def committed_undecided(part: PartRecord, what: str, first: str = "") -> AmbiguousOutcomeError:
-    """Make the error of a transaction that was committed without a decision; `what` would write its rows again.
-
-    `first` is what comes before `barrier resolve`: that lists prepared transactions only while the query is rewound.
-    """
+def committed_undecided(part: PartRecord, consequence: str) -> AmbiguousOutcomeError:
+    """Make the error of a transaction that was committed without a decision; `consequence` would write its rows again."""
     return AmbiguousOutcomeError(
-        "COMMITTED_UNDECIDED",
-        f"the transaction of micro-batch {part.batch}, partition {part.partition} ({part.rows} rows) "
-        f"was committed by somebody else: no checkpoint has decided it, and {what} would write its rows again. "
-        f"{first}{WAY_OUT_RESOLVE}",
-        batch=part.batch,
-        partition=part.partition,
+        "COMMITTED_UNDECIDED", batch=part.batch, partition=part.partition, rows=part.rows, consequence=consequence
     )
 
 
 def lost_batches(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> set[int]:
-    """Micro-batches of a decided checkpoint of which parts are lost, by the store's answers or by an earlier verdict."""
+    """Return the micro-batches of a decided checkpoint with lost parts, by the store's answers or an earlier verdict."""
     lost = {part.batch for part, state in states if state.outcome is Outcome.LOST}
     return lost | {part.batch for part in ledger.parts_of(checkpoint) if part.lost}
 
@@ -110,7 +98,7 @@ def lost_batches(
 def committed_behind(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> list[int]:
-    """Micro-batches of a decided checkpoint that are committed, in part or whole, behind the first lost one.
+    """Return the micro-batches of a decided checkpoint that are committed, in part or whole, behind the first lost one.
 
     Commits go out in order, so there are none unless an older version, or another tool, has committed them.
     """
@@ -121,7 +109,7 @@ def committed_behind(
 
 
 def out_of_order(gap: int, batches: Sequence[int]) -> str:
-    """What it means that micro-batches behind the first lost one are committed, in words."""
+    """Return in words what it means that micro-batches behind the first lost one are committed."""
     return (
         f"Micro-batches {list(batches)} were committed already, before the lost rows of micro-batch {gap}: every row is "
         "still written exactly once, but the rows that are written again come after theirs. A reader that keeps the last "
@@ -129,27 +117,22 @@ def out_of_order(gap: int, batches: Sequence[int]) -> str:
     )
 
 
-def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: SparkView) -> bool:
-    """Whether a prepared, undecided micro-batch keeps its handles; False: write it anew.
+def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: QueryView) -> bool:
+    """Decide whether a prepared, undecided micro-batch keeps its handles; False: write it again.
 
     Raises
     ------
     AmbiguousOutcomeError
-        One was committed, by nobody's decision: to write it anew would double its rows.
+        ``COMMITTED_UNDECIDED``: to write it again would double its rows.
     RewindRequiredError
-        Some are gone and Spark has ``commits/<batch>``.
+        ``PREPARED_LOST``: some are lost, and ``commits/<batch>`` exists.
     """
     for part, state in zip([part for part in record.parts if part.handles], states, strict=True):
         if state.outcome is Outcome.COMMITTED:
-            rewind = "Run `barrier rewind LOCATION`, which stops at it, too; then "
-            raise committed_undecided(part, "writing the micro-batch again", rewind)
+            raise committed_undecided(part, "writing the micro-batch again")
     if all(state.ready for state in states):
         return True
     if record.batch <= view.committed:
-        raise RewindRequiredError(
-            "PREPARED_LOST",
-            f"prepared transactions of micro-batch {record.batch} are gone or too old, and Spark has moved past it. Nothing "
-            f"of it was committed. {WAY_OUT_REWIND}",
-            batches=[record.batch],
-        )
+        reason = f"those of micro-batch {record.batch} are gone or too old. Nothing of it was committed"
+        raise RewindRequiredError("PREPARED_LOST", batches=[record.batch], reason=reason)
     return False
