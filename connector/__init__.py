@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from connector.spark.listener import CheckpointListener, listen
+from transactional.errors.catalogue import catalogue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"]
+
+
+catalogue.extend(__name__)  # whose remedies name the commands
 
 
 def __getattr__(name: str) -> Any:

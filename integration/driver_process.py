@@ -19,9 +19,9 @@ from typing import IO, Any, Protocol, TypeVar
 from integration.file_sink import committed_rows, pending_files
 from integration.jobs import QUICK_JVM, Job, newest
 from transactional import faults
+from transactional.entry import Entry, decode
 from transactional.journal import Journal, LocalJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, decode
 
 __all__ = ["DriverProcess", "Faults", "FolderOutput", "Output", "Place", "final_rows", "wait_quiet", "wait_until"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from connector.spark.host import data_source_for
 from transactional import faults
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import OptionError, TransactionLostError
 from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
@@ -79,7 +79,7 @@ class FileSink(TwoPhaseCommitSink[FileTransaction, FileHandle]):
         """Drop the pending file."""
         transaction.path.unlink(missing_ok=True)
 
-    def commit(self, handles: Sequence[FileHandle], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[FileHandle], checkpoint: DecidedCheckpoint) -> None:
         """Rename to ``committed/``."""
         lost = []
         for handle in handles:

@@ -10,8 +10,8 @@ import sys
 
 from connector.spark.location import CheckpointLocation
 from tests.transactional.bodies import run_body
+from transactional.entry import EntryKind
 from transactional.journal import Journal
-from transactional.metadata import EntryKind
 
 __all__ = ["race"]
 

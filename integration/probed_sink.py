@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from integration.file_sink import FileHandle, FileSink, FileTransaction
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.sink import HandleState, RunMark, TransactionContext
 
 __all__ = ["ProbedFileSink", "calls", "gate"]
@@ -57,12 +57,12 @@ class ProbedFileSink(FileSink):
         self._note("guardRun")
         return super().guardRun(mark)
 
-    def commit(self, handles: Sequence[FileHandle], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[FileHandle], checkpoint: DecidedCheckpoint) -> None:
         """Note it."""
         self._note("commit", files=[handle["file"] for handle in handles], checkpoint=checkpoint.id)
         super().commit(handles, checkpoint)
 
-    def recoverAndCommit(self, handles: Sequence[FileHandle], checkpoint: CompletedCheckpoint) -> None:
+    def recoverAndCommit(self, handles: Sequence[FileHandle], checkpoint: DecidedCheckpoint) -> None:
         """Note it."""
         self._note("recoverAndCommit", files=[handle["file"] for handle in handles], checkpoint=checkpoint.id)
         super().recoverAndCommit(handles, checkpoint)

@@ -24,7 +24,7 @@ import connector
 from integration.broker import Cluster
 from integration.driver_process import final_rows, wait_until
 from integration.topic_output import TopicOutput
-from transactional.metadata import FORMAT
+from transactional.entry import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,7 +221,7 @@ def of_another_query(location: Path) -> Path:
     [
         (copied, ["LOCATION_MOVED", "barrier adopt LOCATION --claim", "--no-claim"]),
         (with_a_newer_entry, ["JOURNAL_FORMAT_UNKNOWN", f"format {FORMAT + 1}"]),
-        (of_another_query, ["LOCATION_OF_ANOTHER_QUERY", "barrier adopt"]),
+        (of_another_query, ["LOCATION_MOVED", "barrier adopt"]),
     ],
 )
 def test_a_spoilt_location_is_refused_before_a_row_is_read(

@@ -272,7 +272,7 @@ def test_a_query_that_was_down_for_longer_than_its_timeout_comes_back_and_goes_b
         assert driver.wait_exit(SECONDS) == 0, driver.tail()
         driver.place.check_whole(100)
         restarts = driver.place.ledger().restarts
-        assert restarts[0].condition in ("PREPARED_LOST", "LOST_BEHIND")
+        assert restarts[0].condition in ("PREPARED_LOST", "PREPARED_LOST")
         assert restarts[0].rewound
         assert "rewind done" in driver.place.kinds()
 

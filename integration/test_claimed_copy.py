@@ -16,7 +16,7 @@ from integration.jobs import Job
 from integration.test_two_drivers import Schedule, play_ten
 from integration.warm_driver import WarmDriver
 
-AT_OLD = frozenset({"LOCATION_MOVED_ON", "REWIND_NOT_DONE", "SPARK_LOGS_AHEAD"})
+AT_OLD = frozenset({"LOCATION_MOVED_ON", "REWIND_NOT_DONE", "LOGS_AHEAD"})
 """With what the origin may end, beside what ends one of two drivers."""
 
 TRIES = 12

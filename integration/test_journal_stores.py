@@ -19,9 +19,9 @@ from connector.spark.single_driver import FilesystemFiles
 from integration.journal_racer import race
 from integration.object_store import BUCKET, AnswerProxy, ObjectStoreServer
 from tests.transactional.bodies import run_body
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, LocationError, OptionError
 from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
-from transactional.metadata import EntryKind
 
 RACERS = 4
 EACH = 8

@@ -35,9 +35,9 @@ from integration.engine import SCHEMA, Engine, MortalSink, Work, command
 from integration.proxy import END_TXN
 from integration.topic_output import COMMITTED, LiveReader, TopicOutput
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError, RetriableError
 from transactional.faults import InjectedFault
-from transactional.metadata import EntryKind
 from transactional.sink import Options, Outcome
 
 ABORT_SCAN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}

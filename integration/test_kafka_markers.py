@@ -24,9 +24,9 @@ from integration.driver_process import wait_until
 from integration.engine import SCHEMA
 from integration.test_kafka_crashes import ABORT_SCAN, MakeQuery, Query, accept_loss, make_query
 from integration.topic_output import TopicOutput
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, RetriableError, TransactionLostError
-from transactional.metadata import EntryKind
 from transactional.sink import Options, Outcome, TransactionContext
 
 __all__ = ["make_query"]
@@ -35,7 +35,7 @@ NO_VERIFICATION = {"transaction.partition.verification.enable": "false"}
 """A partition then takes rows of a transaction that its coordinator does not know to be in the partition: the coordinator
 writes no marker there, as KAFKA-20734 makes it."""
 
-CHECKPOINT = CompletedCheckpoint(1, (0,), 0, "query", "prefix")
+CHECKPOINT = DecidedCheckpoint(1, (0,), 0, "query", "prefix")
 
 
 @pytest.fixture(scope="module")

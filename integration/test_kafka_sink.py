@@ -35,7 +35,7 @@ from connector.kafka.sink import KafkaHandle, KafkaSink, KafkaTransaction
 from integration.broker import Cluster
 from integration.proxy import END_TXN
 from integration.topic_output import nothing_is_ending
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
@@ -48,7 +48,7 @@ from transactional.errors import (
 from transactional.sink import HandleState, Options, Outcome, TransactionContext
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
-CHECKPOINT = cast("CompletedCheckpoint", None)
+CHECKPOINT = cast("DecidedCheckpoint", None)
 """The Kafka sink commits handles, whatever checkpoint they are of."""
 
 DEADLINE_SECONDS = 120.0

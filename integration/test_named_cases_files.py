@@ -21,7 +21,7 @@ from integration.file_sink import FileSink, committed_rows, pending_files
 from integration.jobs import TWO_HOSTS, Job
 from integration.live_query import LiveQuery
 from integration.probed_sink import ProbedFileSink, calls, gate
-from transactional.metadata import FORMAT
+from transactional.entry import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

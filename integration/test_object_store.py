@@ -17,8 +17,8 @@ from integration.driver_process import DriverProcess, Place, wait_until
 from integration.jars import resolve_s3a
 from integration.jobs import Job, newest
 from integration.object_store import BUCKET, ObjectStoreServer
+from transactional.entry import Entry, decode
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, decode
 
 
 @pytest.fixture(scope="module")

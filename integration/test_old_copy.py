@@ -23,11 +23,11 @@ from integration.driver_process import Faults, Place, wait_until
 from integration.engine import SCHEMA, Engine, MortalSink, Work
 from integration.topic_output import TopicOutput
 from transactional import faults
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.faults import InjectedFault
 from transactional.journal import Journal
-from transactional.metadata import EntryKind
 from transactional.sink import Options, TransactionContext
 
 BATCHES = 5
@@ -202,7 +202,7 @@ def test_the_broker_says_of_a_committed_transaction_when_it_began(query: Query) 
         sink.write(transaction, next(query.work.task(0, 0)))
         handle = sink.preCommit(transaction)
         assert handle is not None
-        sink.commit([handle], CompletedCheckpoint(1, (0,), 0, "q", prefix))
+        sink.commit([handle], DecidedCheckpoint(1, (0,), 0, "q", prefix))
         name = handle["transactionalId"]
         admin = sink._driver_admin()
         wait_until(lambda: admin.describe([name])[name].state == "CompleteCommit", "the commit")

@@ -19,8 +19,8 @@ from integration.test_rewind import rewind
 from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.barrier import BarrierKind, CheckpointBarrier
+from transactional.entry import EntryKind
 from transactional.errors import RetriableError, RewindRequiredError
-from transactional.metadata import EntryKind
 from transactional.sink import Options
 
 BATCHES = 4
@@ -65,7 +65,7 @@ def test_a_topic_has_its_rows_in_order_after_a_micro_batch_of_a_checkpoint_was_l
     behind = [value for value in output.rows() if value >= (lost + 1) * work.rows]
     assert behind == [], "nothing is committed over the gap"
     if lost < BATCHES - 1:
-        with pytest.raises(RewindRequiredError, match="LOST_BEHIND"):
+        with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
             Engine(work).run(error=True)
         rewind(place, "--query-stopped")
     Engine(work).run(error=True)

@@ -93,7 +93,7 @@ def test_a_decision_over_ten_micro_batches_of_which_nothing_was_committed_is_voi
     with query, only_decided_rows_are_seen(query.place):
         lose_all(query.place)
         query.start()
-        assert "[LOST_BEHIND]" in query.wait_failed()
+        assert "[PREPARED_LOST]" in query.wait_failed()
         rewind(query.place, "--query-stopped")
         query.job = replace(query.job, writers=writers)
         finish(query, 300)
@@ -115,7 +115,7 @@ def test_a_decision_over_ten_micro_batches_of_which_some_was_committed_is_repair
         committed = sum(query.place.output.rows().values()) - 10
         assert committed > 0
         query.start()
-        assert "[LOST_BEHIND]" in query.wait_failed()
+        assert "[PREPARED_LOST]" in query.wait_failed()
         done = rewind(query.place, "--query-stopped")
         assert query.place.ledger().replay is not None, done
         if again:

@@ -41,7 +41,7 @@ from integration.demo.trial import Trial
 from integration.secured import PASSWORD, Right, SecuredCluster, grant, revoke
 from integration.test_bad_input import assert_empty, failure, start, unreadable
 from integration.test_kafka_source import produce
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.sink import Options, TransactionContext
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def test_rows_are_written_committed_and_read_by_both_libraries(secured: SecuredC
     sink.write(transaction, pa.RecordBatch.from_pydict({"value": ["a", "b"]}, schema=SCHEMA))
     handle = sink.preCommit(transaction)
     assert handle is not None
-    sink.commit([handle], cast("CompletedCheckpoint", None))
+    sink.commit([handle], cast("DecidedCheckpoint", None))
     sink.close()
     parsed = READ_OPTIONS.parse({**way_in, "kafka.group.id": "reader", "subscribe": topic})
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)

@@ -25,8 +25,8 @@ from integration.jobs import Job
 from integration.live_query import LiveQuery
 from integration.ragged_source import position_of_line
 from integration.warm_driver import WarmDriver
-from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
+from transactional.ledger import Ledger, apply
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,16 +52,13 @@ EXPECTED = frozenset(
     {
         "RUN_SUPERSEDED",
         "RUN_ENDED",
-        "BATCH_TAKEN",
-        "CHECKPOINT_TAKEN",
-        "SPARK_LOGS_INCONSISTENT",
+        "CONCURRENT_COMMIT",
+        "LOGS_INCONSISTENT",
         "BATCHES_NOT_ACCOUNTED",
-        "BATCH_HAS_OTHER_SOURCES",
-        "SPARK_LOGS_AHEAD",
+        "OFFSETS_REPLACED",
+        "LOGS_AHEAD",
         "HANDLE_NOT_ALIVE",
         "LOST_AFTER_DECISION",
-        "NOT_SETTLED",
-        "REPAIR_LOST",
         "PLAN_OF_ANOTHER_BATCH",
     }
 )
@@ -251,7 +248,7 @@ class Schedule:
             wait_until(lambda driver=driver: self.is_done() or self.ended(driver), f"the end\n{self}")  # type: ignore[misc]
             if self.is_done():
                 break
-            if "BATCH_HAS_OTHER_SOURCES" in self.errors[-1] or "SPARK_LOGS_AHEAD" in self.errors[-1]:
+            if "OFFSETS_REPLACED" in self.errors[-1] or "LOGS_AHEAD" in self.errors[-1]:
                 self.rewind()
         for driver in self.drivers:
             if driver.running:
@@ -307,7 +304,7 @@ class Schedule:
                 rewinding, newest = self.ledger.rewinding, self.ledger.newest_run
                 owner = rewinding.token if rewinding is not None else newest.token if newest is not None else None
                 assert entry.body["run"] == owner, f"{entry.number} {entry.kind}\n{self}"
-            self.ledger.apply(entry)
+            apply(self.ledger, entry)
 
     def quiet(self) -> None:
         """Nothing of it runs or stands."""
@@ -373,12 +370,12 @@ def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_o
         (tmp_path / "late").rename(late)
         (late.parent / f".{late.name}.crc").unlink()
         faults.resume("task.prepared")
-        assert "BATCH_HAS_OTHER_SOURCES" in query.wait_failed()
+        assert ("OFFSETS_REPLACED" if decided else "CONCURRENT_COMMIT") in query.wait_failed()
         query.place.check_partial(ROWS)
         query.start()
         if decided:
             error = query.wait_failed()
-            assert "BATCH_HAS_OTHER_SOURCES" in error
+            assert "OFFSETS_REPLACED" in error
             assert "barrier rewind" in error
             rewind(query.job.location)
             query.start()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connector.spark.sinks import ALLOW
+from connector.spark.sinks import ALLOW  # with it the catalogue of errors is complete: its remedies name commands
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -598,7 +598,7 @@ class Model:
         if s.phase == "P":
             return self._prepared(s, ledger.undecided)
         if s.batch not in ledger.batches or (ledger.unsettled and not self._replayed(s, ledger)):
-            return s._replace(pc="A1", phase="A")  # REPAIR_LOST
+            return s._replace(pc="A1", phase="A")  # LOST_AFTER_DECISION
         return s._replace(pc="sweep")
 
     @staticmethod

@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from connector.delta.sink import DeltaHandle, DeltaSink
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import AmbiguousOutcomeError, OptionError, TransactionLostError
-from transactional.sink import Epoch, Options, Outcome, TransactionContext
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext
 from transactional.testing import SinkConformance
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -56,8 +56,8 @@ def values(tmp_path: Path) -> list[str]:
     return sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["value"].to_pylist())
 
 
-def checkpoint(number: int) -> CompletedCheckpoint:
-    return CompletedCheckpoint(number, (0,), 0, "q", "p")
+def checkpoint(number: int) -> DecidedCheckpoint:
+    return DecidedCheckpoint(number, (0,), 0, "q", "p")
 
 
 def test_a_table_made_anew_is_not_taken_for_the_one_that_was_prepared_for(sink: DeltaSink, tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_sweep_touches_only_what_is_over(sink: DeltaSink, tmp_path: Path) -> N
         prepare(sink, "2", run=3, batch=2),
         prepare(sink, "3", run=4),
     )
-    assert sink.sweep([], Epoch("other", 9, 9)) == 0
-    assert sink.sweep([], Epoch("q", 3, 2)) == 1
+    assert sink.sweep([], Cutoff("other", 9, 9)) == 0
+    assert sink.sweep([], Cutoff("q", 3, 2)) == 1
     outcomes = [state.outcome for state in sink.inspect([earlier, same, later])]
     assert outcomes == [Outcome.LOST, Outcome.PREPARED, Outcome.PREPARED]
 
@@ -109,7 +109,7 @@ def test_a_sweep_keeps_what_is_committed_whatever_became_of_its_files_in_the_tab
     for note, content in notes.items():
         note.write_bytes(content)
     DeltaTable(str(tmp_path / "table")).optimize.compact()
-    assert sink.sweep([], Epoch("q", 2, 0)) == 0
+    assert sink.sweep([], Cutoff("q", 2, 0)) == 0
     assert not list(tmp_path.glob("table/_barrier/*/*.json"))
     before = DeltaTable(str(tmp_path / "table"), version=1).to_pyarrow_table()["value"].to_pylist()
     assert sorted(before) == values(tmp_path) == ["1", "2"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transactional.metadata import canonical
+from transactional.entry import canonical
 
 __all__ = [
     "BarrierKind",
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class BarrierKind(str, enum.Enum):
-    """Why the barrier was put there."""
+    """Why the source made the barrier."""
 
     CHECKPOINT = "checkpoint"
     FINAL = "final"
@@ -47,17 +47,17 @@ class CheckpointBarrier:
     timestamp: int
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in an end offset, under the key ``barrier``."""
+        """Return the barrier as it stands in an end offset, under the key ``barrier``."""
         return {"kind": self.kind.value, "number": self.number, "timestamp": self.timestamp}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointBarrier:
-        """Inverse of `to_json`."""
+        """Return the barrier that `to_json` made this of."""
         return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
 
 
 def offset_of_line(line: str) -> dict[str, Any] | None:
-    """The end offset in one source line of Spark's offset log, or None where the source is not ours."""
+    """Return the end offset in one source line of the offset log; None if the source carries no barriers."""
     try:
         offset = json.loads(line)
     except ValueError:
@@ -66,13 +66,13 @@ def offset_of_line(line: str) -> dict[str, Any] | None:
 
 
 def barrier_of_line(line: str) -> CheckpointBarrier | None:
-    """The last barrier at or before one source line of Spark's offset log, or None where the source is not ours."""
+    """Return the last barrier at or before one source line of the offset log; None if there is none."""
     offset = offset_of_line(line)
     return CheckpointBarrier.from_json(offset["barrier"]) if offset and offset.get("barrier") else None
 
 
 def new_barriers(lines: Sequence[str], previous: Sequence[str] | None) -> list[CheckpointBarrier]:
-    """Barriers that stand in these lines, and not in the same line of the micro-batch before."""
+    """Return the barriers that stand in these lines, and not in the same line of the micro-batch before."""
     before = [barrier_of_line(line) for line in previous or ()]
     before += [None] * (len(lines) - len(before))
     now = [barrier_of_line(line) for line in lines]
@@ -80,7 +80,7 @@ def new_barriers(lines: Sequence[str], previous: Sequence[str] | None) -> list[C
 
 
 def sources_digest(lines: Sequence[str]) -> str:
-    """Digest of a micro-batch's source lines: our positions and barrier, other sources' lines as text."""
+    """Return the digest of a micro-batch's source lines: our positions and barrier, other sources' lines as text."""
     parts = []
     for line in lines:
         offset = offset_of_line(line)
@@ -92,7 +92,7 @@ def sources_digest(lines: Sequence[str]) -> str:
 
 
 def closes_checkpoint(lines: Sequence[str], previous: Sequence[str] | None) -> bool:
-    """Whether the micro-batch with these source lines closes a checkpoint (DESIGN: 'the way of a micro-batch').
+    """Return whether the micro-batch with these source lines closes a checkpoint.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A checkpoint's two lives, pending and completed, and what is acknowledged into it."""
+"""A checkpoint before and after its decision, and what is acknowledged into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = [
     "Acknowledgement",
     "CheckpointFailureReason",
     "ClosingReason",
-    "CompletedCheckpoint",
+    "DecidedCheckpoint",
     "ExpectedPart",
     "Mode",
     "Part",
@@ -30,7 +30,7 @@ class Part:
     partition : int
         The task's partition id.
     handle : Mapping[str, Any] or None
-        None where the task had no row, or where its rows are visible already (at-least-once).
+        None if the task had no row, or if its rows are visible already (at-least-once).
     rows, bytes : int
     digest : str
         See `transactional.digest`.
@@ -43,12 +43,12 @@ class Part:
     digest: str
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the journal."""
+        """Return the part as it stands in the journal."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Part:
-        """Inverse of `to_json`."""
+        """Return the part that `to_json` made this of."""
         return cls(value["partition"], value["handle"], value["rows"], value["bytes"], value["digest"])
 
 
@@ -73,7 +73,7 @@ class ExpectedPart:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What planning hands to the tasks of one micro-batch. Pickled to executors.
+    """What planning passes to the tasks of one micro-batch. Pickled to executors.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ class TaskPlan:
     batch : int
     mode : Mode
     queryId : str
-        As Spark's tasks know it.
+        As the tasks know it.
     identity : str
-        The query's, for the names of its transactions: `queryId`, with a suffix where the location is an adopted copy.
+        The query's, for the names of its transactions: `queryId`, with a suffix if the location is an adopted copy.
     prefix : str
     sources : str
         Digest of the source lines that the tasks read.
     writers : int or None
-        Writer tasks that the micro-batch had when it was prepared, where it is.
+        Writer tasks that the micro-batch had when it was prepared, if it is.
     repairs : Mapping[int, ExpectedPart]
         By partition id, in mode REPAIR.
     """
@@ -107,7 +107,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A writer task's report; travels as Spark's commit message.
+    """A writer task's report; travels as its commit message.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Acknowledgement:
         From the plan.
     batch, partition, taskAttemptId : int
     drained : bool
-        True where the task wrote nothing because its rows are prepared or decided already.
+        True if the task wrote nothing because its rows are prepared or decided already.
     part : Part
         What was prepared; for a drained task without a handle.
     sources : str
@@ -137,13 +137,13 @@ class ClosingReason(str, enum.Enum):
     BARRIER = "a barrier of the source"
     FINAL = "the final barrier of the source"
     OTHER_SOURCE = "a source that carries no barriers"
-    NO_DATA = "a micro-batch without data, which Spark made for a watermark"
+    NO_DATA = "a micro-batch without data, made for a watermark"
     WRITE = "a batch write"
     ENOUGH = "maxBatchesPerCheckpoint"
-    RETAINED = "Spark's minBatchesToRetain: it soon forgets what a rewind behind the prepared micro-batches needs"
+    RETAINED = "minBatchesToRetain: what a rewind behind the prepared micro-batches needs is soon purged"
     AGE = "its oldest prepared transaction has lived half its time"
     REQUEST = "it was asked for"
-    REPARTITION = "Spark's repartition of the state of a stopped query, which adds a micro-batch"
+    REPARTITION = "a repartition of the state of a stopped query, which adds a micro-batch"
     STOP = "the query was asked to stop: its final checkpoint"
 
 
@@ -151,7 +151,7 @@ class CheckpointFailureReason(str, enum.Enum):
     """Why a checkpoint failed. The journal holds the names."""
 
     ABORTED = "given up before its decision: a task failed, the query was stopped, or its commit raised"
-    VOID = "its prepared transactions were lost and none was committed: its rows are written anew"
+    VOID = "its prepared transactions were lost and none was committed: its rows are written again"
     HOOK_FAILED = "declined: a checkpoint hook raised"
     JOURNAL_REFUSED = "declined: the journal's store refused the decision"
 
@@ -182,7 +182,7 @@ class PendingCheckpoint:
         self._over = False
 
     def acknowledge(self, message: Acknowledgement) -> AcknowledgeResult:
-        """Take a task's report."""
+        """Record a task's report."""
         if self._over:
             return AcknowledgeResult.DISCARDED
         if (message.token, message.batch) != (self.token, self.batch):
@@ -198,13 +198,13 @@ class PendingCheckpoint:
         return [self._parts[p].part for p in sorted(self._parts) if not self._parts[p].drained]
 
     def finish(self) -> None:
-        """It is decided or aborted: later acknowledgements are discarded."""
+        """Discard later acknowledgements: it is decided or aborted."""
         self._over = True
 
 
 @dataclass(frozen=True)
-class CompletedCheckpoint:
-    """A `decided` entry of the journal: its existence is the commit decision.
+class DecidedCheckpoint:
+    """A `decided` entry of the journal: its existence is the commit decision. Whether it is settled, the ledger knows.
 
     Parameters
     ----------

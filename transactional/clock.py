@@ -12,10 +12,10 @@ class Clock(Protocol):
     """What the protocol needs of time."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -25,11 +25,11 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -52,21 +52,21 @@ class Deadline:
         self._end = self._clock.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds left, never below 0."""
+        """Return the seconds left, never below 0."""
         return max(0.0, self._end - self._clock.monotonic())
 
     def passed(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether nothing is left."""
         return self.left() <= 0.0
 
 
 class Pace:
-    """Holds back what is asked for more often than it may be done.
+    """Holds back what is asked for more often than it may happen.
 
     Parameters
     ----------
     seconds : float
-        Between two times, at least.
+        Minimum time between two of them.
     clock : Clock
     """
 
@@ -76,7 +76,7 @@ class Pace:
         self._next = Deadline(0.0, clock)
 
     def due(self) -> bool:
-        """Whether it is time; then the next is `seconds` from now."""
+        """Return whether it is time; if so, the next is `seconds` from now."""
         if not self._next.passed():
             return False
         self._next = Deadline(self._seconds, self._clock)

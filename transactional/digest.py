@@ -56,7 +56,7 @@ class RowDigest:
             self.value = (self.value + int(hashes.sum(dtype=np.uint64))) & _MASK
 
     def hexadecimal(self) -> str:
-        """The digest with its encoding's version, as it stands in the journal."""
+        """Return the digest with its encoding's version, as it stands in the journal."""
         return f"{ENCODING_VERSION}:{self.value:016x}"
 
 
@@ -80,7 +80,7 @@ def _mix(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
-    """One uint64 a row, and the number of bytes that the encoding takes."""
+    """Return one uint64 a row, and the number of bytes that the encoding takes."""
     import numpy as np
     import pyarrow as pa
     import xxhash
@@ -146,7 +146,7 @@ def _hash_fixed(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def _hash_decimal(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
-    """The 128-bit unscaled value as two halves, mixed in turn."""
+    """Hash the 128-bit unscaled value as two halves, mixed in turn."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -158,5 +158,5 @@ def _hash_decimal(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: bytes as hexadecimal, the rest (decimals, instants) as text."""
+    """Return a value for which JSON has no form: bytes as hexadecimal, the rest (decimals, instants) as text."""
     return value.hex() if isinstance(value, (bytes, bytearray)) else str(value)

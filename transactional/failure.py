@@ -1,7 +1,7 @@
-"""What a failure is, and what mends it: told from the error's text, in which alone it reaches the user's program.
+"""What a supervisor does about a failure, read from the error's text, which is all that reaches the user's program.
 
-Spark hands a query's error on as text (``StreamingQueryException``), with the Python traceback of the process in which it
-was raised: ours end in a line ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
+The engine passes a query's error on as text, with the Python traceback of the process in which it was raised: ours end in a
+line ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from transactional import errors
 from transactional.errors import TwoPhaseCommitError
+from transactional.errors.catalogue import catalogue
 from transactional.secrets import without_named_secrets
 
 __all__ = ["Failure", "Remedy", "failure_of"]
@@ -21,11 +22,11 @@ MOST_TEXT = 500
 
 
 class Remedy(str, enum.Enum):
-    """What mends a failure."""
+    """What a supervisor does about a failure."""
 
     RESTART = "started again, the query may go on"
     REWIND = "the query has to go back first, to where nothing is written twice"
-    NONE = "no restart mends it: somebody has to look"
+    NONE = "no restart fixes it: a person has to look"
     STOPPED = "no failure: it was asked to stop"
 
 
@@ -36,9 +37,9 @@ class Failure:
     Parameters
     ----------
     condition : str
-        Of our error; empty where it is none of ours.
+        Of our error; empty if it is none of ours.
     text : str
-        The error, cut short; never a secret, where it is ours or names the secret that it quotes.
+        The error, cut short; never a secret, if it is ours or names the secret that it quotes.
     remedy : Remedy
     """
 
@@ -58,12 +59,9 @@ _BY_KIND = {
     "RewindRequiredError": Remedy.REWIND,
     "QueryStoppedError": Remedy.STOPPED,
 }
-"""All others: RESTART. A kind that is not ours, too."""
+"""Of conditions that no catalogue has. All others: RESTART."""
 
 _BY_CONDITION = {
-    # Another process of the query was at work with the journal, or its disk failed.
-    "JOURNAL_STORE_FAILED": Remedy.RESTART,
-    "JOURNAL_UNREADABLE": Remedy.RESTART,
     "LOCATION_UNREADABLE": Remedy.RESTART,
     # What may be there again: a broker, a registry, a token's server.
     "BROKERS_UNREACHABLE": Remedy.RESTART,
@@ -74,12 +72,8 @@ _BY_CONDITION = {
     "REGISTRY_UNREACHABLE": Remedy.RESTART,
     # The brokers did not agree on a topic: when they do, it is there, or known to be gone.
     "TOPIC_CHANGED": Remedy.RESTART,
-    "SPARK_LOGS_AHEAD": Remedy.REWIND,
-    "REWIND_NOT_DONE": Remedy.REWIND,
     # Two supervisors of one location would start for ever, each fencing the other.
-    "RUN_SUPERSEDED": Remedy.NONE,
     "PREFIX_TAKEN": Remedy.NONE,
-    "LOCATION_MOVED_ON": Remedy.NONE,
     "DRIVER_HOLDS_STATE": Remedy.NONE,
     "REWIND_UNKNOWN": Remedy.NONE,
     "DRIVER_UNKNOWN": Remedy.NONE,
@@ -87,19 +81,26 @@ _BY_CONDITION = {
     "JVM_GONE": Remedy.RESTART,
 }
 
+_BY_ACTION = {
+    "restart": Remedy.RESTART,
+    "rewind": Remedy.REWIND,
+    "none": Remedy.NONE,
+    "stopped": Remedy.STOPPED,
+}
+
 _OURS = re.compile(rf"\b({'|'.join(errors.__all__)}): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")
 
-_SPARK_LOGS = "not found in offset log"
-"""Spark's own words where a rewound query's former driver has written ``offsets/N`` late."""
+_OFFSETS_GONE = "not found in offset log"
+"""The engine's own words if a rewound query's former driver has written ``offsets/N`` late."""
 
 
 def failure_of(problem: BaseException | str) -> Failure:
-    """Tell what mends an error.
+    """Return what a supervisor does about an error.
 
     Parameters
     ----------
     problem : BaseException or str
-        An error of ours, Spark's error that has one in its text, or such a text.
+        An error of ours, the engine's error that has one in its text, or such a text.
     """
     if isinstance(problem, TwoPhaseCommitError):
         return _failure(type(problem).__name__, problem.condition, str(problem))
@@ -108,17 +109,18 @@ def failure_of(problem: BaseException | str) -> Failure:
     if found:  # the last is the one that was raised; those before it are its causes
         kind, condition, message = found[-1]
         return _failure(kind, condition, f"[{condition}] {message}")
-    remedy = Remedy.REWIND if _SPARK_LOGS in text else Remedy.RESTART
-    told = _raised(text) or (text if isinstance(problem, str) else f"{type(problem).__name__}: {text}")
-    return Failure("", without_named_secrets(told.strip())[:MOST_TEXT], remedy)
+    remedy = Remedy.REWIND if _OFFSETS_GONE in text else Remedy.RESTART
+    raised = _raised(text) or (text if isinstance(problem, str) else f"{type(problem).__name__}: {text}")
+    return Failure("", without_named_secrets(raised.strip())[:MOST_TEXT], remedy)
 
 
 def _raised(text: str) -> str:
-    """What the last Python traceback in a text ends with; empty where there is none."""
+    """Return what the last Python traceback in a text ends with; empty if there is none."""
     _, traceback, rest = text.rpartition("Traceback (most recent call last):")
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 
 
 def _failure(kind: str, condition: str, text: str) -> Failure:
-    remedy = _BY_CONDITION.get(condition) or _BY_KIND.get(kind, Remedy.RESTART)
+    known = catalogue.get(condition)
+    remedy = _BY_CONDITION.get(condition) or (_BY_ACTION[known.action] if known else _BY_KIND.get(kind, Remedy.RESTART))
     return Failure(condition, text[:MOST_TEXT], remedy)

@@ -35,10 +35,10 @@ POINTS = (
     "repair.handles",
     "source.latest",
 )
-"""On the way of a micro-batch that closes a checkpoint."""
+"""Passed by a micro-batch that closes a checkpoint."""
 
 LONG_POINTS = ("prepared.written", "declined.prepared", "hooks.triggered", "hooks.restored")
-"""Where a checkpoint covers several micro-batches, is declined, or has hooks."""
+"""Passed if a checkpoint covers several micro-batches, is declined, or has hooks."""
 
 REWIND_POINTS = (
     "rewind.begun",
@@ -85,7 +85,7 @@ def reach(point: str) -> None:
 
 
 def _take(folder: str, point: str) -> str | None:
-    """Disarm one file of the point and return its action, or None where none is armed."""
+    """Disarm one file of the point and return its action; None if none is armed."""
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How far a query came by its journal, and the error of a store by which it came further.
+"""How far a query came according to its journal, and the error of a store that holds more.
 
 A checkpoint location that was put back from an older copy is consistent with itself. A store that has committed what the
 journal does not know is the only witness, and it is asked before a new run begins.
@@ -56,7 +56,7 @@ class History:
 
 
 def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: Mapping[str, str]) -> History:
-    """What a journal knows, for a run that is about to be claimed.
+    """Return what a journal knows, for a run that is about to be claimed.
 
     Parameters
     ----------
@@ -95,13 +95,4 @@ def put_back(evidence: str) -> LocationError:
     evidence : str
         What the store holds, as a clause.
     """
-    return LocationError(
-        "LOCATION_PUT_BACK",
-        f"the output is further than this checkpoint location: {evidence}, and the journal here does not know it. Nothing was "
-        "written. Most likely the location is an older copy that was put back (a snapshot of a volume, a backup, a restored "
-        "machine), and to go on would write rows a second time. Put the newest copy of it back; if there is none, start the "
-        "query on a new checkpoint location, from offsets that you have compared with the output. If rows may be doubled, "
-        "if the output was put back too, or if another query used this prefix by mistake and has its own by now: "
-        "`barrier adopt LOCATION --claim` accepts the location as it is",
-        evidence=evidence,
-    )
+    return LocationError("LOCATION_PUT_BACK", evidence=evidence)

@@ -1,4 +1,4 @@
-"""What takes part in checkpoints beside the sink: systems of the user's, as Flink's MasterTriggerRestoreHook."""
+"""Outside systems that take part in checkpoints beside the sink, as Flink's MasterTriggerRestoreHook."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HookContext:
 class CheckpointHook(ABC):
     """An outside system that has to take part in checkpoints. Named by its import path in the option ``checkpointHooks``.
 
-    Built in the driver's Python workers, anew for every planning and every commit.
+    Built in the driver's Python workers, once for every planning and every commit.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ class CheckpointHook(ABC):
         self.options = options
 
     def identifier(self) -> str:
-        """Whose the state is, from release to release. Default: the class's import path."""
+        """Return the name under which the state is kept, from release to release. Default: the class's import path."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     @abstractmethod
     def trigger(self, context: HookContext) -> bytes | None:
-        """Give the state that belongs to the checkpoint. *Driver, commit process, before the decision.*
+        """Return the state that belongs to the checkpoint. *Driver, commit process, before the decision.*
 
         It may be called several times for the same micro-batches, and for a checkpoint that is never decided.
 
@@ -72,12 +72,12 @@ class CheckpointHook(ABC):
 
     @abstractmethod
     def restore(self, checkpoint: int | None, state: bytes | None) -> None:
-        """Get it back. *Driver, planning process, in every new run before its first task; repeated after a crash.*
+        """Take the state back. *Driver, planning process, in every new run before its first task; repeated after a crash.*
 
         Parameters
         ----------
         checkpoint : int or None
-            The newest decided checkpoint; None where there is none.
+            The newest decided checkpoint; None if there is none.
         state : bytes or None
             What `trigger` returned for it.
 
@@ -124,11 +124,15 @@ def hooks_of(paths: str, options: Options) -> list[CheckpointHook]:
 def _invalid(path: str, reason: str) -> OptionError:
     return OptionError(
         "INVALID_OPTION",
-        f"the option checkpointHooks names {path!r}, which can't be used: {reason}. Expected package.module:Class, "
-        "importable by the driver's Python workers",
+        owner="The sink",
         option="checkpointHooks",
         value=path,
+        expectation=f"package.module:Class, importable by the driver's Python workers ({reason})",
     )
+
+
+def _failed(hook: CheckpointHook, method: str, reason: str) -> HookError:
+    return HookError("HOOK_FAILED", hook=hook.identifier(), method=method, reason=reason)
 
 
 def trigger(hooks: Sequence[CheckpointHook], context: HookContext) -> dict[str, str]:
@@ -142,25 +146,18 @@ def trigger(hooks: Sequence[CheckpointHook], context: HookContext) -> dict[str, 
     Raises
     ------
     HookError
+        ``HOOK_FAILED``
     """
     states: dict[str, str] = {}
     for hook in hooks:
         try:
             state: object = hook.trigger(context)
         except Exception as problem:
-            raise HookError(
-                "HOOK_FAILED",
-                f"the checkpoint hook {hook.identifier()} raised {type(problem).__name__}: {problem}",
-                hook=hook.identifier(),
-            ) from problem
+            raise _failed(hook, "trigger", f"{type(problem).__name__}: {problem}") from problem
         if state is None:
             continue
         if not isinstance(state, (bytes, bytearray)) or len(state) > MOST_BYTES:
-            raise HookError(
-                "HOOK_STATE_INVALID",
-                f"the checkpoint hook {hook.identifier()} returned no bytes, or more than {MOST_BYTES}",
-                hook=hook.identifier(),
-            )
+            raise _failed(hook, "trigger", f"it returned no bytes, or more than {MOST_BYTES}")
         states[hook.identifier()] = base64.b64encode(bytes(state)).decode()
     return states
 
@@ -176,17 +173,12 @@ def restore(hooks: Sequence[CheckpointHook], checkpoint: int | None, states: Map
     Raises
     ------
     HookError
-        ``HOOK_NOT_RESTORED``
+        ``HOOK_FAILED``: nothing was read.
     """
     for hook in hooks:
         state = states.get(hook.identifier())
         try:
             hook.restore(checkpoint, None if state is None else base64.b64decode(state))
         except Exception as problem:
-            raise HookError(
-                "HOOK_NOT_RESTORED",
-                f"the checkpoint hook {hook.identifier()} could not be restored: {type(problem).__name__}: {problem}. "
-                "Nothing was read: mend it and start the query again",
-                hook=hook.identifier(),
-            ) from problem
+            raise _failed(hook, "restore", f"{type(problem).__name__}: {problem}") from problem
     return sorted(set(states) - {hook.identifier() for hook in hooks})

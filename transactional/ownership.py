@@ -1,4 +1,4 @@
-"""Judges: what must be true of the ledger for an entry to bind. Every create is judged anew at every number it tries."""
+"""Judges: what must be true of the ledger for an entry to bind. A create is judged again at every number that it tries."""
 
 from __future__ import annotations
 
@@ -25,78 +25,64 @@ __all__ = [
 ]
 
 Judge = Callable[[Ledger], None]
-"""Raises where the ledger forbids the entry."""
+"""Raises if the ledger forbids the entry."""
 
 
 def newest_run(ledger: Ledger) -> RunRecord:
-    """The run that owns the location.
+    """Return the run that owns the location.
 
     Raises
     ------
     ProtocolError
-        Nobody ever planned here.
+        No planning ever ran here.
     """
     if ledger.newest_run is None:
-        raise ProtocolError("NO_RUN", "the journal holds no run: planning never ran here")
+        raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal holds no run, so no planning ever ran here")
     return ledger.newest_run
 
 
 def superseded(token: int, ledger: Ledger) -> FencedError:
-    """The error of a run that is not the newest; 0 for a run that has no token yet."""
+    """Make the error of a run that is not the newest; 0 for a run that has no token yet."""
     newest = newest_run(ledger)
-    return FencedError(
-        "RUN_SUPERSEDED",
-        f"run {token or 'of this driver'} is superseded by run {newest.token} (driver {newest.driver}, "
-        f"{newest.ended or 'live'}): this query stops and touches nothing. Start it again only if the other is gone",
-        run=token,
-        newer=newest.token,
-    )
+    newer = f"run {newest.token} (driver {newest.driver}, {newest.ended or 'live'})"
+    return FencedError("RUN_SUPERSEDED", run=token or "of this driver", newer=newer)
+
+
+def _concurrent(reason: str, **parameters: int) -> FencedError:
+    """Make the error of a process that finds the journal changed by another process of its run."""
+    return FencedError("CONCURRENT_COMMIT", reason=reason, **parameters)
 
 
 def is_made_anew(ledger: Ledger) -> bool:
-    """Whether a restore replaces the place itself: the same restore finishes it, said again, or a person gives it up."""
+    """Return whether a restore replaces this very location: running it again finishes it, or a person gives it up."""
     moving = ledger.rewinding.moving if ledger.rewinding else None
     restored = ledger.restored
     return restored is not None and moving == {"location": ledger.location, "savepoint": restored.savepoint}
 
 
 def rewinding(ledger: Ledger) -> FencedError:
-    """The error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
+    """Make the error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
     token = ledger.rewinding.token if ledger.rewinding else 0
     moving = ledger.rewinding.moving if ledger.rewinding else None
-    if moving is not None:
-        return FencedError(
-            "REWIND_NOT_DONE",
-            f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
-            "touches nothing. Say the same `barrier restore` again, or give it up with `barrier rewind LOCATION --resume`",
-            rewind=token,
-        )
-    return FencedError(
-        "REWIND_NOT_DONE",
-        f"a rewind of this query was begun (journal entry {token}) and is not done, and Spark may have read its logs in "
-        "between: this query stops and touches nothing. `barrier rewind LOCATION --resume` finishes it; then start it again",
-        rewind=token,
-    )
+    what = f"A restore to {moving['location']}" if moving is not None else "A rewind of the query"
+    return FencedError("REWIND_NOT_DONE", what=what, rewind=token)
 
 
 def moved_on(ledger: Ledger) -> FencedError:
-    """The error of whoever still is at work where a query was moved away."""
+    """Make the error of a process that goes on at a location that its query was moved away from."""
     moved = ledger.moved
     assert moved is not None
     return FencedError(
         "LOCATION_MOVED_ON",
-        f"the query was moved to {moved.location} (`barrier restore --claim`, journal entry {moved.entry}): nothing goes on at "
-        "this place any more, and nothing was touched. Start it there, but only if that place is there: where it is not, the "
-        "claim was interrupted, and what is started there is a new query. Then first say the same command again: `barrier "
-        f"restore SAVEPOINT {moved.location} --claim`, with the savepoint {moved.savepoint} (of checkpoint {moved.checkpoint}; "
-        "`barrier savepoint list` shows it). For a second query with this state, restore a savepoint with --no-claim",
         location=moved.location,
         entry=moved.entry,
+        savepoint=moved.savepoint,
+        checkpoint=moved.checkpoint,
     )
 
 
 def must_own(token: int) -> Judge:
-    """The run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
+    """Judge that the run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
 
     def judge(ledger: Ledger) -> None:
         if ledger.moved is not None:
@@ -109,25 +95,25 @@ def must_own(token: int) -> Judge:
         if newest.token != token:
             raise superseded(token, ledger)
         if newest.ended:
-            raise FencedError("RUN_ENDED", f"run {token} has ended ({newest.ended}): start the query again", run=token)
+            raise FencedError("RUN_ENDED", run=token, ended=newest.ended)
 
     return judge
 
 
 def may_abort(token: int, batch: int) -> Judge:
-    """The run is the newest, and the micro-batch neither prepared nor decided."""
+    """Judge that the run is the newest, and the micro-batch neither prepared nor decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         if batch in ledger.batches:
-            raise FencedError("BATCH_TAKEN", f"micro-batch {batch} is in the journal already", batch=batch)
+            raise _concurrent(f"micro-batch {batch} is in the journal already", batch=batch)
 
     return judge
 
 
 def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
-    """C7: the run is the newest, everything before the micro-batch is accounted for, and nothing waits to be settled.
+    """C7: judge that the run is the newest, all before the micro-batch is accounted for, and nothing waits to be settled.
 
     A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
     it can void what this micro-batch follows, or decide what it was to follow.
@@ -137,7 +123,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
     prepared : bool
         Whether the journal holds the micro-batch as prepared.
     covers : Sequence[int]
-        Prepared micro-batches, as the commit has found them.
+        Prepared micro-batches when the commit began.
     gaps : bool
         Whether numbers may be left out.
     """
@@ -148,11 +134,10 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
         taken = (batch in ledger.batches) is not prepared or covers != [record.batch for record in ledger.undecided()]
         follows = ledger.accounted == (batch if prepared else batch - 1) or (gaps and ledger.accounted < batch)
         if taken or not follows or ledger.unsettled():
-            raise FencedError(
-                "BATCH_TAKEN",
-                f"micro-batch {batch} can't be recorded: the journal accounts for micro-batches up to {ledger.accounted}, "
-                f"of which {[record.batch for record in ledger.undecided()]} are prepared; it was {list(covers)}. Another "
-                "process of this run was at work: start the query again",
+            prepared_now = [record.batch for record in ledger.undecided()]
+            raise _concurrent(
+                f"micro-batch {batch} can't be recorded, as the journal accounts for micro-batches up to {ledger.accounted}, "
+                f"of which {prepared_now} are prepared; it was {list(covers)}",
                 batch=batch,
             )
 
@@ -160,7 +145,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
 
 
 def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = "") -> Judge:
-    """The run is the newest, the checkpoint unsettled, and each named handle the last of its part still.
+    """Judge that the run is the newest, the checkpoint unsettled, and each named handle the last of its part still.
 
     Two commit processes of one run can meet here: a query that is stopped in the middle of a commit and started again in
     its session. Without the last condition both would repair one part.
@@ -175,17 +160,14 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
             record = ledger.part(part["batch"], part["partition"])
             taken |= len(record.handles) - 1 != part["handle"] or not getattr(record, must_be)
         if taken:
-            raise FencedError(
-                "CHECKPOINT_TAKEN",
-                f"checkpoint {checkpoint} was settled, repaired or voided by somebody else",
-                checkpoint=checkpoint,
-            )
+            reason = f"checkpoint {checkpoint} was settled, repaired or voided meanwhile"
+            raise _concurrent(reason, checkpoint=checkpoint)
 
     return judge
 
 
 def may_stop(token: int) -> Judge:
-    """The run is the newest, and no transaction that the journal knows is open: what is left of a decision is lost parts."""
+    """Judge that the run is the newest, and that of what the journal knows nothing is open but lost parts of a decision."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -193,10 +175,9 @@ def may_stop(token: int) -> Judge:
         undecided = ledger.undecided()
         unsettled = [found for found in ledger.unsettled() if any(part.open for part in ledger.parts_of(found))]
         if undecided or unsettled:
-            raise FencedError(
-                "NOT_COMMITTED",
-                f"run {token} does not end here: micro-batches {[record.batch for record in undecided]} are prepared and not "
-                f"decided, checkpoints {[checkpoint.id for checkpoint in unsettled]} are decided and not settled",
+            raise _concurrent(
+                f"run {token} can't end, as micro-batches {[record.batch for record in undecided]} are prepared and undecided, "
+                f"and checkpoints {[checkpoint.id for checkpoint in unsettled]} decided and not settled",
                 run=token,
             )
 
@@ -204,25 +185,25 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """The run is the newest, and the micro-batch is prepared by that very entry still, and not decided."""
+    """Judge that the run is the newest, and the micro-batch is prepared by that very entry still, and not decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
         own(ledger)
         found = ledger.batches.get(batch)
         if found is None or found.entry != entry or found.checkpoint is not None:
-            raise FencedError("BATCH_TAKEN", f"micro-batch {batch} was voided or decided by somebody else", batch=batch)
+            raise _concurrent(f"micro-batch {batch} was voided or decided meanwhile", batch=batch)
 
     return judge
 
 
 def may_void(token: int, batch: int, entry: int) -> Judge:
-    """As `may_keep`, and the micro-batch is the last."""
+    """Judge as `may_keep`, and that the micro-batch is the last."""
     keep = may_keep(token, batch, entry)
 
     def judge(ledger: Ledger) -> None:
         keep(ledger)
         if ledger.accounted != batch:
-            raise FencedError("BATCH_TAKEN", f"micro-batch {batch} is not the last any more", batch=batch)
+            raise _concurrent(f"micro-batch {batch} is not the last any more", batch=batch)
 
     return judge

@@ -1,7 +1,6 @@
-"""When a failed query is started again, and which failures no restart mends. Pure: time and chance are handed in.
+"""When a failed query is started again. Pure: time and chance are parameters.
 
-The strategies are Flink's, by their names and with their meanings; `connector.spark.supervisor` and ``barrier run`` follow
-them.
+The strategies are Flink's, by their names and with their meanings.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 LONGEST_SECONDS = 10_000 * 86400.0
-"""Of a duration in a configuration: what is longer is a slip, and no clock sleeps for any number of seconds."""
+"""Of a duration in a configuration: a longer one is a slip, and clocks do not sleep for any number of seconds."""
 
 KEPT_LIVES = 10_000
 """More than any failure rate counts; a query that fails every second for three hours."""
@@ -46,16 +45,16 @@ class Life(NamedTuple):
 
 
 class RestartStrategy(ABC):
-    """Whether, and after how long, a failed query is started again. Immutable; `Restarts` counts for it."""
+    """Decides whether, and after how long, a failed query is started again. Immutable; `Restarts` counts for it."""
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """Seconds until the next start; None to give up.
+        """Return the seconds until the next start; None to give up.
 
         Parameters
         ----------
         restarts : int
-            That there were so far.
+            Number of restarts until now.
         lives : Sequence[Life]
             The last ones, oldest first; the last of them has just failed.
         chance : float
@@ -74,7 +73,7 @@ class NoRestart(RestartStrategy):
 
 @dataclass(frozen=True)
 class FixedDelay(RestartStrategy):
-    """So many restarts in all, each after the same time.
+    """A number of restarts in all, each after the same time.
 
     Parameters
     ----------
@@ -97,7 +96,7 @@ class FixedDelay(RestartStrategy):
 
 @dataclass(frozen=True)
 class FailureRate(RestartStrategy):
-    """Restarts as long as no more than so many failures fall into an interval that ends now.
+    """Restarts as long as at most `max_failures` fall into the interval that ends now.
 
     Parameters
     ----------
@@ -126,7 +125,7 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts for ever, each after a longer time, up to a limit; begins anew after a life that lasted long enough.
+    """Restarts for ever, each after a longer time, up to a limit; after a life that lasted long enough, the first again.
 
     Parameters
     ----------
@@ -157,7 +156,7 @@ class ExponentialDelay(RestartStrategy):
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """See `RestartStrategy`."""
         found = self.initial
-        for life in list(lives)[:0:-1]:  # the first life is nobody's restart
+        for life in list(lives)[:0:-1]:  # the first life was no restart
             if life.failed - life.began >= self.reset_after or found >= self.maximum:
                 break
             found *= self.multiplier
@@ -191,11 +190,11 @@ class Restarts:
         self._began = self._clock.monotonic()
 
     def began(self) -> None:
-        """The query is started now."""
+        """Record that the query is started now."""
         self._began = self._clock.monotonic()
 
     def failed(self) -> float | None:
-        """It has failed now: seconds until it is to be started again; None to give up."""
+        """Record that it has failed now; return the seconds until it is to be started again, None to give up."""
         self._lives.append(Life(self._began, self._clock.monotonic()))
         delay = self.strategy.pause(self.number, list(self._lives), self._chance())
         self.number += delay is not None
@@ -223,13 +222,11 @@ _SECONDS: Mapping[str, float] = {
 
 
 def _seconds(text: str) -> float:
-    """As Flink writes durations: ``10 s``, ``1min``; a number alone is milliseconds."""
+    """Parse a duration as Flink writes it: ``10 s``, ``1min``; a number alone is milliseconds."""
     found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.strip().lower())
     if found is None or (found[2] or "ms") not in _SECONDS:
         raise ValueError('a duration ("10 s", "1 min", "500 ms"; a number alone is milliseconds)')
-    seconds = (
-        float(found[1]) * _SECONDS[found[2] or "ms"]
-    )  # of any number of digits: infinite, where an int would not do
+    seconds = float(found[1]) * _SECONDS[found[2] or "ms"]  # of many digits: infinite, where an int would raise
     if seconds > LONGEST_SECONDS:
         raise ValueError(f"a duration of at most {LONGEST_SECONDS / _SECONDS['d']:.0f} days")
     return seconds
@@ -275,7 +272,7 @@ _KINDS: Mapping[str, Callable[..., RestartStrategy]] = {
 
 
 def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
-    """The strategy that a configuration names, by Flink's keys; `ExponentialDelay` with Flink's defaults where it names none.
+    """Return the strategy that a configuration names, by Flink's keys; `ExponentialDelay` as Flink has it by default.
 
     Parameters
     ----------
@@ -294,9 +291,7 @@ def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
     name = _name(given)
     for key in given:
         if key.startswith("restart-strategy.") and key != TYPE and key not in _known():
-            raise OptionError(
-                "UNKNOWN_OPTION", f"there is no key {key}; known are {TYPE}, {', '.join(sorted(_known()))}", option=key
-            )
+            raise _unknown_option(key, f"known are {TYPE}, {', '.join(sorted(_known()))}.")
     values: dict[str, float] = {}
     for key, (field, parse) in _KEYS[name].items():
         text = given.get(f"restart-strategy.{name}.{key}")
@@ -310,7 +305,7 @@ def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
 
 
 def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
-    """The strategy that somebody sets, key by key, over what the environment says. Each setting has to count.
+    """Return the strategy that these settings choose, key by key, over what the environment says. Each setting has to count.
 
     Parameters
     ----------
@@ -320,7 +315,7 @@ def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
     Raises
     ------
     OptionError
-        ``UNKNOWN_OPTION``: a key that there is not, or one of another strategy than the one that is chosen.
+        ``UNKNOWN_OPTION``: an unknown key, or one of another strategy than the one that is chosen.
     """
     given = {key.lower(): text for key, text in settings.items()}
     config = {**_from_environment(os.environ), **given}
@@ -329,12 +324,12 @@ def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
         if key != TYPE and key not in _known():
             raise _unknown(key, {TYPE, *_known()})
         if key != TYPE and not key.startswith(f"restart-strategy.{name}."):
-            raise OptionError("UNKNOWN_OPTION", f"{key} counts for nothing: the strategy is {name}", option=key)
+            raise _unknown_option(key, f"it counts for nothing, as the strategy is {name}.")
     return from_config(config)
 
 
 def _name(config: Mapping[str, str]) -> str:
-    """The strategy's."""
+    """Return the strategy's name."""
     named = config.get(TYPE, "exponential-delay").strip().lower()
     if named not in _NAMES:
         raise _invalid(TYPE, config[TYPE], f"one of {', '.join(_KEYS)}")
@@ -356,8 +351,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _unknown(key: str, known: Collection[str]) -> OptionError:
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
-    return OptionError("UNKNOWN_OPTION", f"restart strategy: there is no {key}; {hint}", option=key)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}."
+    return _unknown_option(key, hint)
+
+
+def _unknown_option(key: str, hint: str) -> OptionError:
+    return OptionError("UNKNOWN_OPTION", owner="The restart strategy", option=key, hint=hint)
 
 
 def _check(what: str, value: float, holds: bool, expected: str) -> None:
@@ -367,5 +366,5 @@ def _check(what: str, value: float, holds: bool, expected: str) -> None:
 
 def _invalid(what: str, value: str, expected: str) -> OptionError:
     return OptionError(
-        "INVALID_OPTION", f"restart strategy: {what} is {value!r}; expected {expected}", option=what, value=value
+        "INVALID_OPTION", owner="The restart strategy", option=what, value=repr(value), expectation=expected
     )

@@ -1,23 +1,23 @@
-"""What of a journal goes into a savepoint, and how a journal begins where one is restored. Pure.
+"""What of a journal goes into a savepoint, and how the journal of a restored one begins. Pure.
 
 Both are a snapshot's body: the whole ledger, cut to one settled checkpoint.
 """
 
 from __future__ import annotations
 
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.ledger import Ledger, Origin
-from transactional.metadata import EntryKind
 
 __all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "begins_far_above", "cut", "holds", "is_unused"]
 
 FAR_ABOVE = 1_000_000
-"""Numbers that a claimed journal leaves free above the savepoint's where the old journal can't be asked: ids of checkpoints and
-tokens of runs are told apart by their numbers, and it would take a query months to come there."""
+"""Numbers that a claimed journal leaves free above the savepoint's if the old journal can't be asked: ids of checkpoints and
+tokens of runs are told apart by their numbers, and a query would need months to come there."""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
-    """The ledger as of a settled checkpoint: nothing unsettled, nothing prepared, nothing asked for.
+    """Return the ledger as of a settled checkpoint: nothing unsettled, nothing prepared, nothing asked for.
 
     Parameters
     ----------
@@ -37,10 +37,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     again = [batch for batch in found.voided if batch <= last]
     if chosen is None or open_ones or early or again or found.replay is not None:
         raise LocationError(
-            "CHECKPOINT_NOT_SETTLED",
-            f"checkpoint {checkpoint} is not settled (open: {open_ones}; to run again: {sorted([*early, *again])}): start the "
-            "query, which settles it, or finish what its last error has asked for",
-            checkpoint=checkpoint,
+            "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
         )
     found.checkpoints = {number: each for number, each in found.checkpoints.items() if number <= checkpoint}
     found.batches = {number: each for number, each in found.batches.items() if number <= last}
@@ -53,14 +50,14 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 
 
 def begin_copy(saved: Ledger, location: str, savepoint: str, checkpoint: int, allowed: bool) -> Ledger:
-    """How the journal of a copy begins: another query, which must never use a prefix of the first.
+    """Return how the journal of a copy begins: another query, which must never use a prefix of the first.
 
     Parameters
     ----------
     saved : Ledger
         `cut`.
     location : str
-        The new place.
+        The new location.
     savepoint : str
     checkpoint : int
     allowed : bool
@@ -76,7 +73,7 @@ def begin_copy(saved: Ledger, location: str, savepoint: str, checkpoint: int, al
 def begin_claimed(
     saved: Ledger, location: str, savepoint: str, checkpoint: int, allowed: bool, position: int
 ) -> Ledger:
-    """How the journal begins where the query itself goes on.
+    """Return how the journal begins if the query itself goes on.
 
     Parameters
     ----------
@@ -92,7 +89,7 @@ def begin_claimed(
 
 
 def holds(ledger: Ledger, saved: Ledger, checkpoint: int) -> bool:
-    """Whether a journal holds the checkpoint of a savepoint still: the very one, not another that has its number.
+    """Return whether a journal holds the checkpoint of a savepoint still: the very one, not another with its number.
 
     Parameters
     ----------
@@ -107,9 +104,9 @@ def holds(ledger: Ledger, saved: Ledger, checkpoint: int) -> bool:
 
 
 def begins_at(moved: int, ledger: Ledger, saved: Ledger, checkpoint: int) -> int:
-    """The number at which a claimed journal begins.
+    """Return the number at which a claimed journal begins.
 
-    It is that of ``moved``: every number was given in the old journal. But where that was put back from a backup which is older
+    It is that of ``moved``: every number was given in the old journal. But if that was put back from a backup which is older
     than the savepoint, it has forgotten numbers: then it is one far above those of the savepoint.
 
     Parameters
@@ -125,7 +122,7 @@ def begins_at(moved: int, ledger: Ledger, saved: Ledger, checkpoint: int) -> int
 
 
 def begins_far_above(position: int, now: int) -> int:
-    """The number at which a claimed journal begins where no journal can be asked what was numbered.
+    """Return the number at which a claimed journal begins if no journal can be asked what was numbered.
 
     Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
     millisecond.
@@ -141,9 +138,9 @@ def begins_far_above(position: int, now: int) -> int:
 
 
 def is_unused(ledger: Ledger) -> bool:
-    """Whether no query has begun where a savepoint was restored: nothing is lost with this journal.
+    """Return whether no query has begun at the location of a restored savepoint: nothing is lost with this journal.
 
-    Restarts and requests that were journalled meanwhile do not count, nor does a run that `barrier stop` has claimed and ended.
+    Restarts and requests that were journalled meanwhile do not count, nor does a run that a stop has claimed and ended.
     """
     restored = ledger.restored
     if restored is None or ledger.moved is not None or any(batch > restored.batch for batch in ledger.batches):
@@ -158,5 +155,5 @@ def _begin(
     batch = max(found.checkpoints[checkpoint].batches)
     found.restored = Origin(savepoint, saved.location, checkpoint, batch, position, claim, allowed)
     found.location, found.position = location, position
-    found.accept_store()  # what was committed after the savepoint is written again, as was said to who restored it
+    found.accept_store()  # what was committed after the savepoint is written again, as the person who restored it was warned
     return found

@@ -1,14 +1,14 @@
 """Going back: a stopped query returns to an earlier checkpoint, in place. The durable steps, in order:
 
-R1 choose the target, see that Spark can go back to it      R2 `rewind begun`: it fences every run (again by who resumes)
+R1 choose the target, see that the query can go back to it  R2 `rewind begun`: it fences every run (again by who resumes)
 R3 settle or void what is decided                           R4 abort what is prepared, sweep
-R5 take the sink's store back, where that was asked for     R6 Spark's logs, from the highest micro-batch down
+R5 take the sink's store back, if that was asked for        R6 the query's logs, from the highest micro-batch down
 R7 `rewind done`
 
-Between R2 and R7 only the rewind owns the location: a query that starts stops and says so. Every step can be repeated.
+Between R2 and R7 only the rewind owns the location: a query that starts is refused. Every step can be repeated.
 
-Who takes the query to another place (`barrier restore --claim`) does R2 to R4, so that nothing is left to be decided here,
-and journals `moved` in the place of R5 to R7.
+A move of the query to another location does R2 to R4, so that nothing is left to be decided here, and journals `moved`
+instead of R5 to R7.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import LocationError, RewindRequiredError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
-from transactional.metadata import EntryKind
-from transactional.ownership import must_own
+from transactional.ownership import must_own, rewinding
 from transactional.recovery import committed_undecided
 from transactional.settlement import Settlement
-from transactional.sink import Epoch, TwoPhaseCommitSink
+from transactional.sink import Cutoff, TwoPhaseCommitSink
 
-__all__ = ["Preview", "Rewinder", "SparkLogs"]
+__all__ = ["Preview", "QueryLogs", "Rewinder"]
 
 
-class SparkLogs(Protocol):
-    """What a rewind does to Spark's files. Every call can be repeated."""
+class QueryLogs(Protocol):
+    """What a rewind does to the query's own logs. Every call can be repeated."""
 
     def highest(self) -> tuple[int, int]:
-        """The highest micro-batch of ``offsets/`` and of ``commits/``; -1 where there is none."""
+        """Return the highest micro-batch of ``offsets/`` and of ``commits/``; -1 if there is none."""
 
     def check_can_go_back(self, batch: int) -> None:
-        """LocationError where Spark can't go on after that micro-batch any more."""
+        """Raise LocationError if the query can't go on after that micro-batch any more."""
 
     def delete_after(self, batch: int) -> None:
-        """That micro-batch is the last that Spark knows, and done."""
+        """Make that micro-batch the last one, and done."""
 
     def replay(self, first: int, last: int) -> None:
-        """Spark runs these micro-batches again, with the offsets that they had, and nothing later."""
+        """Let these micro-batches run again, with the offsets that they had, and forget later ones."""
 
     def is_replaced(self, batch: int, text: str) -> bool:
-        """``offsets/<batch>`` is there, and has other sources than this text of it."""
+        """Return whether ``offsets/<batch>`` is there, and has other sources than this text of it."""
 
     def put_back(self, batch: int, text: str) -> None:
         """Make this the text of ``offsets/<batch>``."""
@@ -59,7 +59,7 @@ class Preview:
     Parameters
     ----------
     checkpoint : int or None
-        The target; None where the rewind finds it: the newest from which nothing is written twice.
+        The target; None if the rewind finds it: the newest from which nothing is written twice.
     batch : int
         The micro-batch after which the query goes on; without a named target the earliest that it can be.
     rewritten : Sequence[int]
@@ -85,12 +85,12 @@ class Rewinder:
     journal : Journal
         Loaded.
     sink : TwoPhaseCommitSink
-    logs : SparkLogs
+    logs : QueryLogs
     queryId, prefix : str
     """
 
     def __init__(
-        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], logs: SparkLogs, queryId: str, prefix: str
+        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], logs: QueryLogs, queryId: str, prefix: str
     ) -> None:
         self._journal = journal
         self._sink = sink
@@ -99,43 +99,31 @@ class Rewinder:
         self._settlement = Settlement(journal, sink, queryId, prefix, -1)
 
     def preview(self, checkpoint: int | None = None) -> Preview:
-        """R1: what going back to a checkpoint would do; None for the newest from which nothing is written twice.
+        """R1: return what going back to a checkpoint would do; None for the newest from which nothing is written twice.
 
         Raises
         ------
         LocationError
-            ``UNKNOWN_CHECKPOINT``, ``NOTHING_TO_REWIND``, ``REWIND_BEGUN``; or Spark has not kept what it needs.
+            ``UNKNOWN_CHECKPOINT``, ``NOTHING_TO_REWIND``; or the query's logs do not go back as far.
+        FencedError
+            ``REWIND_NOT_DONE``: one was begun already.
         """
         ledger = self._journal.ledger
         if ledger.rewinding is not None:
-            raise LocationError(
-                "REWIND_BEGUN",
-                f"a rewind was begun already (journal entry {ledger.rewinding.token}): finish it with --resume",
-                rewind=ledger.rewinding.token,
-            )
+            raise rewinding(ledger)
         unsettled = ledger.unsettled()
         target = ledger.checkpoints.get(checkpoint) if checkpoint is not None else None
         if checkpoint is None:
             if not (unsettled or ledger.undecided() or ledger.voided or self._strays() or self._replaced()):
-                raise LocationError(
-                    "NOTHING_TO_REWIND",
-                    f"everything up to micro-batch {ledger.accounted} is committed: start the query, or name the checkpoint "
-                    "to go back to (`barrier checkpoints list LOCATION`)",
-                    accounted=ledger.accounted,
-                )
+                reason = f"everything up to micro-batch {ledger.accounted} is committed"
+                raise LocationError("NOTHING_TO_REWIND", reason=reason, accounted=ledger.accounted)
             firsts = [*(min(c.batches) for c in unsettled), *ledger.voided]
             firsts += [ledger.replay] if ledger.replay is not None else []
             batch = min([ledger.decided, *(first - 1 for first in firsts)])
         elif target is None or not target.settled:
             known = sorted(number for number, found in ledger.checkpoints.items() if found.settled)
-            told = f"{known[0]} to {known[-1]}" if known else "none"
-            raise LocationError(
-                "UNKNOWN_CHECKPOINT",
-                f"checkpoint {checkpoint} is not one that the journal keeps, or is not settled; it keeps {told} "
-                "(`barrier checkpoints list LOCATION`)",
-                checkpoint=checkpoint,
-                known=known,
-            )
+            kept = f"{known[0]} to {known[-1]}" if known else "none"
+            raise LocationError("UNKNOWN_CHECKPOINT", checkpoint=checkpoint, kept=kept, known=known)
         else:
             batch = max(target.batches)
         self._logs.check_can_go_back(batch)
@@ -144,13 +132,13 @@ class Rewinder:
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
 
     def _strays(self) -> bool:
-        """Whether a driver that stood still during a rewind has written ``offsets/N`` of a place that is gone."""
+        """Return whether a driver that stood still during a rewind has written an ``offsets/N`` that the rewind had deleted."""
         offsets, commits = self._logs.highest()
         accounted = self._journal.ledger.accounted
         return commits <= accounted and offsets > accounted + 1
 
     def _replaced(self) -> list[int]:
-        """Micro-batches whose ``offsets/`` file a driver that stood still has written late, over the recorded one."""
+        """Return the micro-batches whose ``offsets/`` file a driver that stood still wrote late, over the recorded one."""
         ledger = self._journal.ledger
         return [n for n, text in ledger.logs.items() if n in ledger.batches and self._logs.is_replaced(n, text)]
 
@@ -161,7 +149,7 @@ class Rewinder:
         ----------
         preview : Preview
         request : Mapping[str, Any]
-            ``restoreTables`` (bool), and who does it: kept in the journal for people and for `finish`.
+            ``restoreTables`` (bool), and which process does it: kept in the journal for people and for `finish`.
 
         Raises
         ------
@@ -172,11 +160,7 @@ class Rewinder:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position != position:
-                raise LocationError(
-                    "LOCATION_BUSY",
-                    "the journal grew meanwhile: a query is at work on this location; stop it first",
-                    position=position,
-                )
+                raise LocationError("LOCATION_BUSY", position=position)
 
         body = {**request, "checkpoint": preview.checkpoint}
         token = self._journal.append(EntryKind.REWIND_BEGUN, body, judge).number
@@ -196,33 +180,33 @@ class Rewinder:
         Raises
         ------
         LocationError
-            ``NO_REWIND``, ``LOCATION_BUSY``
+            ``NOTHING_TO_REWIND``, ``LOCATION_BUSY``
         """
         begun = self.begun()
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
     def begun(self) -> Rewind:
-        """What was begun, and is not done.
+        """Return what was begun, and is not done.
 
         Raises
         ------
         LocationError
-            ``NO_REWIND``
+            ``NOTHING_TO_REWIND``
         """
         begun = self._journal.ledger.rewinding
         if begun is None:
-            raise LocationError("NO_REWIND", "no rewind was begun here, or it is done: start the query")
+            raise LocationError("NOTHING_TO_REWIND", reason="no rewind was begun here, or it is done")
         return begun
 
     def finish(self) -> int:
-        """R3 to R7; returns the micro-batch after which the query goes on. `begin` or `again` in this process comes before.
+        """R3 to R7; return the micro-batch after which the query goes on. `begin` or `again` in this process comes before.
 
         Raises
         ------
         LocationError
-            ``NO_REWIND``: none was begun, or it is done.
+            ``NOTHING_TO_REWIND``: none was begun, or it is done.
         AmbiguousOutcomeError
-            A transaction's outcome can't be told: resolve it, then finish.
+            A transaction's outcome can't be known: resolve it, then finish.
         """
         rewind = self.begun()
         self._leave_nothing_open(rewind.token)
@@ -232,18 +216,18 @@ class Rewinder:
             faults.reach("rewind.restored")
         batch, keep = self._rewrite_logs(target)  # R6
         faults.reach("rewind.deleted")
-        self._rewrite_logs(target)  # a query that was started in between has written offsets of a place that is gone
+        self._rewrite_logs(target)  # a query that was started in between has written offsets that are deleted
         body = {"begun": rewind.token, "batch": batch, "keep": keep}
         self._journal.append(EntryKind.REWIND_DONE, body, must_own(rewind.token))  # R7
         return batch
 
     def move(self, location: str, savepoint: str, checkpoint: int) -> int:
-        """R3, R4, then `moved`: the query goes on elsewhere. `begin` or `again` in this process comes before.
+        """Do R3 and R4, then journal `moved`: the query goes on elsewhere. `begin` or `again` in this process comes before.
 
         Parameters
         ----------
         location : str
-            The new place.
+            The new location.
         savepoint : str
             Identifier of what is restored there.
         checkpoint : int
@@ -251,26 +235,21 @@ class Rewinder:
         Returns
         -------
         int
-            Number of the entry: the journal at the new place begins there.
+            Number of the entry: the journal at the new location begins there.
 
         Raises
         ------
         RewindRequiredError
             ``PART_COMMITTED``: parts of a decided checkpoint have to be written again here first.
         AmbiguousOutcomeError
-            A transaction's outcome can't be told: resolve it, then go on.
+            A transaction's outcome can't be known: resolve it, then go on.
         """
         token = self.begun().token
         self._leave_nothing_open(token)
         unsettled = self._journal.ledger.unsettled()
         if unsettled:
-            raise RewindRequiredError(
-                "PART_COMMITTED",
-                f"checkpoint {unsettled[-1].id} (micro-batches {unsettled[-1].batches}) was committed in part, and its lost "
-                "parts can be written again at this place only: `barrier rewind LOCATION --resume`, start the query here "
-                "until it is settled, and take a new savepoint",
-                checkpoint=unsettled[-1].id,
-            )
+            last = unsettled[-1]
+            raise RewindRequiredError("PART_COMMITTED", checkpoint=last.id, batches=list(last.batches))
         body = {"begun": token, "location": location, "savepoint": savepoint, "checkpoint": checkpoint}
         return self._journal.append(EntryKind.MOVED, body, must_own(token)).number
 
@@ -290,10 +269,10 @@ class Rewinder:
             committed = next(part for part in prepared if part.handles[-1] in found)
             raise committed_undecided(committed, "going back")
         kept = [part.handles[-1] for c in ledger.unsettled() for part in ledger.parts_of(c) if part.open]
-        self._sink.sweep(kept, Epoch(ledger.identity(self._query_id), token, 0))
+        self._sink.sweep(kept, Cutoff(ledger.identity(self._query_id), token, 0))
 
     def _kept(self) -> CheckpointRecord | None:
-        """The checkpoint whose micro-batches run again as they were: parts of it are lost, or an earlier rewind has it run."""
+        """Return the checkpoint whose micro-batches run again as they were: parts are lost, or an earlier rewind has it run."""
         ledger = self._journal.ledger
         unsettled = ledger.unsettled()
         if unsettled or ledger.replay is None:
@@ -301,12 +280,12 @@ class Rewinder:
         return ledger.checkpoints[ledger.batches[ledger.replay].checkpoint or 0]
 
     def _rewrite_logs(self, target: CheckpointRecord | None) -> tuple[int, int | None]:
-        """R6: returns the micro-batch after which Spark goes on, and the part-committed checkpoint that is kept."""
+        """R6: return the micro-batch after which the query goes on, and the part-committed checkpoint that is kept."""
         ledger = self._journal.ledger
         kept = self._kept() if target is None else None
         if kept is not None:  # the earliest micro-batch with lost parts, and all that follow it, run again as they were
             lost = [part.batch for part in ledger.parts_of(kept) if part.lost]
-            # Spark may not have come to the first of them since an earlier rewind: it is only planned.
+            # The query may not have come to the first of them since an earlier rewind: it is only planned.
             first = min([*lost, *([ledger.replay] if ledger.replay is not None else [])])
             self._logs.replay(first, max(kept.batches))
             batch = first - 1

@@ -1,4 +1,4 @@
-"""When a source puts a checkpoint barrier behind a micro-batch. Pure: it is told the time and what happened."""
+"""When a source puts a checkpoint barrier behind a micro-batch. Pure: the time and what happened are parameters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from transactional.barrier import BarrierKind, CheckpointBarrier
 __all__ = ["EMPTY_BARRIERS", "EMPTY_BARRIER_MS", "Schedule"]
 
 EMPTY_BARRIER_MS: Final = 10_000
-"""How long a quiet source waits at least for its first empty barrier, in milliseconds; for each next one twice as long.
+"""Minimum time for which a quiet source waits for its first empty barrier, in milliseconds; twice as long for each next one.
 
 The checkpoint that such a barrier rescues was declined, which is rare, and every stream that pauses pays an empty
 micro-batch (half a second) for it: so rows that come every few seconds never meet one.
 """
 
 EMPTY_BARRIERS: Final = 10
-"""So many, and no more: the last comes after three hours at the earliest, when what was prepared has expired."""
+"""At most this many: the last comes after three hours at the earliest, when what was prepared has expired."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Schedule:
     Parameters
     ----------
     interval_ms : int
-        At least so many milliseconds from barrier to barrier; 0 is a barrier behind every micro-batch with rows.
+        Minimum milliseconds from barrier to barrier; 0 is a barrier behind every micro-batch with rows.
     min_pause_ms : int
-        At least so many milliseconds from the end of one checkpoint to the next barrier.
+        Minimum milliseconds from the end of one checkpoint to the next barrier.
     """
 
     interval_ms: int = 0
@@ -46,9 +46,9 @@ class Schedule:
         completed: int | None = None,
         at_target: bool = False,
     ) -> BarrierKind | None:
-        """Which barrier the micro-batch that ends now carries, and None for none.
+        """Return the barrier that the micro-batch which ends now carries; None for none.
 
-        Where it is due and the micro-batch has no rows, an empty one is made to carry it. A clock that went back to
+        If it is due and the micro-batch has no rows, an empty one is made to carry it. A clock that went back to
         before a time counts as if the wait from that time were over: a barrier too many costs little.
 
         Parameters
@@ -65,8 +65,8 @@ class Schedule:
             How many barriers in a row, up to `last`, had no row before them. A declined checkpoint waits for the next
             barrier, which may be declined, too: so a quiet source makes some, each after twice the time.
         completed : int, optional
-            When the checkpoint of `last` was first seen completed, in milliseconds since the epoch; where nobody
-            knows, the pause counts from the barrier's own time.
+            When the checkpoint of `last` was first seen settled, in milliseconds since the epoch; if that is not known,
+            the pause counts from the barrier's own time.
         at_target : bool
             Whether a query that ends (availableNow) has read all that it set out to read, with this micro-batch's
             rows. Then interval and pause mean nothing, and the last barrier is a final one.

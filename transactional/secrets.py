@@ -1,4 +1,4 @@
-"""Which options' values are secret, and texts without them: what others raise may quote what they were given."""
+"""Which options' values are secret, and texts without them: what libraries raise may quote what they were given."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def secrets_of(options: Mapping[str, str]) -> list[str]:
 
 
 def masked(text: str, secrets: Collection[str]) -> str:
-    """The text without these values."""
+    """Return the text without these values."""
     for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def without_named_secrets(text: str) -> str:
-    """A text of somebody else without what looks like a secret in it: ``password=...``, ``://user:...@host``.
+    """Return a library's text without what looks like a secret in it: ``password=...``, ``://user:...@host``.
 
-    It can't know a secret that nothing names: where an option's value is at hand, `hiding` does.
+    It can't know a secret that nothing names: if an option's value is known, use `hiding`.
     """
     return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1{HIDDEN}@", text))
 
@@ -84,8 +84,8 @@ def hiding(secrets: Collection[str]) -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        told = "".join(traceback.format_exception(problem))
-        if masked(told, secrets) == told:
+        text = "".join(traceback.format_exception(problem))
+        if masked(text, secrets) == text:
             raise
         if not isinstance(problem, TwoPhaseCommitError):
             raise RuntimeError(f"{type(problem).__name__}: {masked(str(problem), secrets)}") from None

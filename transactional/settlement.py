@@ -1,4 +1,4 @@
-"""What becomes of a decision: its handles are committed, or judged and written again, until it is settled or void.
+"""What becomes of a decision: its handles are committed, or judged and their rows written again, until it is settled or void.
 
 A plain object without threads. Steps P5, C2, C8 and C9 of `transactional.coordinator` are here.
 """
@@ -12,15 +12,13 @@ from itertools import groupby
 from typing import Any
 
 from transactional import faults
-from transactional.checkpoint import Acknowledgement, CompletedCheckpoint
+from transactional.checkpoint import Acknowledgement, DecidedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import ReplayMismatchError, RetriableError, RewindRequiredError, TransactionLostError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
-from transactional.metadata import EntryKind
 from transactional.ownership import may_settle
 from transactional.recovery import (
-    WAY_OUT_RESOLVE,
-    WAY_OUT_REWIND,
     Judgement,
     committed_behind,
     judge_checkpoint,
@@ -45,7 +43,7 @@ class Settlement:
     sink : TwoPhaseCommitSink
     queryId, prefix : str
     batch : int
-        The micro-batch that Spark is about to run, or runs; -1 for a rewind, which can go back to any.
+        The micro-batch that runs, or is about to; -1 for a rewind, which can go back to any.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class Settlement:
             body: dict[str, Any] = {"checkpoint": identifier, "run": token}
             if judgement is Judgement.VOID:
                 self._journal.append(EntryKind.VOID, {**body, "evidence": verdicts}, judge)
-                log.warning("checkpoint %d is void: its transactions were lost, its rows are written anew", identifier)
+                log.warning("checkpoint %d is void: its transactions were lost, its rows are written again", identifier)
                 return
             if verdicts:
                 behind = committed_behind(ledger, checkpoint, states)
@@ -107,9 +105,7 @@ class Settlement:
             if self.commit(checkpoint, [part for part in living if part.batch <= last], recovering=True):
                 return  # the lost parts wait for their replay
         raise RetriableError(
-            "NOT_SETTLED",
-            f"checkpoint {identifier} is decided, but its transactions keep being lost",
-            checkpoint=identifier,
+            "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times while it was settled"
         )
 
     def _give_up(self, parts: Sequence[PartRecord]) -> bool:
@@ -133,11 +129,11 @@ class Settlement:
         One micro-batch after the other: the next one's handles are sent when all of the one before are committed. Among
         the tasks of a micro-batch there is no order to keep, as they hold different keys.
         """
-        completed = self._completed(checkpoint)
+        decided = self._decided(checkpoint)
         send = self._sink.recoverAndCommit if recovering else self._sink.commit
         try:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
-                send([part.handles[-1] for part in group], completed)
+                send([part.handles[-1] for part in group], decided)
         except TransactionLostError as lost:
             log.warning("checkpoint %d: %d transactions were lost after its decision", checkpoint.id, len(lost.handles))
             return False
@@ -147,10 +143,10 @@ class Settlement:
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
         """C9: all handles are committed. Their rows are visible before `settled` says so."""
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
-        completed = self._completed(checkpoint)
+        decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
-        repaired = [dict(each) for each in self._sink.ensureVisible(committed, completed)] if committed else []
-        output = dict(self._sink.output([part.handles[-1] for part in parts], completed))
+        repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)] if committed else []
+        output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
         stamp = self._sink.stamp([handle for part in parts for handle in part.handles])
         body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output, "stamp": stamp}
         if repaired:
@@ -158,49 +154,50 @@ class Settlement:
             log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
         self._journal.append(EntryKind.SETTLED, body, may_settle(token, checkpoint.id))
 
-    def _completed(self, checkpoint: CheckpointRecord) -> CompletedCheckpoint:
+    def _decided(self, checkpoint: CheckpointRecord) -> DecidedCheckpoint:
         identity = self._journal.ledger.identity(self._query_id)
-        return CompletedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time, identity, self._prefix)
+        return DecidedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time, identity, self._prefix)
 
     def look(self, batch: int, handles: Sequence[Mapping[str, Any]], behind: Sequence[int] = ()) -> list[HandleState]:
-        """C5: every handle is alive, ours, and has time left. One question to the store for all.
+        """C5: check that every handle is alive, ours, and has time left. One question to the store for all.
 
         Parameters
         ----------
         batch : int
         handles : Sequence[Mapping[str, Any]]
         behind : Sequence[int]
-            Of the first so many handles, the micro-batches: Spark has moved past them.
+            Micro-batches of the first handles, one for each: the query has moved past them.
 
         Raises
         ------
         RetriableError, RewindRequiredError
         """
         states = list(self._sink.inspect(list(handles))) if handles else []
-        for place, (handle, state) in enumerate(zip(handles, states, strict=True)):
-            if not state.ready and place < len(behind):
-                raise RewindRequiredError(
-                    "PREPARED_LOST",
-                    f"no checkpoint is decided at micro-batch {batch}: of micro-batch {behind[place]}, which Spark has moved "
-                    f"past, {why_not(state)} ({state.evidence}). Nothing of it was committed. {WAY_OUT_REWIND}",
-                    batches=[behind[place]],
-                    handle=json.dumps(handle, sort_keys=True, default=str),
+        for position, (handle, state) in enumerate(zip(handles, states, strict=True)):
+            if state.ready:
+                continue
+            text = json.dumps(handle, sort_keys=True, default=str)
+            if position < len(behind):
+                earlier = behind[position]
+                reason = (
+                    f"no checkpoint is decided at micro-batch {batch}, as of micro-batch {earlier} {why_not(state)} "
+                    f"({state.evidence}). Nothing of it was committed"
                 )
-            if not state.ready:
-                raise RetriableError(
-                    "HANDLE_NOT_ALIVE",
-                    f"micro-batch {batch} is not decided: {why_not(state)} ({state.evidence}). The next run writes the "
-                    "micro-batch again",
-                    handle=json.dumps(handle, sort_keys=True, default=str),
-                    seconds_left=state.seconds_left,
-                    margin=state.margin,
-                )
+                raise RewindRequiredError("PREPARED_LOST", batches=[earlier], reason=reason, handle=text)
+            raise RetriableError(
+                "HANDLE_NOT_ALIVE",
+                batch=batch,
+                reason=f"{why_not(state)} ({state.evidence})",
+                handle=text,
+                seconds_left=state.seconds_left,
+                margin=state.margin,
+            )
         return states
 
     def repair(
         self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement], token: int
     ) -> None:
-        """C2 of a replay that wrote lost parts again: its handles bind before the first of them is committed."""
+        """C2 of a replay that wrote lost parts again: journal its handles before the first of them is committed."""
         self._check_drained(checkpoint, record, messages)
         lost = {part.partition: part for part in record.parts if part.lost}
         if not lost:
@@ -236,7 +233,7 @@ class Settlement:
     def _check_drained(
         self, checkpoint: CheckpointRecord, record: BatchRecord, messages: Sequence[Acknowledgement]
     ) -> None:
-        """Rows that a replay reads and does not write are those that were written: else others may be left out behind them.
+        """Check that rows which a replay reads and does not write are those that were written: else others may be left out.
 
         An operator who has accepted a difference has accepted it for the whole checkpoint. Fewer rows than are committed hide
         nothing: the source has lost some since (retention), and none of them is written again.
@@ -246,21 +243,21 @@ class Settlement:
         if free or len(messages) != record.writers:  # other tasks hold other rows
             return
         for message in messages:
-            part, found = parts.get(message.partition), message.part
-            if not message.drained or part is None or not found.digest or found.rows < part.rows:
+            part, read = parts.get(message.partition), message.part
+            if not message.drained or part is None or not read.digest or read.rows < part.rows:
                 continue
-            if (found.rows, found.bytes, found.digest) != (part.rows, part.bytes, part.digest):
+            if (read.rows, read.bytes, read.digest) != (part.rows, part.bytes, part.digest):
                 recorded = (part.rows, part.digest)
                 what = f"partition {part.partition}, which is committed,"
-                raise mismatch(record.batch, what, recorded, (found.rows, found.digest))
+                raise mismatch(record.batch, what, recorded, (read.rows, read.digest))
 
 
 def why_not(state: HandleState) -> str:
-    """Why no decision may rest on a transaction, in words."""
+    """Return in words why no decision may rest on a transaction."""
     if state.outcome is not Outcome.PREPARED:
         return (
             f"a prepared transaction is {state.outcome.value}: the store gave it up before all tasks were done (its timeout "
-            "is too short for the slowest task), or somebody else aborted it"
+            "is too short for the slowest task), or another program aborted it"
         )
     left = state.seconds_left or 0.0
     clocks = "; less than nothing: this machine's clock is ahead of the store's" if left < 0 else ""
@@ -270,14 +267,5 @@ def why_not(state: HandleState) -> str:
 
 
 def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
-    """The replay is not the recorded one: nothing of it is committed."""
-    return ReplayMismatchError(
-        "REPLAY_DIFFERS",
-        f"the repair of micro-batch {batch} differs from what was recorded: {what} was {recorded}, is {found}. Give the "
-        "query the parallelism that it had (cores, spark.sql.shuffle.partitions), set "
-        f"spark.sql.adaptive.enabled=false, and start it again; as a last resort, {WAY_OUT_RESOLVE}",
-        batch=batch,
-        what=what,
-        recorded=repr(recorded),
-        found=repr(found),
-    )
+    """Make the error of a replay that is not the recorded one: nothing of it is committed."""
+    return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=repr(recorded), found=repr(found))

@@ -1,27 +1,26 @@
 """What the author of a sink subclasses: `TwoPhaseCommitSink`.
 
-The contract is that of Flink's TwoPhaseCommitSinkFunction, cut for Spark: the process that prepares is never the one
-that commits, so a *handle* (a small JSON mapping) is all that travels between them.
+The contract is that of Flink's TwoPhaseCommitSinkFunction, except that the process that prepares is never the one that
+commits: a *handle* (a small JSON mapping, which Flink calls a committable) is all that travels between them.
 """
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
 from transactional.history import Handle, History, RunMark
+from transactional.transaction import Cutoff, HandleState, Options, Outcome, TransactionContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.checkpoint import CompletedCheckpoint
+    from transactional.checkpoint import DecidedCheckpoint
 
 __all__ = [
-    "Epoch",
+    "Cutoff",
     "Handle",
     "HandleState",
     "History",
@@ -34,120 +33,6 @@ __all__ = [
 
 TransactionT = TypeVar("TransactionT")
 HandleT = TypeVar("HandleT", bound=Mapping[str, Any])
-
-
-class Options(Mapping[str, str]):
-    """Options as Spark passes them: keys are case-insensitive, values are strings."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {key.lower(): value for key, value in options.items()}
-
-    def __getitem__(self, key: str) -> str:
-        return self._values[key.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key.lower() in self._values
-
-    def replaced(self, **values: str) -> Options:
-        """A copy with these values set."""
-        return Options({**self._values, **values})
-
-    def __repr__(self) -> str:  # values may be secrets
-        return f"Options({sorted(self._values)})"
-
-
-class Outcome(str, enum.Enum):
-    """What a store says of a handle."""
-
-    PREPARED = "prepared"
-    COMMITTED = "committed"
-    LOST = "lost"
-    """It can't be committed whole: it was given up, or the store still calls it open and a part of it is gone."""
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class HandleState:
-    """One handle's state at the store.
-
-    Parameters
-    ----------
-    outcome : Outcome
-    seconds_left : float or None
-        For `PREPARED`: seconds until the store gives the transaction up; None where it never does.
-    margin : float
-        For `PREPARED`: seconds that must be left for a decision to be taken.
-    evidence : str
-        How it is known, in a few words; goes into the journal with a verdict.
-    """
-
-    outcome: Outcome
-    seconds_left: float | None = None
-    margin: float = 0.0
-    evidence: str = ""
-
-    @property
-    def ready(self) -> bool:
-        """True when a decision may rest on it."""
-        return self.outcome is Outcome.PREPARED and (self.seconds_left is None or self.seconds_left > self.margin)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A point in a query's life: nobody can decide any more what began before it, unless it is decided already.
-
-    Parameters
-    ----------
-    queryId : str
-        As in `TransactionContext`.
-    run : int
-        Transactions of earlier runs are over.
-    batch : int
-        Of this run, those of earlier micro-batches are over.
-    """
-
-    queryId: str
-    run: int
-    batch: int
-
-    def ends(self, queryId: str, run: int, batch: int) -> bool:
-        """Whether a transaction of that query, run and micro-batch is over."""
-        return queryId == self.queryId and (run, batch) < (self.run, self.batch)
-
-
-@dataclass(frozen=True)
-class TransactionContext:
-    """Whose transaction `beginTransaction` opens. *Made on an executor, once per task.*
-
-    A store whose names must be a bounded set (Kafka) makes them from `prefix`, `partitionId` and `taskAttemptId`; one
-    whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.
-
-    Parameters
-    ----------
-    queryId : str
-        Spark's, with a suffix where the location is a copy that was adopted.
-    batchId, partitionId, taskAttemptId : int
-    prefix : str
-        The option ``transactionalIdPrefix``.
-    nonce : str
-        16 hexadecimal digits that no other transaction has.
-    run : int
-        The driver's claim on the location; grows with every claim.
-    """
-
-    queryId: str
-    batchId: int
-    partitionId: int
-    taskAttemptId: int
-    prefix: str
-    nonce: str
-    run: int = 0
 
 
 class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
@@ -173,7 +58,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """Whether a batch write may take the place of what is there (mode overwrite)."""
 
     maxPrepared: ClassVar[int | None] = None
-    """How many micro-batches may be prepared and undecided at once; None for as many as there are."""
+    """How many micro-batches may be prepared and undecided at once; None for any number."""
 
     commitsTogether: ClassVar[bool] = False
     """Whether one `commit` makes all its handles visible at once, or none: then it gets all of a checkpoint's. Else it gets
@@ -186,7 +71,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     @classmethod
     @abstractmethod
     def name(cls) -> str:
-        """The format's name, as in ``writeStream.format(name)``."""
+        """Return the format's name, as in ``writeStream.format(name)``."""
 
     def close(self) -> None:
         """Drop clients. *Called in every process, best effort.* Must not touch prepared transactions."""
@@ -208,7 +93,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         Returns
         -------
         HandleT or None
-            JSON mapping from which any process can commit or abort; None where the rows are visible already
+            JSON mapping from which any process can commit or abort; None if the rows are visible already
             (at-least-once) and there is nothing to commit.
         """
 
@@ -220,9 +105,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def checkStart(self, prefix: str | None) -> None:
         """Refuse what the first planning would refuse; change nothing. *User's driver program, once per* ``start()``.
 
-        Spark plans the first micro-batch after ``start()`` has returned: what is raised here, ``start()`` itself raises. Called
-        only in programs that have called `connector.register`, so `identify` has to refuse it, too. Default: nothing, but the
-        sink has been constructed, which checks options and columns.
+        The first micro-batch is planned after ``start()`` has returned: what is raised here, ``start()`` itself raises. Called
+        only in programs that have registered the sink, so `identify` has to refuse it, too. Default: nothing, but the sink has
+        been constructed, which checks options and columns.
 
         Parameters
         ----------
@@ -235,7 +120,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
 
     def identify(self) -> Mapping[str, str]:
-        """Check that the store can be used and say which it is. *Called on the driver, once per planning.*
+        """Check that the store can be used, and return which it is. *Called on the driver, once per planning.*
 
         Returns
         -------
@@ -251,7 +136,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return {}
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """See that the store holds nothing of this query that its journal does not know. *Driver, once per new run, first.*
+        """Check that the store holds nothing of this query that its journal does not know. *Driver, once per new run, first.*
 
         An older copy of the checkpoint location that was put back at its path (a volume's snapshot, a restored machine) is
         consistent with itself: only the store knows that the query was further, and it would write those rows again.
@@ -276,7 +161,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return {}
 
     def stamp(self, handles: Sequence[HandleT]) -> int:
-        """When the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
+        """Return when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
 
         Called once per checkpoint, when all of it is committed; `checkHistory` gets the highest. Default: 0, not known.
         """
@@ -303,32 +188,32 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return {}
 
     def lifetime(self) -> float | None:
-        """Seconds that the store keeps a prepared transaction. *Driver, once per run.* Default: None, for ever.
+        """Return the seconds that the store keeps a prepared transaction. *Driver, once per run.* Default: None, for ever.
 
         A checkpoint is closed before its oldest transaction has lived half of it.
         """
         return None
 
     def targets(self, handles: Sequence[HandleT]) -> Collection[str]:
-        """Ids of the Kafka topics that the handles' rows are in, where they are in any. *Driver.* Default: none."""
+        """Return the ids of the topics that the handles' rows are in, if they are in any. *Driver.* Default: none."""
         return ()
 
-    def output(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> Mapping[str, Any]:
-        """Where a committed checkpoint's rows are: small JSON for people, and for `restoreOutput`. *Driver.*
+    def output(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
+        """Return where a committed checkpoint's rows are: small JSON for people, and for `restoreOutput`. *Driver.*
 
         A version of a table, say, or for each partition of a topic an offset before which all of them are. Default: nothing.
         """
         return {}
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Whether `restoreOutput` would do it, as far as can be told; changes nothing. *Driver, before a rewind is begun.*
+        """Refuse what `restoreOutput` would refuse, if that is known; change nothing. *Driver, before a rewind is begun.*
 
-        Default: nothing stands against it.
+        Default: nothing is refused.
 
         Raises
         ------
         StoreError
-            What stands against it, and the way out before anything was begun.
+            Why it would be refused, and what to do before anything was begun.
         """
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
@@ -338,17 +223,17 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         ----------
         output : Mapping[str, Any]
         rewind : int
-            Tells this rewind from others: what was done for it is not done again.
+            Distinguishes this rewind from others: what was done for it is not done again.
 
         Raises
         ------
         StoreError
             It can't, or others have written since. Default: always.
         """
-        raise StoreError("NOT_RESTORABLE", f"{self.name()} can't take back what it has committed.")
+        raise StoreError("NOT_RESTORABLE", sink=self.name())
 
     @abstractmethod
-    def commit(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
         """Make all of them visible, now or earlier. *Driver, any process, any number of times.*
 
         Raises
@@ -361,13 +246,13 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """End them; returns those found committed. All others can never be committed from now on."""
+        """End them; return those that are committed. All others can never be committed from now on."""
 
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
-        """State of each, in order. Default: prepared, for ever."""
+        """Return the state of each, in order. Default: prepared, for ever."""
         return [HandleState(Outcome.PREPARED) for _ in handles]
 
-    def ensureVisible(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> Sequence[Mapping[str, Any]]:
+    def ensureVisible(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
         """Wait until readers can see every row of a checkpoint whose handles are all committed. *Driver; repeatable.*
 
         Called once per checkpoint before it is recorded as settled, and again by recovery if that was interrupted.
@@ -378,7 +263,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         ----------
         handles : Sequence[HandleT]
             Every handle of the checkpoint that is committed.
-        checkpoint : CompletedCheckpoint
+        checkpoint : DecidedCheckpoint
 
         Returns
         -------
@@ -392,12 +277,12 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
         return ()
 
-    def recoverAndCommit(self, handles: Sequence[HandleT], checkpoint: CompletedCheckpoint) -> None:
-        """`commit` of what an earlier run left."""
+    def recoverAndCommit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
+        """Commit what an earlier run left. Default: `commit`."""
         self.commit(handles, checkpoint)
 
     def recoverAndAbort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """`abort` of what an earlier run left."""
+        """Abort what an earlier run left. Default: `abort`."""
         return self.abort(handles)
 
     def discard(self, handles: Sequence[HandleT]) -> None:
@@ -409,12 +294,12 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def abortLingering(self, known: Sequence[HandleT]) -> int:
-        """Abort every open or prepared transaction under our prefix that `known` does not name; how many."""
+        """Abort every open or prepared transaction under our prefix that `known` does not name; return how many."""
 
-    def sweep(self, known: Sequence[HandleT], before: Epoch) -> int:
-        """`abortLingering`, told whose transactions are over. Default: all that `known` does not name.
+    def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
+        """Abort what lingers of transactions that are over. Default: `abortLingering`, of all that `known` does not name.
 
         A driver that was superseded may sweep late. Override it where an abort can't be atomic with a commit of the
-        same transaction (files), and touch only what `before` ends: nobody will commit that.
+        same transaction (files), and touch only what `before` ends: that is never committed.
         """
         return self.abortLingering(known)

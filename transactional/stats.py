@@ -1,4 +1,4 @@
-"""Figures and history of a query's checkpoints, told from the journal alone: so they survive every restart.
+"""Figures and history of a query's checkpoints, from its journal alone: so they survive every restart.
 
 All of it is JSON: `to_json` of each dataclass. Times are milliseconds since the epoch, by the clocks of the drivers.
 """
@@ -14,23 +14,22 @@ from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.ledger import (
     BatchRecord,
     CheckpointRecord,
+    CheckpointState,
     FailureRecord,
     Ledger,
     Moved,
     Origin,
     RestartRecord,
+    Rewind,
     RunRecord,
 )
 
 __all__ = [
     "CheckpointHistory",
     "CheckpointStats",
-    "CheckpointStatus",
     "Counts",
     "Pending",
     "Restored",
-    "RewindInProgress",
-    "RunState",
     "Unsettled",
     "history",
     "output_ranges",
@@ -38,43 +37,31 @@ __all__ = [
     "stats",
 ]
 
-DECLINED = (CheckpointFailureReason.HOOK_FAILED.name, CheckpointFailureReason.JOURNAL_REFUSED.name)
-
-
-class CheckpointStatus(str, enum.Enum):
-    """How far a checkpoint came."""
-
-    COMPLETED = "completed"
-    DECIDED = "decided"
-    DECLINED = "declined"
-    FAILED = "failed"
-
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """One checkpoint, completed or not.
+    """One checkpoint: what the journal keeps of it, and how long it took.
 
     Parameters
     ----------
     id : int
-        Number of its decision in the journal; where none was taken, of the entry that says so.
-    status : CheckpointStatus
-        ``decided``: not all of its rows are known to be visible yet.
+        Number of its decision in the journal; if none was taken, of the entry that says so.
+    status : CheckpointState
     batches : Sequence[int]
         Its micro-batches.
     reason : str
-        Why it was closed (a member's name of `ClosingReason`), or why it failed (of `CheckpointFailureReason`); empty where
+        Why it was closed (a member's name of `ClosingReason`), or why it failed (of `CheckpointFailureReason`); empty if
         an older version wrote the entry.
     sentence : str
         The reason in words.
     detail : str
         Of a failure: the error.
     barrier : int or None
-        When the source made its barrier; None where no barrier closed it, or there was no decision.
+        When the source made its barrier; None if no barrier closed it, or there was no decision.
     prepared : int or None
         When all tasks had acknowledged its last micro-batch.
     decided : int or None
-        When it was decided. None where it failed.
+        When it was decided; None if it failed.
     committed : int or None
         When all of its rows were visible.
     failed : int or None
@@ -82,9 +69,9 @@ class CheckpointHistory:
     preparing_ms, deciding_ms, committing_ms : int or None
         From the barrier until all was prepared, from then until the decision, from the decision until all was visible.
     rows, bytes, handles : int
-        Of a failure nobody has counted: 0.
+        Not counted of a failure: 0.
     output : Mapping[str, Any]
-        Where its rows are, as its sink says: an offset for each partition, a version of a table.
+        Where its rows are, as its sink reports: an offset for each partition, a version of a table.
     hooks : Sequence[str]
         Identifiers of the hooks whose states it keeps.
     subsumes : Sequence[int]
@@ -94,7 +81,7 @@ class CheckpointHistory:
     """
 
     id: int
-    status: CheckpointStatus
+    status: CheckpointState
     batches: Sequence[int]
     reason: str = ""
     sentence: str = ""
@@ -117,11 +104,11 @@ class CheckpointHistory:
 
     @property
     def time(self) -> int:
-        """When it came to where it stands."""
+        """When it entered its state."""
         return next(at for at in (self.committed, self.decided, self.failed, 0) if at is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
+        """Return JSON types only."""
         return _json(self)
 
 
@@ -141,7 +128,7 @@ class Restored:
     checkpoint: int
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
+        """Return JSON types only."""
         return _json(self)
 
 
@@ -154,13 +141,14 @@ class Counts:
     triggered : int
         Checkpoints that were decided, declined, or given up before that.
     completed : int
+        Settled ones.
     failed : int
         Given up before their decision, or void after it; a micro-batch whose prepared transactions were lost, too.
     declined : int
     restored : int
-        Runs that went on after a completed checkpoint.
+        Runs that went on after a settled checkpoint.
     restarts : int
-        Times that `supervise` or ``barrier run`` started the query again.
+        Times that a supervisor started the query again.
     """
 
     triggered: int = 0
@@ -181,7 +169,7 @@ class Pending:
     rows, bytes, handles : int
     oldest_age : float or None
         Seconds since the oldest transaction that is neither committed nor given up (of a decision that is not settled,
-        too) came into the journal; its store has counted from a little earlier on. None where there is none.
+        too) came into the journal; its store has counted from a little earlier on. None if there is none.
     lifetime : float or None
         Seconds that the store keeps it; None for ever, or unknown.
     """
@@ -195,7 +183,7 @@ class Pending:
 
     @property
     def overdue(self) -> bool:
-        """The store may have given the oldest one up."""
+        """Whether the store may have given the oldest one up."""
         return self.oldest_age is not None and self.lifetime is not None and self.oldest_age >= self.lifetime
 
 
@@ -221,54 +209,6 @@ class Unsettled:
 
 
 @dataclass(frozen=True)
-class RunState:
-    """The newest driver's claim on the location.
-
-    Parameters
-    ----------
-    token : int
-    driver, sink, prefix : str
-    process : Mapping[str, Any]
-        The driver's process, as it was recorded.
-    lifetime : float or None
-        Seconds that its prepared transactions live; None for ever, or unknown.
-    ended : str or None
-        What ended it (``stopped``: everything was committed; ``aborted``, ``fenced``, ``adopt``, ``rewind begun``); None
-        where nothing did. A plain `query.stop()` leaves no entry: whether its process is alive, the journal can't say.
-    restored : int or None
-        The checkpoint whose states its hooks got back; 0 where there was none.
-    """
-
-    token: int
-    driver: str
-    sink: str
-    prefix: str
-    process: Mapping[str, Any]
-    lifetime: float | None
-    ended: str | None
-    restored: int | None
-
-
-@dataclass(frozen=True)
-class RewindInProgress:
-    """A rewind that was begun and is not done.
-
-    Parameters
-    ----------
-    token : int
-        Number of its journal entry.
-    checkpoint : int or None
-        Its target; None where it looks for one from which nothing is written twice.
-    request : Mapping[str, Any]
-        What was allowed with it, and which process does it.
-    """
-
-    token: int
-    checkpoint: int | None
-    request: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class CheckpointStats:
     """A query's checkpoints at one moment.
 
@@ -278,12 +218,12 @@ class CheckpointStats:
     location : str
         Where the journal was written.
     query : str
-        Spark's id of the query; empty before the first run, and after it was adopted.
+        The engine's id of the query; empty before the first run, and after it was adopted.
     counts : Counts
     accounted, decided : int
         The last micro-batch that is prepared or decided, and the last that is decided; -1 before the first.
     completed : CheckpointHistory or None
-        The newest.
+        The newest settled one.
     pending : Pending
     unsettled : Sequence[Unsettled]
     voided : Sequence[int]
@@ -292,12 +232,13 @@ class CheckpointStats:
         Checkpoints declined in a row by now.
     requested : bool
         A checkpoint was asked for, and none was decided since.
-    run : RunState or None
-    rewinding : RewindInProgress or None
+    run : RunRecord or None
+        The newest.
+    rewinding : Rewind or None
     moved : Moved or None
         Where the query goes on.
     restored : Origin or None
-        The savepoint that this location was made of.
+        The savepoint that was restored here.
     stopping : bool
         The query was asked to stop, and has not ended.
     restarts : Sequence[RestartRecord]
@@ -316,20 +257,20 @@ class CheckpointStats:
     voided: Sequence[int]
     declined: int
     requested: bool
-    run: RunState | None
-    rewinding: RewindInProgress | None
+    run: RunRecord | None
+    rewinding: Rewind | None
     moved: Moved | None = None
     restored: Origin | None = None
     stopping: bool = False
     restarts: Sequence[RestartRecord] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
+        """Return JSON types only."""
         return _json(self)
 
 
 def stats(ledger: Ledger, now: float) -> CheckpointStats:
-    """The figures of a journal.
+    """Return the figures of a journal.
 
     Parameters
     ----------
@@ -337,7 +278,7 @@ def stats(ledger: Ledger, now: float) -> CheckpointStats:
     now : float
         Seconds since the epoch.
     """
-    run, rewind, completed = ledger.newest_run, ledger.rewinding, ledger.completed
+    completed = ledger.completed
     return CheckpointStats(
         now=int(now * 1000),
         location=ledger.location,
@@ -351,8 +292,8 @@ def stats(ledger: Ledger, now: float) -> CheckpointStats:
         voided=sorted(ledger.voided),
         declined=len(ledger.declined),
         requested=ledger.request is not None,
-        run=None if run is None else _run_state(run),
-        rewinding=None if rewind is None else RewindInProgress(rewind.token, rewind.checkpoint, dict(rewind.request)),
+        run=ledger.newest_run,
+        rewinding=ledger.rewinding,
         moved=ledger.moved,
         restored=ledger.restored,
         stopping=ledger.stopping,
@@ -361,9 +302,9 @@ def stats(ledger: Ledger, now: float) -> CheckpointStats:
 
 
 def history(ledger: Ledger) -> list[CheckpointHistory]:
-    """The checkpoints that the journal keeps, and the last failures, in the order of their numbers.
+    """Return the checkpoints that the journal keeps, and the last failures, in the order of their numbers.
 
-    How many: the option ``retainedCheckpoints``, and `transactional.ledger.KEPT_FAILURES`.
+    How many: the option ``retainedCheckpoints``, and `transactional.ledger.fold.KEPT_FAILURES`.
     """
     checkpoints = sorted(ledger.checkpoints.values(), key=lambda checkpoint: checkpoint.id)
     found = [_of_checkpoint(checkpoint) for checkpoint in checkpoints]
@@ -372,7 +313,7 @@ def history(ledger: Ledger) -> list[CheckpointHistory]:
 
 
 def restored(ledger: Ledger) -> list[Restored]:
-    """The last runs that began after a checkpoint, oldest first."""
+    """Return the last runs that began after a checkpoint, oldest first."""
     checkpoints = sorted(ledger.checkpoints)
     found = []
     for token, run in sorted(ledger.runs.items()):
@@ -385,7 +326,7 @@ def restored(ledger: Ledger) -> list[Restored]:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """What checkpoints have put out behind an earlier one.
+    """Return what checkpoints have put out behind an earlier one.
 
     Parameters
     ----------
@@ -398,7 +339,7 @@ def output_ranges(
     -------
     dict[str, tuple[int or None, int]]
         By what an output names (``orders-0``, ``version``): where the earlier ones ended, None where the journal does not
-        know, and where the last one does. Numbers that are no places (how many partitions there were) are left out.
+        know, and where the last one does. Numbers that are no positions (how many partitions there were) are left out.
     """
     known = _furthest(before)
     return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
@@ -407,16 +348,16 @@ def output_ranges(
 def _furthest(outputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for output in outputs:
-        for name, place in output.items():
-            if isinstance(place, int) and not isinstance(place, bool) and name != "partitions":
-                found[name] = max(place, found.get(name, place))
+        for name, position in output.items():
+            if isinstance(position, int) and not isinstance(position, bool) and name != "partitions":
+                found[name] = max(position, found.get(name, position))
     return found
 
 
 def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
     return CheckpointHistory(
         id=found.id,
-        status=CheckpointStatus.COMPLETED if found.settled else CheckpointStatus.DECIDED,
+        status=found.state,
         batches=list(found.batches),
         reason=found.reason,
         sentence=ClosingReason[found.reason].value if found.reason in ClosingReason.__members__ else "",
@@ -438,11 +379,11 @@ def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
 
 def _of_failure(found: FailureRecord, checkpoints: Sequence[CheckpointRecord]) -> CheckpointHistory:
     known = CheckpointFailureReason.__members__
-    declined = found.reason in DECLINED
+    declined = found.state is CheckpointState.DECLINED
     later = [c.id for c in checkpoints if declined and c.id > found.entry and set(found.batches) & set(c.subsumed)]
     return CheckpointHistory(
         id=found.entry,
-        status=CheckpointStatus.DECLINED if declined else CheckpointStatus.FAILED,
+        status=found.state,
         batches=list(found.batches),
         reason=found.reason,
         sentence=known[found.reason].value if found.reason in known else "",
@@ -453,7 +394,7 @@ def _of_failure(found: FailureRecord, checkpoints: Sequence[CheckpointRecord]) -
 
 
 def _between(begin: int | None, end: int | None) -> int | None:
-    """Two drivers' clocks may disagree: never below 0."""
+    """Return how long it took, never below 0: two drivers' clocks may disagree."""
     return None if begin is None or end is None else max(0, end - begin)
 
 
@@ -487,12 +428,6 @@ def _unsettled(ledger: Ledger, checkpoint: CheckpointRecord) -> Unsettled:
         open=sum(part.open for part in parts),
         lost=sum(part.lost for part in parts),
         committed=sum(part.committed for part in parts),
-    )
-
-
-def _run_state(run: RunRecord) -> RunState:
-    return RunState(
-        run.token, run.driver, run.sink, run.prefix, dict(run.process), run.lifetime, run.ended, run.restored
     )
 
 

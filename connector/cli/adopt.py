@@ -13,9 +13,9 @@ from connector.cli.report import Location, Output, OutputOption, Report, Yes, re
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, source_lines
 from transactional.barrier import sources_digest
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import moved_on
 
 __all__ = ["adopt"]

@@ -13,18 +13,18 @@ from connector.spark.belonging import refuse_batch_writes
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
-from transactional.ledger import MOVING, Ledger
-from transactional.metadata import EntryKind
+from transactional.ledger import MOVING, CheckpointState, Ledger
 from transactional.ownership import moved_on
-from transactional.stats import CheckpointHistory, CheckpointStats, CheckpointStatus, history, stats
+from transactional.stats import CheckpointHistory, CheckpointStats, history, stats
 
 __all__ = ["list_checkpoints", "show", "trigger"]
 
 SHOWN_RESTARTS = 3
 """The newest; the JSON document has those that the journal keeps."""
 
-FAILURES = (CheckpointStatus.FAILED, CheckpointStatus.DECLINED)
+FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 
 def list_checkpoints(

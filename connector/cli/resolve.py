@@ -10,9 +10,9 @@ import typer
 
 from connector.cli.place import open_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from transactional.entry import EntryKind
 from transactional.errors import ProtocolError
 from transactional.ledger import Ledger, PartRecord
-from transactional.metadata import EntryKind
 
 __all__ = ["Decision", "resolve"]
 

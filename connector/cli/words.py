@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from transactional.stats import CheckpointHistory, CheckpointStatus
+from transactional.ledger import CheckpointState
+from transactional.stats import CheckpointHistory
 
 __all__ = ["batches_text", "duration_text", "output_text", "status_text", "time_text"]
 
@@ -41,7 +42,7 @@ def output_text(output: Mapping[str, Any]) -> str:
 
 def status_text(found: CheckpointHistory) -> str:
     """With what became of it, or of those before it."""
-    if found.status is CheckpointStatus.DECIDED:
+    if found.status is CheckpointState.DECIDED:
         return "decided, not settled"
     status: str = found.status.value
     if found.subsumed_by is not None:

@@ -37,12 +37,12 @@ from transactional import faults
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
 from transactional.history import History, put_back
-from transactional.sink import Epoch, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from transactional.checkpoint import CompletedCheckpoint
+    from transactional.checkpoint import DecidedCheckpoint
 
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
@@ -193,7 +193,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             raise put_back(f"{self._folder.uri} holds checkpoint {newest} of the query")
         return {"checkpoint": newest}
 
-    def output(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> dict[str, Any]:
+    def output(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> dict[str, Any]:
         """The version that a checkpoint made."""
         if not handles:
             return {}
@@ -219,7 +219,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
                 f"or the log was cleaned up): take the table back by hand if you want to, {way_out}",
             )
 
-    def commit(self, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> None:
         """Add the files of all to the table, in one commit."""
 
         def attempt() -> list[DeltaHandle]:
@@ -253,7 +253,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             )
 
     def _must_be_told(
-        self, outcomes: Sequence[HandleState], handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint
+        self, outcomes: Sequence[HandleState], handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint
     ) -> None:
         for handle, found in zip(handles, outcomes, strict=True):
             if found.outcome is Outcome.UNKNOWN:
@@ -303,7 +303,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         """Delete files of every transaction under our prefix that `known` does not name."""
         return self._sweep(known, lambda note: True)
 
-    def sweep(self, known: Sequence[DeltaHandle], before: Epoch) -> int:
+    def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
         """Delete files of transactions that are over and not committed. Nobody else can be about to commit them."""
         return self._sweep(known, lambda note: before.ends(note.queryId, note.run, note.batch))
 
@@ -343,7 +343,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         sizes = iter(self._folder.sizes([file["path"] for handle in handles for file in handle["files"]]))
         return [outcome(table, past, handle, [next(sizes) for _ in handle["files"]]) for handle in handles]
 
-    def _add(self, table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: CompletedCheckpoint) -> None:
+    def _add(self, table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> None:
         from deltalake.transaction import AddAction
 
         actions = [

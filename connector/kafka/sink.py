@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Producer
 
-    from transactional.checkpoint import CompletedCheckpoint
+    from transactional.checkpoint import DecidedCheckpoint
 
 __all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
 
@@ -384,7 +384,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Ids of the topics that have rows of the transactions, as a source's offsets have them."""
         return {from_kafka_python(part.topic_id) for handle in handles for part in parse_handle(handle).written}
 
-    def output(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> Mapping[str, Any]:
+    def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
         """Per partition an offset before which all of the checkpoint's rows are; over many partitions, only how many."""
         ends: dict[str, int] = {}
         for part in (part for handle in handles for part in parse_handle(handle).written):
@@ -394,7 +394,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             return dict(sorted(ends.items()))
         return {"partitions": len(ends)}
 
-    def commit(self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> None:
         """Commit all of them, now or earlier."""
         lost = self._ender().commit(_parsed(handles), self._commit_deadline()) if handles else []
         if lost:
@@ -406,7 +406,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             )
 
     def ensureVisible(
-        self, handles: Sequence[KafkaHandle], checkpoint: CompletedCheckpoint
+        self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint
     ) -> Sequence[Mapping[str, Any]]:
         """Wait until each written partition shows the rows; write the markers that a coordinator has left out."""
         return self._ender().ensure_readable(_parsed(handles), self._commit_deadline()) if handles else ()

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from connector.spark.location import CheckpointLocation
 from connector.spark.saved_files import write_file
-from transactional.folders import sync_folder
+from transactional.journal.folders import sync_folder
 
 __all__ = ["Arrival"]
 

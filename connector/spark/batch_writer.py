@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from connector.spark import internals
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
 from transactional.checkpoint import TaskPlan
+from transactional.entry import canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
-from transactional.metadata import canonical
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView as SparkView
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,8 @@ from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.ownership import moved_on
-from transactional.recovery import SparkView, check_place
+from transactional.recovery import QueryView as SparkView
+from transactional.recovery import check_place
 
 __all__ = ["refuse_batch_writes", "refuse_elsewhere"]
 

@@ -19,10 +19,10 @@ from connector.spark.process import driver_text
 from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_run
 from connector.spark.upkeep import Upkeep
 from transactional.clock import Clock, Deadline
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import Judge, may_stop, newest_run, rewinding, superseded
 
 __all__ = [

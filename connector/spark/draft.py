@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from transactional.folders import folder_mode, sync_folder
+from transactional.journal.folders import folder_mode, sync_folder
 
 __all__ = ["Draft", "delete_folder", "delete_leftovers", "leftovers", "locked_folder", "temporary"]
 
@@ -35,7 +35,7 @@ class Draft:
     doing : str
         A word.
     private : bool
-        Its owner's alone, and its group's where the folder above is: see `transactional.folders`.
+        Its owner's alone, and its group's where the folder above is: see `transactional.journal.folders`.
 
     Attributes
     ----------

@@ -22,11 +22,11 @@ from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest
+from transactional.entry import canonical
 from transactional.errors import OptionError
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
-from transactional.metadata import canonical
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView as SparkView
 from transactional.secrets import hiding, is_secret, secrets_of
 from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink

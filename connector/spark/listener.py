@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from connector.spark.location import CheckpointLocation
 from transactional.errors import LocationError
-from transactional.ledger import Ledger
-from transactional.stats import CheckpointHistory, CheckpointStatus, Restored, history, restored
+from transactional.ledger import CheckpointState, Ledger
+from transactional.stats import CheckpointHistory, Restored, history, restored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,13 +149,13 @@ class Listening:
         events += [(each.run, listener.onRestored, each) for each in restored(ledger) if each.run > self._seen]
         for each in found:
             new = each.id > self._seen
-            if each.status is CheckpointStatus.COMPLETED and (new or each.id in self._open):
+            if each.status is CheckpointState.SETTLED and (new or each.id in self._open):
                 taken_in = [other for other in found if other.subsumed_by == each.id]
                 events += [(each.id, listener.onCheckpointSubsumed, other) for other in taken_in]
                 events.append((each.id, listener.onCheckpointCompleted, each))
-            elif each.status is CheckpointStatus.FAILED and new:
+            elif each.status in (CheckpointState.ABORTED, CheckpointState.VOID) and new:
                 events.append((each.id, listener.onCheckpointFailed, each))
-            elif each.status is CheckpointStatus.DECLINED and new:
+            elif each.status is CheckpointState.DECLINED and new:
                 events.append((each.id, listener.onCheckpointDeclined, each))
         return [(call, what) for _, call, what in sorted(events, key=lambda event: event[0])]
 

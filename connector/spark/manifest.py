@@ -17,10 +17,10 @@ from typing import Any, Final
 from connector.spark.location import local_path
 from connector.spark.saved_files import SavedFile, describe, write_file
 from transactional.clock import Clock
+from transactional.entry import canonical, decode
 from transactional.errors import LocationError
 from transactional.journal import snapshot_file
 from transactional.ledger import CheckpointRecord, Ledger
-from transactional.metadata import canonical, decode
 
 __all__ = ["CHECKPOINT", "MANIFEST", "Savepoint", "find", "folder_of", "read", "refuse_inside", "write"]
 

@@ -52,8 +52,8 @@ from connector.spark.state_files import (
 from transactional import faults
 from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
-from transactional.folders import sync_folder
-from transactional.recovery import SparkView
+from transactional.journal.folders import sync_folder
+from transactional.recovery import QueryView as SparkView
 
 __all__ = [
     "check_can_go_back",

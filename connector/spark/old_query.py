@@ -31,7 +31,7 @@ from connector.spark.saved_files import sync_folders, write_file
 from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
-from transactional.folders import sync_folder
+from transactional.journal.folders import sync_folder
 
 __all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_unless_empty"]
 

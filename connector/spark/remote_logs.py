@@ -43,7 +43,7 @@ class RemoteFiles(LocationFiles, Protocol):
 
 
 class RemoteLogs:
-    """See `transactional.rewind.SparkLogs`.
+    """See `transactional.rewind.QueryLogs`.
 
     Parameters
     ----------

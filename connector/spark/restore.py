@@ -32,11 +32,11 @@ from connector.spark.process import this_process
 from connector.spark.saved_files import copy_file, sync_folders, write_file
 from transactional import faults
 from transactional.clock import Clock, SystemClock
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, LocationError
-from transactional.folders import sync_folder
 from transactional.journal import Journal, snapshot_file
+from transactional.journal.folders import sync_folder
 from transactional.ledger import MOVING, Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import must_own
 
 __all__ = ["NewLocation", "open_again"]

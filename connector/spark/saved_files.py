@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transactional.folders import file_mode, make_folders, sync_folder
+from transactional.journal.folders import file_mode, make_folders, sync_folder
 
 __all__ = ["SavedFile", "Still", "copy_file", "describe", "sync_folders", "write_file"]
 
@@ -70,7 +70,7 @@ def write_file(target: str, data: bytes, path: str = "", private: bool = False) 
     path : str, optional
         Of the answer.
     private : bool
-        A file of the journal's: see `transactional.folders`. Others are as Spark would make them.
+        A file of the journal's: see `transactional.journal.folders`. Others are as Spark would make them.
     """
     folder = os.path.dirname(target)
     make_folders(folder) if private else os.makedirs(folder, exist_ok=True)

@@ -46,11 +46,11 @@ from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folder
 from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
-from transactional.folders import sync_folder
 from transactional.journal import Journal
+from transactional.journal.folders import sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
-from transactional.metadata import EntryKind
 from transactional.recovery import check_recorded
 from transactional.restore import cut
 
@@ -92,7 +92,7 @@ def take(
     FencedError
         ``LOCATION_MOVED_ON``
     RewindRequiredError
-        ``BATCH_HAS_OTHER_SOURCES``: a driver that stood still has replaced the file; a rewind puts it back.
+        ``OFFSETS_REPLACED``: a driver that stood still has replaced the file; a rewind puts it back.
     """
     place = CheckpointLocation(location)
     folder = free_folder(place, target)

@@ -17,18 +17,19 @@ from transactional.errors import LocationError, RewindRequiredError
 from transactional.ledger import Ledger
 from transactional.ownership import is_made_anew, rewinding
 from transactional.recovery import check_sources
-from transactional.rewind import Preview, Rewinder, SparkLogs
+from transactional.rewind import Preview, Rewinder
+from transactional.rewind import QueryLogs as SparkLogs
 
 __all__ = ["NOTHING", "LocationLogs", "check_target", "logs_of", "take_back"]
 
 log = logging.getLogger(__name__)
 
-NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
+NOTHING = ("NOTHING_TO_REWIND",)
 """Conditions that say that there is nothing to go back from."""
 
 
 class LocationLogs:
-    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.SparkLogs`."""
+    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.QueryLogs`."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self._location = location
@@ -69,7 +70,7 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
     Raises
     ------
     LocationError
-        ``BATCH_HAS_OTHER_SOURCES``: the journal has no copy.
+        ``BATCHES_NOT_ACCOUNTED``: the journal has no copy.
     """
     if preview.batch >= 0:
         with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps

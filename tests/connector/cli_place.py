@@ -25,8 +25,8 @@ from integration.file_sink import FileSink
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional import faults
 from transactional.barrier import sources_digest
+from transactional.entry import EntryKind
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.sink import Options, TransactionContext
 
 __all__ = ["CliPlace", "RestorableSink", "another_user", "answer", "dead_process", "shared_folder", "two_users"]

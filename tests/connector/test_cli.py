@@ -17,8 +17,8 @@ from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import answer
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.barrier import sources_digest
+from transactional.entry import EntryKind
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 
 HANDLE = {"file": "f"}
 

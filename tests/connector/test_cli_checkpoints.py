@@ -10,7 +10,7 @@ import pytest
 from connector.cli import main
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace, answer, dead_process
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 
 
 @pytest.fixture

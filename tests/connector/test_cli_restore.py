@@ -25,10 +25,10 @@ from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.transactional.bodies import run_body
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, RetriableError
 from transactional.failure import failure_of
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.recovery import check_account, check_place
 from transactional.restore import FAR_ABOVE
 from transactional.sink import Options

@@ -20,9 +20,9 @@ from connector.spark.offset_log import spark_view
 from connector.spark.process import this_process
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
+from transactional.entry import EntryKind
 from transactional.errors import RewindRequiredError
-from transactional.metadata import EntryKind
 from transactional.recovery import check_sources
 from transactional.sink import Options
 
@@ -142,7 +142,7 @@ def test_offsets_that_a_driver_has_replaced_late_are_put_back_and_nothing_is_emi
     late = place.path / "offsets" / str(replaced)
     late.write_text("v1\n{}\nline of a driver that stood still")
     (place.path / "offsets" / f".{replaced}.crc").write_text("of the late file")
-    with pytest.raises(RewindRequiredError, match="BATCH_HAS_OTHER_SOURCES"):
+    with pytest.raises(RewindRequiredError, match="OFFSETS_REPLACED"):
         check_sources(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
     _, _, said = answer(capsys, "adopt", str(place), "--claim")
     assert ("are LOST, or DOUBLED" in said) is (replaced == 2)
@@ -306,7 +306,7 @@ class DeltaPlace(CliPlace):
 
     def _move(self, handle: Any, folder: str) -> None:
         number = max(self.ledger().checkpoints)
-        self.made().commit([handle], CompletedCheckpoint(number, (0,), 5, "q", "p"))
+        self.made().commit([handle], DecidedCheckpoint(number, (0,), 5, "q", "p"))
 
     def version(self) -> int:
         return int(DeltaTable(str(self.output)).version())
@@ -390,11 +390,11 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
     assert condition() == "LOCATION_OF_BATCH_WRITES"
     mark.unlink()
     (place.path / "offsets" / "2").write_text("v1\n{}\nanother line")
-    assert condition() == "BATCH_HAS_OTHER_SOURCES"
+    assert condition() == "OFFSETS_REPLACED"
     moved = place.path.rename(tmp_path / "moved")
     assert condition(moved) == "LOCATION_MOVED"
     (moved / "metadata").write_text('{"id":"another"}')
-    assert condition(moved) == "LOCATION_OF_ANOTHER_QUERY"
+    assert condition(moved) == "LOCATION_MOVED"
     (moved / "metadata").unlink()
     assert condition(moved) == "NO_SPARK_METADATA"
 

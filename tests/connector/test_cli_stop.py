@@ -13,7 +13,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.savepoint import read
 from tests.connector.cli_place import CliPlace, answer, dead_process
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 
 Capture = pytest.CaptureFixture[str]
 

@@ -15,9 +15,9 @@ from connector.spark.recorded import fitting, recorded_run
 from connector.spark.upkeep import Upkeep
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, RetriableError
 from transactional.failure import failure_of
-from transactional.metadata import EntryKind
 from transactional.testing import FakeClock
 
 OTHER_CONTAINER = {**this_process(), "namespace": "pid:[4026530001]", "host": "pod-a", "pid": 77}

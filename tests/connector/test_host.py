@@ -217,7 +217,7 @@ def test_an_abort_gives_the_micro_batch_up_and_it_is_written_again(spark: Spark)
 
 def test_a_commit_that_lacks_a_task_s_acknowledgement_decides_nothing(spark: Spark) -> None:
     writer = spark.planned(0)
-    with pytest.raises(ProtocolError, match="MISSING_ACKNOWLEDGEMENT"):
+    with pytest.raises(ProtocolError, match="PROTOCOL_VIOLATED"):
         spark.writer().commit([spark.task(writer, 0, 0, 1), None], 0)
     assert spark.rows() == []
     assert not spark.ledger().checkpoints

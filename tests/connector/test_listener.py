@@ -12,7 +12,7 @@ from connector import CheckpointListener
 from connector.spark.listener import Listening
 from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 from transactional.stats import CheckpointHistory, Restored
 
 

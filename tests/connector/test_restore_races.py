@@ -17,7 +17,7 @@ from connector.spark.savepoint import Savepoint, take
 from tests.connector.cli_place import CliPlace, another_user, answer, shared_folder, two_users
 from tests.connector.test_cli_restore import ledger, replaces, restore
 from tests.connector.test_restored_place import at, dies, lost, meanwhile, runs_on
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -30,8 +30,8 @@ from connector.spark.upkeep import Upkeep
 from tests.connector.cli_place import CliPlace, another_user, answer, dead_process, shared_folder, two_users
 from tests.connector.test_cli_restore import Copied, Dies, goes_on, ledger, replaces, restore
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import FencedError
-from transactional.metadata import EntryKind
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

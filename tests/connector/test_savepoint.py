@@ -21,8 +21,8 @@ from connector.spark.saved_files import SavedFile, copy_file
 from connector.spark.savepoint import read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, RewindRequiredError
-from transactional.metadata import EntryKind
 from transactional.testing.clock import FakeClock
 
 
@@ -293,7 +293,7 @@ def test_places_of_which_no_savepoint_can_be_taken_say_why(place: CliPlace, tmp_
     shutil.copytree(place.path, copy)
     assert refusal(lambda: take(str(copy), target)).condition == "LOCATION_MOVED"
     (place.path / "offsets/2").write_text("v1\n{}\nanother line")
-    assert refusal(lambda: take(str(place), target)).condition == "BATCH_HAS_OTHER_SOURCES"
+    assert refusal(lambda: take(str(place), target)).condition == "OFFSETS_REPLACED"
     (place.path / "offsets/1").unlink()
     assert refusal(lambda: take(str(place), target)).condition == "REWIND_TOO_FAR"
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": None})
@@ -370,7 +370,7 @@ def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
         place.decided(batch)
     (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
     with pytest.raises(
-        RewindRequiredError, match=r"BATCH_HAS_OTHER_SOURCES.*`barrier rewind LOCATION`: it puts the file back"
+        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier rewind LOCATION`: it puts the file back"
     ):
         take(str(place), str(tmp_path / "saved"))
     assert answer(capsys, "rewind", str(place), "--yes")[0] == 0

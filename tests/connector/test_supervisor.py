@@ -15,8 +15,8 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.supervisor import StopWish, supervise
 from tests.connector.cli_place import CliPlace
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, OptionError, StoreError
-from transactional.metadata import EntryKind
 from transactional.restart import FixedDelay, NoRestart
 
 DRIVER = "d"

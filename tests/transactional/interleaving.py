@@ -17,6 +17,7 @@ from typing import Any
 
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind, decode
 from transactional.errors import (
     JournalError,
     RewindRequiredError,
@@ -25,8 +26,7 @@ from transactional.errors import (
 )
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.sink import Options, Outcome, TransactionContext
 from transactional.testing import FakeClock, MemoryHandle, MemoryTransactions, RecordingSink
 
@@ -259,9 +259,9 @@ class World:
         barrier = {"kind": "checkpoint", "number": 1 if batch < LAST else 2, "timestamp": 0}
         return [json.dumps({"source": "barrier-kafka", "topics": {"t": {"0": batch}}, "barrier": barrier})]
 
-    def _view(self, batch: int) -> SparkView:
+    def _view(self, batch: int) -> QueryView:
         previous = self.lines(batch - 1) if batch - 1 in self.offsets else None
-        return SparkView(QUERY, "here", batch, max(self.commits, default=-1), self.lines(batch), previous)
+        return QueryView(QUERY, "here", batch, max(self.commits, default=-1), self.lines(batch), previous)
 
     def _coordinator(self, actor: Actor, batch: int | None = None) -> CheckpointCoordinator:
         actor.stop_at("read Spark's logs")

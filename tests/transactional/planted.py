@@ -7,9 +7,16 @@ from typing import Any
 
 from transactional.checkpoint import Acknowledgement
 from transactional.coordinator import CheckpointCoordinator
+from transactional.coordinator.decision import Decision
+
+
+class CommitsFirst(Decision):
+    def decide(self, messages: Sequence[Acknowledgement], *args: Any) -> None:
+        self._sink.commit([m.part.handle for m in messages if m.part.handle is not None], None)  # type: ignore[arg-type]
+        super().decide(messages, *args)
 
 
 class CommitsBeforeTheDecision(CheckpointCoordinator):
-    def _decide(self, messages: Sequence[Acknowledgement], *args: Any) -> None:
-        self._sink.commit([m.part.handle for m in messages if m.part.handle is not None], None)  # type: ignore[arg-type]
-        super()._decide(messages, *args)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._decision = CommitsFirst(self._session)

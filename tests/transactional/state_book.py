@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transactional.checkpoint import Mode
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 from transactional.sink import Outcome
 
 if TYPE_CHECKING:

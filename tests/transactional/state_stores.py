@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from transactional import faults
+from transactional.entry import Entry
 from transactional.errors import LocationError, TransactionLostError
 from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import Entry
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.sink import HandleState, Options, Outcome
 from transactional.testing import MemoryHandle, MemoryTransactions, RecordingSink
 
@@ -90,11 +90,11 @@ class SparkFiles:
         """The highest micro-batch in ``offsets/``; -1 where there is none."""
         return max(self.offsets, default=-1)
 
-    def view(self, batch: int, place: str = "here") -> SparkView:
+    def view(self, batch: int, place: str = "here") -> QueryView:
         """As the processes of the driver read it."""
         previous = [self.offsets[batch - 1].line] if batch - 1 in self.offsets else None
         lines = [self.offsets[batch].line]
-        return SparkView(QUERY, place, batch, max(self.commits, default=-1), lines, previous, oldest=min(self.offsets))
+        return QueryView(QUERY, place, batch, max(self.commits, default=-1), lines, previous, oldest=min(self.offsets))
 
     def purge(self, batch: int) -> None:
         """``minBatchesToRetain``."""
@@ -103,23 +103,23 @@ class SparkFiles:
             self.commits.discard(old)
 
     def highest(self) -> tuple[int, int]:
-        """See `transactional.rewind.SparkLogs`."""
+        """See `transactional.rewind.QueryLogs`."""
         return self.newest, max(self.commits, default=-1)
 
     def check_can_go_back(self, batch: int) -> None:
-        """See `transactional.rewind.SparkLogs`."""
+        """See `transactional.rewind.QueryLogs`."""
         if batch > self.newest:
             raise LocationError("NO_SUCH_MICRO_BATCH", f"there is no micro-batch {batch}: Spark is at {self.newest}")
         if max(batch, 0) not in self.offsets:
             raise LocationError("SPARK_LOGS_GONE", f"Spark has no offsets/{batch} any more: minBatchesToRetain")
 
     def delete_after(self, batch: int) -> None:
-        """See `transactional.rewind.SparkLogs`."""
+        """See `transactional.rewind.QueryLogs`."""
         self.check_can_go_back(batch)
         self._delete(batch + 1, batch + 1)
 
     def replay(self, first: int, last: int) -> None:
-        """See `transactional.rewind.SparkLogs`."""
+        """See `transactional.rewind.QueryLogs`."""
         plan = self.offsets[first].planned
         if len(plan) < last - first:  # else it stays: a query that was started meanwhile may have written other ends
             known = self.offsets | dict(enumerate(self.offsets[self.newest].planned, self.newest + 1))
@@ -129,11 +129,11 @@ class SparkFiles:
         self._delete(first, first + 1)
 
     def is_replaced(self, batch: int, text: str) -> bool:
-        """See `transactional.rewind.SparkLogs`. The journal keeps no text of these files."""
+        """See `transactional.rewind.QueryLogs`. The journal keeps no text of these files."""
         return False
 
     def put_back(self, batch: int, text: str) -> None:
-        """See `transactional.rewind.SparkLogs`."""
+        """See `transactional.rewind.QueryLogs`."""
         raise AssertionError("nothing was replaced")
 
     def _delete(self, commits: int, offsets: int) -> None:

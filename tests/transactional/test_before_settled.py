@@ -9,9 +9,9 @@ import pytest
 
 from tests.transactional.test_steps import CrashAt, Query, lost_after_decision
 from transactional.checkpoint import Mode
+from transactional.entry import EntryKind, decode
 from transactional.errors import StoreError
 from transactional.journal import Journal
-from transactional.metadata import EntryKind, decode
 from transactional.sink import Outcome
 from transactional.testing import MemoryHandle, RecordingSink
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests.transactional.bodies import run_body
 from transactional.clock import SystemClock
+from transactional.entry import Entry, EntryKind, encode
 from transactional.errors import FencedError
 from transactional.journal import Journal, MemoryJournalStore, snapshot_file
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, encode
 
 REQUEST = {"what": "checkpoint"}
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
 from transactional.history import History, history_of, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, RunRecord
-from transactional.metadata import EntryKind
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.restore import begin_claimed, begin_copy, cut
 from transactional.sink import Options
 from transactional.testing import MemoryTransactions, RecordingSink
@@ -66,7 +66,7 @@ class Place:
     ) -> CheckpointCoordinator:
         sink = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
         sink.answer, sink.identity = self.answer, {"cluster": cluster}
-        view = SparkView("q", "/place", batch, batch - 1, [f"line {batch}"], None)
+        view = QueryView("q", "/place", batch, batch - 1, [f"line {batch}"], None)
         settings = RunSettings(driver, sink.name(), "options", prefix)
         return CheckpointCoordinator(Journal(self.store), sink, settings, view)
 
@@ -159,7 +159,7 @@ def test_who_takes_the_prefix_late_records_it_though_superseded_or_ended() -> No
     place.claim("B")
     late._journal.load()
     with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
-        late._guard(run)
+        late._claimant._guard(run)
     assert place.journal().ledger.runs[1].marks == [{"epoch": 1}]
     found = place.claim("C")
     assert {"epoch": 1} in found.late

@@ -8,9 +8,9 @@ import pytest
 
 from tests.transactional.state_machine import Interference, World
 from transactional import faults
+from transactional.entry import EntryKind
 from transactional.errors import HookError, OptionError
 from transactional.hooks import MOST_BYTES, CheckpointHook, HookContext, hooks_of
-from transactional.metadata import EntryKind
 from transactional.sink import Options
 
 NO_OPTIONS = Options({})
@@ -186,7 +186,7 @@ def test_a_hook_that_can_not_be_restored_stops_the_query_before_its_first_task(m
     execution = world.start()
     assert not world.run(execution)
     assert isinstance(execution.errors[0], HookError)
-    assert (execution.condition, world.book.restored) == ("HOOK_NOT_RESTORED", False)
+    assert (execution.condition, world.book.restored) == ("HOOK_FAILED", False)
     hook.problem = None
     assert world.run(world.start(execution.driver))
     assert hook.restored[-1][1] == b"1"

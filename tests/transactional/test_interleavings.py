@@ -17,7 +17,7 @@ from transactional.checkpoint import Acknowledgement
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ownership import newest_run
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.settlement import Settlement
 from transactional.sink import TwoPhaseCommitSink
 
@@ -160,10 +160,10 @@ class SettlesWithoutProof(Settlement):
 
 class VoidsWithoutProof(CheckpointCoordinator):
     def __init__(
-        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], settings: RunSettings, view: SparkView, **more: Any
+        self, journal: Journal, sink: TwoPhaseCommitSink[Any, Any], settings: RunSettings, view: QueryView, **more: Any
     ) -> None:
         super().__init__(journal, sink, settings, view, **more)
-        self._settlement = SettlesWithoutProof(journal, sink, view.queryId, settings.prefix, view.batch)
+        self._session.settlement = SettlesWithoutProof(journal, sink, view.queryId, settings.prefix, view.batch)
 
 
 PLANTED = {

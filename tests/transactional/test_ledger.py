@@ -11,10 +11,11 @@ import pytest
 
 from tests.transactional.bodies import recorded, run_body, settled
 from tests.transactional.interleaving import run
+from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, Ledger, Moved, Origin, RestartRecord
-from transactional.metadata import Entry, EntryKind
+from transactional.ledger import Ledger, Moved, Origin, RestartRecord, apply
+from transactional.ledger.fold import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS
 
 RETAINED = 7
 RUN = run_body(retained=RETAINED)
@@ -23,7 +24,7 @@ RUN = run_body(retained=RETAINED)
 def fold(*facts: tuple[str, dict[str, Any]], ledger: Ledger | None = None) -> Ledger:
     ledger = ledger or Ledger()
     for kind, body in facts:
-        ledger.apply(Entry(ledger.position + 1, kind, "n", 0, body))
+        apply(ledger, Entry(ledger.position + 1, kind, "n", 0, body))
     return ledger
 
 
@@ -78,11 +79,11 @@ def test_what_is_void_is_remembered_until_it_is_recorded_anew(void: dict[str, in
 @pytest.mark.parametrize(
     ("kind", "body", "condition"),
     [
-        (EntryKind.SETTLED, settled(9), "JOURNAL_INCONSISTENT"),
-        (EntryKind.VOID, {"prepared": 4}, "JOURNAL_INCONSISTENT"),
-        (EntryKind.DECIDED, batch(0, 1, covers=[7]), "JOURNAL_INCONSISTENT"),
-        (EntryKind.REPAIR, {"parts": [{"batch": 0, "partition": 5, "handle": {}}]}, "JOURNAL_INCONSISTENT"),
-        (EntryKind.MARK, {"run": 9, "mark": {}}, "JOURNAL_INCONSISTENT"),
+        (EntryKind.SETTLED, settled(9), "JOURNAL_DAMAGED"),
+        (EntryKind.VOID, {"prepared": 4}, "JOURNAL_DAMAGED"),
+        (EntryKind.DECIDED, batch(0, 1, covers=[7]), "JOURNAL_DAMAGED"),
+        (EntryKind.REPAIR, {"parts": [{"batch": 0, "partition": 5, "handle": {}}]}, "JOURNAL_DAMAGED"),
+        (EntryKind.MARK, {"run": 9, "mark": {}}, "JOURNAL_DAMAGED"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_refused(kind: str, body: dict[str, Any], condition: str) -> None:
@@ -91,8 +92,8 @@ def test_an_entry_that_does_not_fit_is_refused(kind: str, body: dict[str, Any], 
 
 
 def test_a_gap_is_refused() -> None:
-    with pytest.raises(JournalError, match=r"JOURNAL_GAP.*from a backup.*new checkpoint location"):
-        Ledger().apply(Entry(2, EntryKind.RUN, "n", 0, RUN))
+    with pytest.raises(JournalError, match=r"JOURNAL_DAMAGED.*from a backup.*new checkpoint location"):
+        apply(Ledger(), Entry(2, EntryKind.RUN, "n", 0, RUN))
 
 
 @pytest.mark.parametrize("ended", [EntryKind.ABORTED, EntryKind.FENCED])

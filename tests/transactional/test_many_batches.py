@@ -22,6 +22,7 @@ from transactional.checkpoint import (
     PendingCheckpoint,
 )
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind, encode
 from transactional.errors import (
     AmbiguousOutcomeError,
     JournalError,
@@ -30,9 +31,9 @@ from transactional.errors import (
     RetriableError,
     RewindRequiredError,
 )
-from transactional.journal import SNAPSHOT_EVERY, Journal, MemoryJournalStore
-from transactional.metadata import Entry, EntryKind, encode
-from transactional.recovery import SparkView
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.journal.journal import SNAPSHOT_EVERY
+from transactional.recovery import QueryView
 from transactional.sink import Options
 from transactional.testing import RecordingSink
 
@@ -106,7 +107,7 @@ def test_a_late_commit_of_a_former_start_of_the_query_is_refused_by_name(world: 
     world.armed = Interference("commit.called", "again")  # the same driver starts the query again and runs it
     world.commit(execution)
     errors = [getattr(error, "condition", error) for error in execution.errors]
-    assert errors == (["BATCH_TAKEN"] if kind == "none" else [])  # of a decided one there is nothing left to do
+    assert errors == (["CONCURRENT_COMMIT"] if kind == "none" else [])  # of a decided one there is nothing left to do
     assert world.run(world.executions[-1], 1, 1)
     assert visible(world) == list(range(10))
 
@@ -420,7 +421,7 @@ def test_parts_that_were_lost_behind_spark_stop_the_query_and_name_the_micro_bat
     world.clock.advance(LIFETIME)
     again = world.start()
     assert not world.run(again)
-    assert again.condition == "LOST_BEHIND"
+    assert again.condition == "PREPARED_LOST"
     assert "barrier rewind" in str(again.errors[0])
     assert "[3, 4, 5]" in str(again.errors[0])
 
@@ -510,7 +511,7 @@ def test_an_interval_that_does_not_fit_the_timeout_is_refused_with_both_numbers(
 ) -> None:
     execution = planned_with(world, monkeypatch, **{option: 50_001})
     assert isinstance(execution.errors[0], OptionError)
-    assert execution.condition == "INTERVAL_OVER_TIMEOUT"
+    assert execution.condition == "INTERVAL_NOT_POSSIBLE"
     assert "50001 ms" in str(execution.errors[0])
     assert "100 s" in str(execution.errors[0])
 
@@ -520,7 +521,7 @@ def test_an_interval_of_half_the_timeout_is_not_refused(world: World, monkeypatc
 
 
 def test_an_interval_beside_a_source_that_is_not_ours_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planned_with(world, monkeypatch, foreign=True).condition == "INTERVAL_WITH_ANOTHER_SOURCE"
+    assert planned_with(world, monkeypatch, foreign=True).condition == "INTERVAL_NOT_POSSIBLE"
 
 
 def test_without_an_interval_it_is_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +540,7 @@ def test_an_interval_of_a_query_that_reads_a_topic_which_it_writes_is_refused(
     execution = planned_with(world, monkeypatch, ids={"flights": "T1", "others": "T2"})
     world.tasks(execution)
     world.commit(execution)
-    assert execution.condition == "READS_ITS_OUTPUT"
+    assert execution.condition == "INTERVAL_NOT_POSSIBLE"
     assert "flights" in str(execution.errors[0])
     assert visible(world) == []
 
@@ -597,8 +598,8 @@ def test_planning_reads_a_bounded_number_of_files_after_any_number_of_checkpoint
     assert max(sizes) < 1_000_000
 
 
-def view(batch: int) -> SparkView:
-    return SparkView("q", "/place", batch, batch - 1, [f"line {batch}"], [f"line {batch - 1}"])
+def view(batch: int) -> QueryView:
+    return QueryView("q", "/place", batch, batch - 1, [f"line {batch}"], [f"line {batch - 1}"])
 
 
 # -- another parallelism ------------------------------------------------------------------------------------------------

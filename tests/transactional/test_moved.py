@@ -14,13 +14,13 @@ from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal, MemoryJournalStore, snapshot_file
 from transactional.ledger import MOVING, Ledger
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.restore import begin_claimed, cut
 from transactional.rewind import Preview, Rewinder
 from transactional.sink import Options
 from transactional.testing import RecordingSink
 
-STOPPED = ("LOCATION_MOVED_ON", "REWIND_NOT_DONE", "RUN_ENDED", "TRANSACTION_OVER", "HANDLE_NOT_ALIVE")
+STOPPED = ("LOCATION_MOVED_ON", "REWIND_NOT_DONE", "RUN_ENDED", "TRANSACTION_LOST", "HANDLE_NOT_ALIVE")
 """How the old driver ends; the last two where the claim has swept what it was writing."""
 
 
@@ -77,7 +77,7 @@ def other_place(query: Query, saved: Ledger) -> Query:
     ledger = begin_claimed(saved, "/there", "s", max(saved.checkpoints), False, moved.entry)
     there.journal_store.create(*snapshot_file(ledger, SystemClock()))
     there.transactions, there.committed = query.transactions, 0
-    there.view = lambda batch: SparkView(  # type: ignore[method-assign]
+    there.view = lambda batch: QueryView(  # type: ignore[method-assign]
         "q", "/there", batch, there.committed, [f"line {batch}"], [f"line {batch - 1}"]
     )
     return there

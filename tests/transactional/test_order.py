@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.transactional.state_machine import Execution, Interference, Parts, Violation, World
 from tests.transactional.state_stores import WatchedSink
 from transactional import faults
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 
 POINTS = (
     *("decision.written", "commit.one", "commit.done", "create", "abort.one", "recovery.settling", "repair.verdict"),
@@ -99,7 +99,7 @@ def test_behind_a_lost_part_nothing_is_committed_and_all_is_written_again_in_ord
     assert sorted(+world.visible) == seen
     again = world.start()
     assert not world.run(again)
-    assert again.condition == "LOST_BEHIND"
+    assert again.condition == "PREPARED_LOST"
     assert sorted(+world.visible) == seen
     assert world.rewind() == ""
     assert sorted(+world.visible) == seen

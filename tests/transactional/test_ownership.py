@@ -8,9 +8,9 @@ import pytest
 
 from tests.transactional.bodies import run_body, settled
 from tests.transactional.test_ledger import batch, fold
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, ProtocolError
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import (
     Judge,
     may_abort,
@@ -79,7 +79,7 @@ def test_the_newest_run_owns_the_location_until_it_ends(entry: tuple[str, dict[s
 
 
 def test_where_nobody_has_planned_nobody_owns_it() -> None:
-    with pytest.raises(ProtocolError, match="NO_RUN"):
+    with pytest.raises(ProtocolError, match="PROTOCOL_VIOLATED"):
         must_own(1)(Ledger())
 
 
@@ -96,7 +96,7 @@ def test_while_it_is_rewound_only_the_newest_rewind_owns_it() -> None:
 
 def test_nothing_is_decided_beside_a_decision_that_is_not_settled() -> None:
     """Two commits of one run, of micro-batches 0 and 1: the former is still under way."""
-    with pytest.raises(FencedError, match="BATCH_TAKEN"):
+    with pytest.raises(FencedError, match="CONCURRENT_COMMIT"):
         may_record(1, 1, False, [], False)(fold(RUN, decided(0, 1)))
     may_record(1, 1, False, [], False)(fold(RUN, decided(0, 1), (EntryKind.SETTLED, settled(2))))
 
@@ -117,26 +117,26 @@ def test_nothing_is_decided_beside_a_decision_that_is_not_settled() -> None:
 def test_a_record_binds_only_on_what_its_commit_has_found(
     name: str, judge: Judge, entries: tuple[tuple[str, dict[str, Any]], ...]
 ) -> None:
-    refuses(judge, "BATCH_TAKEN", *entries)
+    refuses(judge, "CONCURRENT_COMMIT", *entries)
 
 
 def test_what_was_decided_and_settled_by_another_is_not_covered_again() -> None:
     ledger = fold(RUN, prepared(0, 1), decided(0, covers=(0,)), (EntryKind.SETTLED, settled(3)))
     may_record(1, 1, False, [], False)(ledger)
-    with pytest.raises(FencedError, match="BATCH_TAKEN"):
+    with pytest.raises(FencedError, match="CONCURRENT_COMMIT"):
         may_record(1, 1, False, [0], False)(ledger)
 
 
 def test_numbers_may_be_left_out_by_batch_writes_only() -> None:
     ledger = fold(RUN, decided(0))
     may_record(1, 7, False, [], True)(ledger)
-    with pytest.raises(FencedError, match="BATCH_TAKEN"):
+    with pytest.raises(FencedError, match="CONCURRENT_COMMIT"):
         may_record(1, 7, False, [], False)(ledger)
 
 
 def test_no_run_is_aborted_for_a_micro_batch_that_is_recorded() -> None:
-    refuses(may_abort(1, 0), "BATCH_TAKEN", RUN, prepared(0, 1))
-    refuses(may_abort(1, 0), "BATCH_TAKEN", RUN, decided(0))
+    refuses(may_abort(1, 0), "CONCURRENT_COMMIT", RUN, prepared(0, 1))
+    refuses(may_abort(1, 0), "CONCURRENT_COMMIT", RUN, decided(0))
 
 
 # -- P5 and C2 --------------------------------------------------------------------------------------------------------
@@ -163,14 +163,14 @@ AGAIN = [{"batch": 0, "partition": 0, "handle": 1}]
 def test_of_two_processes_of_one_run_the_second_finds_the_checkpoint_taken(
     judge: Judge, entries: tuple[tuple[str, dict[str, Any]], ...]
 ) -> None:
-    refuses(judge, "CHECKPOINT_TAKEN", *entries)
+    refuses(judge, "CONCURRENT_COMMIT", *entries)
 
 
 def test_a_verdict_about_a_handle_does_not_bind_its_repair() -> None:
     """It has stood still since it looked at the first handle; the second is open as that was."""
     ledger = fold(RUN, decided(0, 1), verdict(LOST), repaired(2))
     assert ledger.part(0, 0).open
-    with pytest.raises(FencedError, match="CHECKPOINT_TAKEN"):
+    with pytest.raises(FencedError, match="CONCURRENT_COMMIT"):
         may_settle(1, 2, OPEN, "open")(ledger)
 
 
@@ -189,17 +189,17 @@ def test_a_verdict_about_a_handle_does_not_bind_its_repair() -> None:
 def test_a_prepared_micro_batch_is_voided_while_it_is_the_last_and_as_it_was(
     entries: tuple[tuple[str, dict[str, Any]], ...],
 ) -> None:
-    refuses(may_void(1, 0, 2), "BATCH_TAKEN", *entries)
+    refuses(may_void(1, 0, 2), "CONCURRENT_COMMIT", *entries)
 
 
 def test_one_that_was_prepared_again_meanwhile_is_not_the_one_that_was_looked_at() -> None:
     ledger = fold(RUN, prepared(0, 1), VOIDED, prepared(0, 2))
     may_void(1, 0, 4)(ledger)
-    with pytest.raises(FencedError, match="BATCH_TAKEN"):
+    with pytest.raises(FencedError, match="CONCURRENT_COMMIT"):
         may_void(1, 0, 2)(ledger)
 
 
 def test_a_run_stops_with_nothing_open() -> None:
-    refuses(may_stop(1), "NOT_COMMITTED", RUN, prepared(0, 1))
-    refuses(may_stop(1), "NOT_COMMITTED", RUN, decided(0, 1))
+    refuses(may_stop(1), "CONCURRENT_COMMIT", RUN, prepared(0, 1))
+    refuses(may_stop(1), "CONCURRENT_COMMIT", RUN, decided(0, 1))
     may_stop(1)(fold(RUN, decided(0, 1), verdict(LOST)))  # what is left is lost: the next run writes it

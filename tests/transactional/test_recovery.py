@@ -8,13 +8,13 @@ import pytest
 
 from tests.transactional.test_ledger import RUN, batch, fold
 from transactional.barrier import sources_digest
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, LocationError, OptionError, RewindRequiredError
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.recovery import (
     Claim,
     Judgement,
-    SparkView,
+    QueryView,
     check_account,
     check_place,
     check_prefix,
@@ -32,8 +32,8 @@ STATES = {
 }
 
 
-def view(number: int, committed: int | None = None, location: str = "here") -> SparkView:
-    return SparkView("q", location, number, number - 1 if committed is None else committed, [f"line {number}"], None)
+def view(number: int, committed: int | None = None, location: str = "here") -> QueryView:
+    return QueryView("q", location, number, number - 1 if committed is None else committed, [f"line {number}"], None)
 
 
 def runs(*drivers: str) -> Ledger:
@@ -78,7 +78,7 @@ def test_a_location_that_was_copied_is_refused() -> None:
 
 def test_a_location_of_another_query_is_refused() -> None:
     ledger = fold((EntryKind.RUN, {**RUN, "queryId": "another"}))
-    with pytest.raises(LocationError, match=r"LOCATION_OF_ANOTHER_QUERY.*another.*adopt"):
+    with pytest.raises(LocationError, match=r"LOCATION_MOVED.*another.*adopt"):
         check_place(ledger, view(0))
 
 
@@ -94,12 +94,12 @@ def test_the_journal_accounts_for_every_micro_batch(number: int, ok: bool) -> No
 
 
 def test_a_micro_batch_with_other_sources_is_refused() -> None:
-    with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/0"):
+    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*offsets/0"):
         check_account(fold((EntryKind.DECIDED, batch(0, 1, covers=[]))), view(0))
 
 
 def test_commits_ahead_of_offsets_are_refused() -> None:
-    with pytest.raises(LocationError, match="SPARK_LOGS_INCONSISTENT"):
+    with pytest.raises(LocationError, match="LOGS_INCONSISTENT"):
         check_account(Ledger(), view(0, committed=0))
 
 
@@ -150,11 +150,11 @@ def test_what_was_lost_behind_spark_needs_a_rewind() -> None:
     ledger = fold((EntryKind.PREPARED, batch(0, 1)), (EntryKind.DECIDED, batch(1, 2, covers=[0])))
     states = [(ledger.part(0, 0), STATES["L"]), (ledger.part(1, 0), STATES["C"])]
     with pytest.raises(
-        RewindRequiredError, match=r"LOST_BEHIND.*\[0\].*barrier rewind.*\[1\] were committed already.*older"
+        RewindRequiredError, match=r"PREPARED_LOST.*\[0\].*\[1\] were committed already.*older.*barrier rewind"
     ):
         judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
     states = [(ledger.part(0, 0), STATES["L"]), (ledger.part(1, 0), STATES["P"])]
-    with pytest.raises(RewindRequiredError, match=r"LOST_BEHIND.*\[0, 1\]") as raised:
+    with pytest.raises(RewindRequiredError, match=r"PREPARED_LOST.*\[0, 1\]") as raised:
         judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
     assert "older" not in str(raised.value)
 
@@ -198,9 +198,9 @@ def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_que
             for number in (0, 1)
         )
     )
-    right = SparkView("q", "here", 1, 0, ["line 1"], ["line 0"])
+    right = QueryView("q", "here", 1, 0, ["line 1"], ["line 0"])
     check_account(ledger, right)
-    with pytest.raises(LocationError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/[01].*adopt"):
+    with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*offsets/[01].*adopt"):
         check_account(ledger, replace(right, lines=[lines], previous=[previous]))
 
 
@@ -222,8 +222,8 @@ def test_a_replaced_file_of_offsets_of_which_the_journal_has_a_copy_asks_for_a_r
         )
     )
     assert sorted(ledger.logs) == [0, 1]
-    replaced = SparkView("q", "here", 1, 0, [lines], [previous])
-    with pytest.raises(RewindRequiredError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/[01].*barrier rewind LOCATION"):
+    replaced = QueryView("q", "here", 1, 0, [lines], [previous])
+    with pytest.raises(RewindRequiredError, match=r"OFFSETS_REPLACED.*offsets/[01].*barrier rewind LOCATION"):
         check_account(ledger, replaced)
 
 

@@ -12,11 +12,11 @@ import pytest
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, TwoPhaseCommitError
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
-from transactional.recovery import SparkView, check_account, check_restored, unrecorded_repartitions
+from transactional.recovery import QueryView, check_account, check_restored, unrecorded_repartitions
 from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, cut
 from transactional.sink import Options, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink
@@ -74,7 +74,7 @@ def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> 
     assert (found.query, found.location, found.originals, found.runs) == ("", "there", ["p"], {})
     assert found.restored is not None
     assert (found.restored.origin, found.restored.batch, found.restored.claim) == ("here", 2, False)
-    check_account(found, SparkView("new", "there", 3, 2, ["x"], None))
+    check_account(found, QueryView("new", "there", 3, 2, ["x"], None))
 
 
 def test_a_claimed_journal_is_the_querys_own_above_all_numbers_that_were_taken() -> None:
@@ -97,7 +97,7 @@ def test_no_entry_of_any_kind_follows_moved(kind: str) -> None:
     journal = three((EntryKind.REWIND_BEGUN, {"checkpoint": None}), moved())
     with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*there") as caught:
         journal.append(kind, {}, lambda _: None)
-    assert caught.value.parameters == {"location": "there", "entry": 10}
+    assert caught.value.parameters == {"location": "there", "entry": 10, "savepoint": "s", "checkpoint": 5}
 
 
 def test_a_driver_whose_number_was_taken_by_moved_is_fenced_by_it() -> None:
@@ -116,7 +116,7 @@ def recording() -> RecordingSink:
 
 
 def coordinator(journal: Journal, sink: RecordingSink, batch: int) -> CheckpointCoordinator:
-    view = SparkView("q", "here", batch, batch - 1, [LINE], [LINE])
+    view = QueryView("q", "here", batch, batch - 1, [LINE], [LINE])
     return CheckpointCoordinator(journal, sink, RunSettings("d", "x", "s", "p"), view)
 
 
@@ -150,12 +150,12 @@ def line(**topics: int) -> str:
 
 def test_a_state_or_a_position_that_nobody_takes_any_more_is_named_unless_it_was_allowed() -> None:
     begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
-    view = SparkView("new", "there", 2, 1, [line(a=5)], [line(a=3, b=4)])
+    view = QueryView("new", "there", 2, 1, [line(a=5)], [line(a=3, b=4)])
     with pytest.raises(
         LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*--allow-non-restored-state"
     ) as caught:
         check_restored(begun, view, ["m:Other"])
-    assert caught.value.parameters == {"hooks": ["m:H"], "topics": ["b"]}
+    assert (caught.value.parameters["hooks"], caught.value.parameters["topics"]) == (["m:H"], ["b"])
     with pytest.raises(LocationError, match=r"holds the position in the topic b,"):
         check_restored(begun, view, ["m:H"])
     check_restored(begun, replace(view, lines=[line(a=5, b=4, c=1)]), ["m:H", "m:New"])
@@ -166,16 +166,16 @@ def test_a_state_or_a_position_that_nobody_takes_any_more_is_named_unless_it_was
 def test_after_its_first_micro_batch_a_restored_query_may_change_as_any_other() -> None:
     begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
     begun.batches[2] = three().ledger.batches[2]
-    check_restored(begun, SparkView("new", "there", 3, 2, [line(a=5)], [line(b=3)]), [])
+    check_restored(begun, QueryView("new", "there", 3, 2, [line(a=5)], [line(b=3)]), [])
 
 
 # -- Spark's repartition ---------------------------------------------------------------------------------------------
 
 
-def repartitioned(ledger: Ledger, first: int, count: int = 1, committed: int | None = None) -> SparkView:
+def repartitioned(ledger: Ledger, first: int, count: int = 1, committed: int | None = None) -> QueryView:
     batches = range(first, first + count)
     at_work = first + count
-    return SparkView(
+    return QueryView(
         "q",
         ledger.location,
         at_work,
@@ -239,6 +239,6 @@ def test_a_copys_first_run_leaves_what_its_original_has_prepared_alone() -> None
     def under(prefix: str) -> RecordingSink:
         return RecordingSink(Options({"transactionalIdPrefix": prefix}), pa.schema([]), store)
 
-    view = SparkView("q", "there", 1, 0, [LINE], [LINE])
+    view = QueryView("q", "there", 1, 0, [LINE], [LINE])
     CheckpointCoordinator(journal, under("q-1"), RunSettings("e", "x", "s", "q-1"), view, under).plan()
     assert store.unfinished() == [number]

@@ -14,9 +14,9 @@ from tests.transactional.state_stores import LIFETIME
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.checkpoint import Mode
+from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError
 from transactional.journal import Journal
-from transactional.metadata import EntryKind
 from transactional.rewind import Rewinder
 from transactional.sink import Options
 from transactional.testing import RecordingSink
@@ -117,13 +117,13 @@ def test_a_rewind_that_was_begun_has_to_be_finished_first(world: World) -> None:
     prepared_lost(world)
     world.armed = Interference("rewind.begun", "die")
     assert world.rewind() == "died"
-    with pytest.raises(LocationError, match=r"REWIND_BEGUN.*--resume"):
+    with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*--resume"):
         rewinder(world).preview()
 
 
 def test_where_none_was_begun_there_is_none_to_finish(world: World) -> None:
     five_checkpoints(world)
-    with pytest.raises(LocationError, match=r"NO_REWIND"):
+    with pytest.raises(LocationError, match=r"NOTHING_TO_REWIND"):
         rewinder(world).finish()
 
 
@@ -132,7 +132,7 @@ def test_a_location_on_which_somebody_works_is_busy(world: World) -> None:
     work = rewinder(world)
     preview = work.preview()
     world.ask()
-    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*stop it first"):
+    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*Stop the query first"):
         work.begin(preview, {})
     assert world.book.rewinding == 0
 
@@ -446,7 +446,7 @@ def test_offsets_that_a_driver_writes_after_the_rewind_are_found_and_taken_away(
     world.files.offsets[3] = late
     again = world.start()
     world.plan(again)
-    assert again.condition == "SPARK_LOGS_AHEAD"
+    assert again.condition == "LOGS_AHEAD"
     assert world.rewind() == ""
     assert sorted(world.files.offsets) == [0]
     world.run_out()

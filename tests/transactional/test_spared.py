@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.transactional.test_ledger import RUN, batch, fold, known
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
 
 
 def judged(checkpoint: int, partition: int, verdict: str, handle: int = 0) -> dict[str, Any]:

@@ -24,10 +24,11 @@ from tests.transactional.state_machine import (
     World,
 )
 from tests.transactional.state_stores import WatchedSink
-from transactional import faults, ledger
+from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, TaskPlan
 from transactional.coordinator import CheckpointCoordinator
-from transactional.metadata import EntryKind
+from transactional.entry import EntryKind
+from transactional.ledger import Ledger, fold
 from transactional.testing import MemoryHandle
 
 EXAMPLES = 2000
@@ -60,7 +61,7 @@ KEPT = {
     "KEPT_FAILURES": 3,
 }  # so that a run of 50 steps forgets as one of months does
 
-NEED_A_REWIND = ("PREPARED_LOST", "LOST_BEHIND")
+NEED_A_REWIND = ("PREPARED_LOST",)
 
 small = st.integers(0, 3)
 bits = st.integers(0, 7)
@@ -80,7 +81,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(faults, "reach", self.world.reach)
         for name, kept in KEPT.items():
-            self._patch.setattr(ledger, name, kept)
+            self._patch.setattr(fold, name, kept)
         self._former: list[TaskPlan] = []
         self._stuck = self._told_wrong = 0
 
@@ -402,7 +403,7 @@ class WritesAPreparedBatchAgain(CheckpointCoordinator):
         return replace(plan, mode=Mode.WRITE) if plan.batch in undecided else plan
 
 
-def forgets_to_drop(self: ledger.Ledger, entry: Any, body: Mapping[str, Any]) -> None:
+def forgets_to_drop(self: Ledger, entry: Any, body: Mapping[str, Any]) -> None:
     """`rewind done` without its effect on entries about later micro-batches."""
     self.rewinding = None
     self.replay = body["batch"] + 1 if body["keep"] else None
@@ -420,7 +421,7 @@ PLANTED = {
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug.startswith("entries"):
-        monkeypatch.setitem(ledger._FOLDS, EntryKind.REWIND_DONE, forgets_to_drop)
+        monkeypatch.setitem(fold._FOLDS, EntryKind.REWIND_DONE, forgets_to_drop)
     with pytest.raises(Violation):
         explore(PLANTED[bug], SEARCHED)
 
@@ -453,7 +454,7 @@ MET = (
     ),
     *(
         "ended by PREPARED_LOST",
-        "ended by LOST_BEHIND",
+        "ended by PREPARED_LOST of a decision",
         "ended by REWIND_NOT_DONE",
         "ended by RUN_SUPERSEDED",
         "ended by STOP_REQUESTED",

@@ -10,12 +10,12 @@ import pytest
 
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
+from transactional.entry import EntryKind
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import KEPT_FAILURES, Ledger
-from transactional.metadata import EntryKind
+from transactional.ledger import CheckpointState, Ledger
+from transactional.ledger.fold import KEPT_FAILURES
 from transactional.stats import (
     CheckpointHistory,
-    CheckpointStatus,
     Counts,
     Restored,
     history,
@@ -72,12 +72,12 @@ def test_a_checkpoint_tells_its_times_and_what_it_is_made_of(story: Story) -> No
     )
     decided = story.add(EntryKind.DECIDED, body)
     (open_yet,) = history(story.ledger())
-    assert (open_yet.status, open_yet.committed, open_yet.committing_ms) == (CheckpointStatus.DECIDED, None, None)
+    assert (open_yet.status, open_yet.committed, open_yet.committing_ms) == (CheckpointState.DECIDED, None, None)
     story.add(EntryKind.SETTLED, settled(decided, **{"orders-0": 7}), seconds=0.25)
     assert history(story.ledger()) == [
         CheckpointHistory(
             id=decided,
-            status=CheckpointStatus.COMPLETED,
+            status=CheckpointState.SETTLED,
             batches=[0, 1],
             reason="BARRIER",
             sentence=ClosingReason.BARRIER.value,
@@ -96,7 +96,7 @@ def test_a_checkpoint_tells_its_times_and_what_it_is_made_of(story: Story) -> No
         )
     ]
     found = json.loads(json.dumps(history(story.ledger())[0].to_json()))
-    assert (found["status"], found["committing_ms"]) == ("completed", 250)
+    assert (found["status"], found["committing_ms"]) == ("settled", 250)
 
 
 def test_what_is_prepared_ages_against_the_lifetime_of_its_run(story: Story) -> None:
@@ -137,7 +137,7 @@ def test_failures_have_their_sentences_and_stand_in_the_order_of_the_journal(sto
     story.add(EntryKind.VOID, {"checkpoint": 8, "run": 3, "evidence": []})
     aborted, late, done, void = history(story.ledger())
     assert [each.id for each in (aborted, late, done, void)] == [2, 5, 6, 9]
-    assert [each.status.value for each in (aborted, late, done, void)] == ["failed", "declined", "completed", "failed"]
+    assert [each.status.value for each in (aborted, late, done, void)] == ["aborted", "declined", "settled", "void"]
     assert (aborted.reason, aborted.sentence) == ("ABORTED", CheckpointFailureReason.ABORTED.value)
     assert (late.sentence, late.detail) == (CheckpointFailureReason.HOOK_FAILED.value, "[HOOK_FAILED] it is asleep")
     assert (late.subsumed_by, done.subsumes) == (6, [0])
@@ -155,7 +155,7 @@ def test_the_history_is_bounded_and_survives_restarts_and_snapshots(story: Story
     for _ in range(KEPT_FAILURES + 5):
         story.add(EntryKind.ABORTED, {"run": 2, "batch": 10})
     before = history(story.ledger())
-    assert [each.status.value for each in before] == ["completed"] * (3 + 1) + ["failed"] * KEPT_FAILURES
+    assert [each.status.value for each in before] == ["settled"] * (3 + 1) + ["aborted"] * KEPT_FAILURES
     story.journal.fold(every=1)
     assert history(story.ledger()) == before
     assert stats(story.ledger(), 0.0).counts.failed == KEPT_FAILURES + 5

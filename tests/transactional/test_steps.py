@@ -14,6 +14,7 @@ import pytest
 from tests.transactional.bodies import run_body, settled
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import Entry, EntryKind, decode, encode
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
@@ -23,10 +24,10 @@ from transactional.errors import (
     ReplayMismatchError,
     RetriableError,
 )
-from transactional.journal import SNAPSHOT_EVERY, Journal, JournalStore, LocalJournalStore, MemoryJournalStore
+from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
+from transactional.journal.journal import SNAPSHOT_EVERY
 from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode, encode
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.sink import HandleState, Options, Outcome, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink
 
@@ -42,8 +43,8 @@ class Query:
         self.committed = -1
         self.sinks: list[RecordingSink] = []
 
-    def view(self, batch: int) -> SparkView:
-        return SparkView("q", "/place", batch, self.committed, [f"line {batch}"], [f"line {batch - 1}"])
+    def view(self, batch: int) -> QueryView:
+        return QueryView("q", "/place", batch, self.committed, [f"line {batch}"], [f"line {batch - 1}"])
 
     def coordinator(self, batch: int, driver: str = "A") -> CheckpointCoordinator:
         sink = RecordingSink(Options({"transactionalIdPrefix": "p"}), SCHEMA, self.transactions)
@@ -295,7 +296,7 @@ def test_acknowledgements_of_two_runs_are_refused() -> None:
     query = Query()
     old = query.tasks(query.plan(0, "A"))
     new = query.tasks(query.plan(0, "B"))
-    with pytest.raises(ProtocolError, match="MIXED_RUNS"):
+    with pytest.raises(ProtocolError, match="PROTOCOL_VIOLATED"):
         query.commit([old[0], new[1]], 0, "B")
 
 
@@ -312,7 +313,7 @@ def test_a_micro_batch_that_the_journal_does_not_expect_stops_the_query(batch: i
 def test_a_copied_location_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query()
     query.run(0)
-    elsewhere = SparkView("q", "/copy", 1, 0, ["line 1"], ["line 0"])
+    elsewhere = QueryView("q", "/copy", 1, 0, ["line 1"], ["line 0"])
     monkeypatch.setattr(query, "view", lambda batch: elsewhere)
     with pytest.raises(LocationError, match=r"LOCATION_MOVED.*adopt"):
         query.plan(1)
@@ -396,8 +397,8 @@ def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
 @pytest.mark.parametrize(
     ("change", "condition"),
     [
-        (lambda data: data[:-20], "JOURNAL_ENTRY_TORN"),
-        (lambda data: data.replace(b'"driver":"d"', b'"driver":"e"'), "JOURNAL_ENTRY_CHANGED"),
+        (lambda data: data[:-20], "JOURNAL_DAMAGED"),
+        (lambda data: data.replace(b'"driver":"d"', b'"driver":"e"'), "JOURNAL_DAMAGED"),
         (lambda data: data.replace(b'"format":2', b'"format":3'), "JOURNAL_FORMAT_UNKNOWN"),
     ],
 )
@@ -410,7 +411,7 @@ def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition
 
 def test_an_entry_that_does_not_fold_is_never_written() -> None:
     store = MemoryJournalStore()
-    with pytest.raises(JournalError, match="JOURNAL_INCONSISTENT"):
+    with pytest.raises(JournalError, match="JOURNAL_DAMAGED"):
         Journal(store).append(EntryKind.SETTLED, settled(9), lambda ledger: None)
     assert store.names() == []
 
@@ -435,6 +436,6 @@ def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tas
     messages = query.tasks(query.plan(0))
     view = query.view
     query.view = lambda batch: replace(view(batch), lines=["another"])  # type: ignore[method-assign]
-    with pytest.raises(RetriableError, match=r"BATCH_HAS_OTHER_SOURCES.*offsets/0 is not the one that its tasks"):
+    with pytest.raises(RetriableError, match=r"CONCURRENT_COMMIT.*offsets/0 is not the file that the tasks"):
         query.commit(messages, 0)
     assert "decided" not in query.kinds()

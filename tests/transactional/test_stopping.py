@@ -9,10 +9,10 @@ from tests.transactional.state_stores import LIFETIME
 from tests.transactional.test_steps import Query
 from transactional import faults
 from transactional.checkpoint import ClosingReason, Mode
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, QueryStoppedError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
 from transactional.ownership import may_stop
 
 
@@ -119,7 +119,7 @@ def test_the_end_is_not_journalled_while_something_is_open(world: World) -> None
     journal = Journal(world.store)
     run = journal.load().newest_run
     assert run is not None
-    with pytest.raises(FencedError, match=r"NOT_COMMITTED.*micro-batches \[1\]"):
+    with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*micro-batches \[1\]"):
         journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))
 
 

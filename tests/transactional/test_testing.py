@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from transactional import testing
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import TransactionLostError
 from transactional.sink import Options, Outcome, TransactionContext
 from transactional.testing import FailingSink, FakeClock, MemoryTransactions, RecordingSink
 
 SCHEMA = pa.schema([("value", pa.string())])
-CHECKPOINT = CompletedCheckpoint(1, (0,), 0)
+CHECKPOINT = DecidedCheckpoint(1, (0,), 0)
 
 
 def sink_of(store: MemoryTransactions, kind: type[RecordingSink] = RecordingSink) -> RecordingSink:
@@ -89,7 +89,7 @@ class Forgetful(RecordingSink):
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema, self.shared)
 
-    def commit(self, handles: Sequence[Any], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> None:
         for handle in handles:
             self.store.commit(handle["transaction"])
 

@@ -14,12 +14,12 @@ from connector.spark.location import CheckpointLocation
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest, digest_of_all
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, ReplayMismatchError, RetriableError
 from transactional.history import History, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
-from transactional.metadata import EntryKind
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.sink import Handle, Options, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink
 
@@ -59,7 +59,7 @@ class Writes:
         return sink
 
     def coordinator(self, version: int, driver: str = "A") -> CheckpointCoordinator:
-        view = SparkView("app", "/writes", version, -1, [f"version {version}"], None, gaps=True)
+        view = QueryView("app", "/writes", version, -1, [f"version {version}"], None, gaps=True)
         settings = RunSettings(driver, "2pc-recording", "options", "p", retained=self.retained)
         return CheckpointCoordinator(self.journal(), self.sink(), settings, view)
 
@@ -178,7 +178,7 @@ def test_a_version_that_lost_transactions_is_written_again_as_the_error_of_the_n
     for committed in (0, 1):
         writes = Writes()
         lose_after_decision(writes, writes.tasks(writes.plan(3), [[1], [2]]), 3, committed)
-        with pytest.raises(RetriableError, match=r"VERSION_LOST.*txnVersion 3 .* write it again") as refused:
+        with pytest.raises(RetriableError, match=r"VERSION_LOST.*txnVersion 3 .*Write that version again") as refused:
             writes.save(4, [[5]])
         assert "rewind" not in str(refused.value)
         writes.save(3, [[1], [2]])
@@ -287,7 +287,8 @@ def test_an_older_copy_of_the_location_names_what_works_for_batch_writes(monkeyp
     writes.save(0, [[1]])
     monkeypatch.setattr(NamedSink, "checkHistory", refuse)
     with pytest.raises(
-        LocationError, match=r"LOCATION_PUT_BACK.*it has committed more.*new checkpointLocation"
+        LocationError,
+        match=r"LOCATION_PUT_BACK.*it has committed more.*new checkpoint location.*batch writes with the first version",
     ) as told:
         writes.plan(1, "B")
     assert "adopt" not in str(told.value)

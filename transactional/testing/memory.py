@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.clock import Clock, SystemClock
 from transactional.errors import TransactionLostError
 from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
@@ -133,7 +133,7 @@ class MemoryTransactions:
         found = self._find(number)
         if found.state != state:
             raise TransactionLostError(
-                "TRANSACTION_OVER", f"transaction {number} is {found.state}", [{"transaction": number}]
+                "TRANSACTION_LOST", f"transaction {number} is {found.state}", [{"transaction": number}]
             )
         return found
 
@@ -186,7 +186,7 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
         self._called("rollback", [transaction])
         self.store.abort(transaction)
 
-    def commit(self, handles: Sequence[MemoryHandle], checkpoint: CompletedCheckpoint) -> None:
+    def commit(self, handles: Sequence[MemoryHandle], checkpoint: DecidedCheckpoint) -> None:
         """Commit each."""
         self._called("commit", [handle["transaction"] for handle in handles])
         lost = [dict(h) for h in handles if self.store.commit(h["transaction"]) is not Outcome.COMMITTED]
@@ -199,7 +199,7 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
         return [h for h in handles if self.store.abort(h["transaction"]) is Outcome.COMMITTED]
 
     def ensureVisible(
-        self, handles: Sequence[MemoryHandle], checkpoint: CompletedCheckpoint
+        self, handles: Sequence[MemoryHandle], checkpoint: DecidedCheckpoint
     ) -> Sequence[Mapping[str, Any]]:
         """What is committed is visible here."""
         self._called("ensureVisible", [handle["transaction"] for handle in handles])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import TransactionLostError
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
@@ -124,6 +124,6 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
     return {"ready": dict(sink.identify())}  # connects, so that a race is not won by the quicker start
 
 
-def checkpoint_of(query: str, prefix: str) -> CompletedCheckpoint:
+def checkpoint_of(query: str, prefix: str) -> DecidedCheckpoint:
     """A checkpoint to commit handles with."""
-    return CompletedCheckpoint(id=1, batches=(0,), timestamp=0, queryId=query, prefix=prefix)
+    return DecidedCheckpoint(id=1, batches=(0,), timestamp=0, queryId=query, prefix=prefix)

@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from connector.delta.sink import DeltaHandle, DeltaSink
-from transactional.checkpoint import CompletedCheckpoint
-from transactional.sink import Epoch, Options, Outcome, TransactionContext
+from transactional.checkpoint import DecidedCheckpoint
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.string()), ("part", pa.string())])
 VALUES = ("a b", "a%20b", "10:30", "50%", "x/y", "é", "#1", "a+b", "plain", None)
-LATER = Epoch("q", 2, 0)
-CHECKPOINT = CompletedCheckpoint(1, (0,), 0)
+LATER = Cutoff("q", 2, 0)
+CHECKPOINT = DecidedCheckpoint(1, (0,), 0)
 
 
 @pytest.fixture

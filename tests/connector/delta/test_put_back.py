@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from connector.delta.sink import DeltaSink
 from transactional.checkpoint import Acknowledgement, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.journal import Journal, LocalJournalStore
-from transactional.metadata import EntryKind
-from transactional.recovery import SparkView
+from transactional.recovery import QueryView
 from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -31,7 +31,7 @@ class Query:
     def coordinator(self, batch: int, driver: str) -> CheckpointCoordinator:
         settings = RunSettings(driver, DeltaSink.name(), "options", "p")
         previous = [f"line {batch - 1}"] if batch else None
-        view = SparkView("q", "/place", batch, batch - 1, [f"line {batch}"], previous)
+        view = QueryView("q", "/place", batch, batch - 1, [f"line {batch}"], previous)
         return CheckpointCoordinator(self.journal(), DeltaSink(self.options, SCHEMA), settings, view)
 
     def journal(self) -> Journal:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from connector.delta.sink import DeltaSink
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import StoreError
 from transactional.sink import Options, TransactionContext
 
@@ -35,8 +35,8 @@ class Table:
         transaction = sink.beginTransaction(TransactionContext(query, number, 0, 0, query, os.urandom(8).hex(), 1))
         sink.write(transaction, pa.RecordBatch.from_pydict({"value": [str(number)]}, schema=SCHEMA))
         handles = [sink.preCommit(transaction)]
-        sink.commit(handles, CompletedCheckpoint(number, (number,), 0))
-        return dict(sink.output(handles, CompletedCheckpoint(number, (number,), 0)))
+        sink.commit(handles, DecidedCheckpoint(number, (number,), 0))
+        return dict(sink.output(handles, DecidedCheckpoint(number, (number,), 0)))
 
     def values(self) -> list[str]:
         return sorted(DeltaTable(self.path).to_pyarrow_table()["value"].to_pylist())
@@ -58,9 +58,9 @@ def test_of_two_queries_with_one_checkpoint_number_each_finds_its_own_version(ta
     transaction = sink.beginTransaction(TransactionContext("q", 2, 0, 0, "p", os.urandom(8).hex(), 1))
     sink.write(transaction, pa.RecordBatch.from_pydict({"value": ["2"]}, schema=SCHEMA))
     handles = [sink.preCommit(transaction)]
-    sink.commit(handles, CompletedCheckpoint(2, (2,), 0))
+    sink.commit(handles, DecidedCheckpoint(2, (2,), 0))
     table.write(2, query="other")
-    assert sink.output(handles, CompletedCheckpoint(2, (2,), 0))["version"] == 3
+    assert sink.output(handles, DecidedCheckpoint(2, (2,), 0))["version"] == 3
 
 
 def test_the_table_goes_back_once_however_often_the_rewind_is_run(table: Table) -> None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from connector.delta.sink import DeltaHandle, DeltaSink
 from tests.test_delta_conformance import SCHEMA, checkpoint, prepare, values
 from transactional.errors import AmbiguousOutcomeError, TransactionLostError
-from transactional.sink import Epoch, Options, Outcome
+from transactional.sink import Cutoff, Options, Outcome
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_may_have_been_committed_keeps_its_files(sink: DeltaSink, tmp_path:
     for path, content in note.items():
         path.write_bytes(content)
     if sweep:
-        assert sink.sweep([], Epoch("q", 9, 0)) == 0
+        assert sink.sweep([], Cutoff("q", 9, 0)) == 0
     else:
         sink.discard([handle])
     assert files_there(tmp_path, handle) == [True]
@@ -115,5 +115,5 @@ def test_what_a_commit_has_lost_stays_noted_so_that_its_files_are_swept(sink: De
     with pytest.raises(TransactionLostError):
         sink.commit([whole, torn], checkpoint(1))
     assert [note.stem for note in notes(tmp_path)] == [torn["nonce"]]
-    assert sink.sweep([], Epoch("q", 9, 0)) == 1
+    assert sink.sweep([], Cutoff("q", 9, 0)) == 1
     assert files_there(tmp_path, whole, torn) == [True, False]

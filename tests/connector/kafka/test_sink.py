@@ -13,13 +13,13 @@ from connector.kafka.sink import ABANDONED_AT_MOST, KafkaSink, KafkaTransaction
 from connector.kafka.topic_ids import from_kafka_python
 from tests.connector.kafka.fake_producer import FakeProducer
 from tests.connector.kafka.fake_sink_cluster import FakeCluster
-from transactional.checkpoint import CompletedCheckpoint
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import FencedError, OptionError, ProtocolError, RetriableError, RowRefusedError, StoreError
 from transactional.failure import Remedy, failure_of
 from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.string())])
-CHECKPOINT = CompletedCheckpoint(1, [0], 0)
+CHECKPOINT = DecidedCheckpoint(1, [0], 0)
 
 
 @pytest.fixture

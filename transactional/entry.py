@@ -1,6 +1,6 @@
-"""Versioned serialisation of journal entries and snapshots: whole or absent, checked, refused when newer.
+"""Versioned serialisation of journal entries and snapshots: whole or absent, checked, refused if they are newer.
 
-Format 2 is written; 1 is read (`_UPGRADES` makes of its bodies those of 2). Golden files of each are in ``tests/golden``.
+Format 2 is written; 1 is read (`_UPGRADES` turns its bodies into those of 2). Golden files of each are in ``tests/golden``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ from transactional.errors import JournalError
 
 __all__ = ["FORMAT", "Entry", "EntryKind", "canonical", "decode", "encode", "torn"]
 
-DAMAGED = (
-    "It was changed, or the disk damaged it (a crash leaves whole files or none): restore it from a backup. What it says, a "
-    "decision perhaps, can't be known without it; then start the query on a new checkpoint location, from offsets that you "
-    "have compared with its output."
-)
-
 FORMAT: Final = 2
 
 
 class EntryKind:
-    """The kinds of fact that bind. A kind that this version does not know is refused by name."""
+    """Kinds of fact that bind. A kind that this version does not know is refused by name."""
 
     RUN = "run"
     MARK = "mark"
@@ -62,7 +56,7 @@ class Entry:
     Parameters
     ----------
     number : int
-        Its place, from 1; taken by exclusive create, never given twice.
+        From 1; taken by exclusive create, never given twice.
     kind : str
         One of `EntryKind`.
     nonce : str
@@ -81,7 +75,7 @@ class Entry:
 
 
 def canonical(value: Any) -> str:
-    """JSON text with sorted keys and no spaces: equal values give equal texts."""
+    """Return JSON text with sorted keys and no spaces: equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -96,12 +90,13 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Inverse of `encode`.
+    """Return the entry that `encode` made these bytes of.
 
     Raises
     ------
     JournalError
-        Torn or changed (checksum), or of a newer format or an unknown kind; names `source`.
+        ``JOURNAL_DAMAGED``: torn, or its checksum does not match. ``JOURNAL_FORMAT_UNKNOWN``: of a newer format or an
+        unknown kind. Names `source`.
     """
     try:
         value = json.loads(data)
@@ -114,29 +109,20 @@ def decode(data: bytes, source: str) -> Entry:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise torn(source, error) from error
     if version != FORMAT and version not in _UPGRADES:
-        raise JournalError(
-            "JOURNAL_FORMAT_UNKNOWN",
-            f"{source} has journal format {version}; this version reads formats 1 to {FORMAT}: use the version that wrote "
-            "it, or a newer one",
-            file=source,
-            format=version,
-        )
+        found, known = f"journal format {version}", f"formats 1 to {FORMAT}"
+        raise JournalError("JOURNAL_FORMAT_UNKNOWN", file=source, found=found, known=known)
     if not intact:
-        raise JournalError("JOURNAL_ENTRY_CHANGED", f"the checksum of {source} does not match. {DAMAGED}", file=source)
+        raise JournalError("JOURNAL_DAMAGED", reason=f"the checksum of {source} does not match", file=source)
     if value["kind"] not in EntryKind.ALL:
-        raise JournalError(
-            "JOURNAL_KIND_UNKNOWN",
-            f"{source} holds an entry of kind {value['kind']!r}, which this version does not know: use a newer version",
-            file=source,
-            kind=value["kind"],
-        )
+        found, known = f"an entry of kind {value['kind']!r}", ", ".join(sorted(EntryKind.ALL))
+        raise JournalError("JOURNAL_FORMAT_UNKNOWN", file=source, found=found, known=known)
     entry = Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
     return entry if version == FORMAT else _UPGRADES[version](entry)
 
 
 def torn(source: str, why: Exception) -> JournalError:
-    """What is at an entry's name is none."""
-    return JournalError("JOURNAL_ENTRY_TORN", f"{source} is not a whole journal entry: {why}. {DAMAGED}", file=source)
+    """Make the error of a file that has an entry's name and does not hold one."""
+    return JournalError("JOURNAL_DAMAGED", reason=f"{source} is not a whole journal entry: {why}", file=source)
 
 
 _CHECKSUM_KEY: Final = b'"checksum":"'
@@ -148,13 +134,13 @@ def _checksum(text: bytes) -> str:
 
 
 def _without_checksum(data: bytes) -> bytes:
-    """Cut the checksum out of an entry's bytes; it stands behind the body, so its last occurrence is meant."""
+    """Cut the checksum out of an entry's bytes; it stands behind the body, so its last occurrence is the one."""
     at = data.rfind(_CHECKSUM_KEY)
     return data[:at] + data[at + len(_CHECKSUM_KEY) + _CHECKSUM_LENGTH + 2 :].rstrip(b"\n")
 
 
 def _from_1(entry: Entry) -> Entry:
-    """Format 1 knew neither a run's setup, nor the figures and hook states of a checkpoint, nor rewinds."""
+    """Upgrade format 1, which knew neither a run's setup, nor the figures and hook states of a checkpoint, nor rewinds."""
     body = dict(entry.body)
     if entry.kind == EntryKind.RUN:
         body = {"lifetime": None, "process": {}, "setup": {}, "retained": 100, **body}

@@ -8,60 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from transactional import faults
 from transactional.clock import Clock, SystemClock
+from transactional.entry import Entry, EntryKind, decode, encode
 from transactional.errors import FencedError, JournalError
-from transactional.folders import file_mode, make_folders, sync_folder
-from transactional.ledger import Ledger
-from transactional.metadata import Entry, EntryKind, decode, encode, torn
+from transactional.journal.store import JournalStore
+from transactional.ledger import Ledger, apply
 from transactional.ownership import moved_on
 
 __all__ = [
     "Journal",
-    "JournalStore",
-    "LocalJournalStore",
-    "MemoryJournalStore",
-    "closed_journal",
     "snapshot_file",
-    "sync_folder",
 ]
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
 SNAPSHOT_BYTES = 1 << 20  # of entries: hundreds of writer tasks make megabytes each; parsing takes 15 ms a megabyte
-RELIST = 20  # times a listing that a snapshot changed meanwhile is taken again
+RELIST = 20  # times that a listing which a snapshot changed meanwhile is repeated
 
 _NAME = re.compile(r"(\d+)\.(snapshot\.)?json")
 _LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # of a create that was killed
-
-
-class JournalStore(Protocol):
-    """Files by name, with the one operation that arbitrates. Names are ``<n>.json`` and ``<n>.snapshot.json``."""
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Create whole, durably, or not at all; False where the name is taken.
-
-        Raises
-        ------
-        OSError
-            It may be created or not. `Journal` reads it back, also where the name is taken: it may be so by this very call.
-        """
-
-    def names(self) -> list[str]:
-        """All names, in any order."""
-
-    def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError."""
-
-    def delete(self, name: str) -> None:
-        """Deleting what is gone is no error."""
 
 
 def _digest(data: bytes) -> bytes:
@@ -69,109 +41,10 @@ def _digest(data: bytes) -> bytes:
 
 
 def snapshot_file(ledger: Ledger, clock: Clock, nonce: str = "") -> tuple[str, bytes]:
-    """Name and contents of a ledger's snapshot: a journal can begin with it."""
+    """Return name and contents of a ledger's snapshot: a journal can begin with it."""
     nonce = nonce or uuid.uuid4().hex
     entry = Entry(ledger.position, EntryKind.SNAPSHOT, nonce, int(clock.now() * 1000), ledger.to_json())
     return f"{ledger.position}.snapshot.json", encode(entry)
-
-
-class LocalJournalStore:
-    """A folder on a local disk: temporary file, fsync, link to the name, fsync of the folder.
-
-    Parameters
-    ----------
-    folder : str
-        Made at the first create.
-    location : str, optional
-        A folder above it, made with it. Like those above, it has the modes that any program gives: only what is below is
-        closed to others.
-    """
-
-    def __init__(self, folder: str, location: str = "") -> None:
-        self.folder = folder
-        self._location = location
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`. ``os.link`` fails where the name exists: rename would replace it."""
-        if self._location:
-            os.makedirs(self._location, exist_ok=True)
-        make_folders(self.folder)
-        temporary = os.path.join(self.folder, f".{name}.{uuid.uuid4().hex}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file_mode(self.folder))
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(temporary, os.path.join(self.folder, name))
-            except FileExistsError:
-                return False
-        finally:
-            os.unlink(temporary)
-        sync_folder(self.folder)
-        return True
-
-    def names(self) -> list[str]:
-        """See `JournalStore`."""
-        try:
-            return os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        except PermissionError as error:
-            raise closed_journal(error) from error
-
-    def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
-        try:
-            with open(os.path.join(self.folder, name), "rb") as file:
-                return file.read()
-        except PermissionError as error:
-            raise closed_journal(error) from error
-        except IsADirectoryError as error:
-            raise torn(name, error) from error
-
-    def delete(self, name: str) -> None:
-        """See `JournalStore`."""
-        try:
-            os.unlink(os.path.join(self.folder, name))
-        except FileNotFoundError:
-            return
-
-
-def closed_journal(error: PermissionError) -> JournalError:
-    """Make the error of a journal that is another user's."""
-    return JournalError(
-        "LOCATION_NOT_OURS",
-        f"{error.filename} is closed to this user: a journal is its owner's alone, and its group's where the group may write "
-        "to the checkpoint location (chmod 2770, and umask 007 for who starts the query). Run this as the query's user",
-        path=error.filename,
-    )
-
-
-class MemoryJournalStore:
-    """A dict; for tests of the protocol."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`."""
-        return self.files.setdefault(name, data) is data
-
-    def names(self) -> list[str]:
-        """See `JournalStore`."""
-        return list(self.files)
-
-    def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
-        if name not in self.files:
-            raise FileNotFoundError(name)
-        return self.files[name]
-
-    def delete(self, name: str) -> None:
-        """See `JournalStore`."""
-        self.files.pop(name, None)
 
 
 class Journal:
@@ -210,10 +83,10 @@ class Journal:
             if ledger is not None:
                 self.ledger = ledger
                 return ledger
-        raise JournalError("JOURNAL_UNREADABLE", "entries of the journal vanish while it is read: is it being deleted?")
+        raise JournalError("JOURNAL_UNREADABLE", times=RELIST)
 
     def _load_once(self) -> Ledger | None:
-        """One attempt; None where a snapshot deleted entries in the meantime."""
+        """Try once; None if a snapshot deleted entries in the meantime."""
         entries, snapshots = self._list()
         try:
             folded = snapshots[-1] if snapshots else 0
@@ -225,11 +98,11 @@ class Journal:
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
             if numbers != list(range(first, first + len(numbers))) and self._list() != (entries, snapshots):
-                return None  # the listing was taken while entries came or went; a lasting gap is told by the fold
+                return None  # the listing was taken while entries came or went; the fold refuses a lasting gap
             for number in numbers:
                 name = f"{number}.json"
                 data = self._store.read(name)
-                ledger.apply(self._entry(data, name))
+                apply(ledger, self._entry(data, name))
                 anchor, unfolded = (name, _digest(data)), unfolded + len(data)
             if numbers and any(snapshot >= first for snapshot in self._list()[1]):
                 return None  # folded and deleted while it was read: a late create may have taken a number again
@@ -271,8 +144,8 @@ class Journal:
         kind : str
         body : Mapping[str, Any]
         judge : Callable[[Ledger], None]
-            Called with the folded state before every try, also after the number was found taken; raises where the
-            fact may not be recorded any more.
+            Called with the folded state before every try, also after the number was taken; raises if the fact may not be
+            recorded any more.
 
         Raises
         ------
@@ -283,13 +156,13 @@ class Journal:
         """
         nonce = self._nonce()
         while True:
-            if self.ledger.moved is not None:  # nothing follows it, whoever asks
+            if self.ledger.moved is not None:  # nothing follows it, whatever its kind
                 raise moved_on(self.ledger)
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
             after = self.ledger.copy()
-            after.apply(entry)  # an entry that does not fold is never written
+            apply(after, entry)  # an entry that does not fold is never written
             data = encode(entry)
             if self._create(entry, data):
                 self._check_not_folded(number)
@@ -300,9 +173,9 @@ class Journal:
             self.load()
 
     def _create(self, entry: Entry, data: bytes) -> bool:
-        """Exclusive create; a lost answer is settled by reading back, also one that the store's client has hidden.
+        """Exclusive create; a lost answer is settled by reading back, also if the store's client has hidden it.
 
-        A client that sends a create again, because the first answer was lost, finds the number taken: by ourselves.
+        A client that sends a create again, because the first answer was lost, is answered that the number is taken: by us.
         """
         name = f"{entry.number}.json"
         failure: Exception | None = None
@@ -324,18 +197,14 @@ class Journal:
 
     @staticmethod
     def _failed(name: str, failure: Exception) -> JournalError:
-        return JournalError("JOURNAL_STORE_FAILED", f"writing {name} failed: {failure}", file=name, reason=str(failure))
+        return JournalError("JOURNAL_STORE_FAILED", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
-        """A snapshot at or above our number: it was taken before, deleted, and our entry counts for nothing."""
+        """Raise if a snapshot is at or above our number: it had been taken and deleted, and our entry counts for nothing."""
         _, snapshots = self._list()
         if snapshots and snapshots[-1] >= number:
-            raise FencedError(
-                "RUN_SUPERSEDED",
-                f"journal number {number} had been taken and folded into snapshot {snapshots[-1]}: a newer run has gone on",
-                number=number,
-                snapshot=snapshots[-1],
-            )
+            newer = f"a newer run: journal number {number} had been taken, and folded into snapshot {snapshots[-1]}"
+            raise FencedError("RUN_SUPERSEDED", run="of this driver", newer=newer, number=number)
 
     def fold(self, every: int = SNAPSHOT_EVERY) -> None:
         """Write a snapshot when `every` entries follow the last, and delete what two snapshots cover.
@@ -352,9 +221,7 @@ class Journal:
         name, data = snapshot_file(self.ledger, self._clock, self._nonce())
         try:
             self._store.create(name, data)
-        except (
-            OSError
-        ) as error:  # it may be there or not; the entries stay either way, and the next planning tries again
+        except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again
             log.warning("the journal is not folded now: %s", error)
             return
         entries, snapshots = self._list()
@@ -366,5 +233,5 @@ class Journal:
         for stale in [n for n in entries if n <= snapshots[-2]]:
             self._store.delete(f"{stale}.json")
         for leftover in filter(None, map(_LEFTOVER.fullmatch, self._store.names())):
-            if int(leftover[1]) <= snapshots[-2]:  # a create that still is at work with it comes too late anyway
+            if int(leftover[1]) <= snapshots[-2]:  # a create that still uses it comes too late anyway
                 self._store.delete(leftover[0])

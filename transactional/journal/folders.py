@@ -1,7 +1,7 @@
-"""Folders of a journal: durable under their names, and closed to others than their owner.
+"""Folders of a journal: durable under their names, and closed to all but their owner.
 
-The group may read and write, too, if the folder above is the group's to write: a location that several users of one group share
-(setgid, umask 007) stays theirs. Options that name no secret still say where the data is.
+The group may read and write, too, if it may write to the folder above: a location that several users of one group share
+(setgid, umask 007) stays theirs. Even options that name no secret say where the data is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def sync_folder(folder: str) -> None:
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it that are not there, durable and closed to others."""
+    """Create a folder and the missing ones above it, durable and closed to others."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -42,5 +42,5 @@ def file_mode(folder: str) -> int:
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder there: the group's, too, where the group may write, and not simply everybody."""
+    """Return the mode of a new folder there: the group's, too, where the group may write, and not simply everyone."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)

@@ -1,4 +1,4 @@
-"""Every error that this project raises on purpose.
+"""Every error that this project raises on purpose: kinds here, conditions in ``conditions.json``, see `catalogue`.
 
 ::
 
@@ -8,21 +8,23 @@
     ├── JournalError                       the journal can't be read or written, or is of an unknown version
     ├── FencedError                        a newer run owns the location, or this run has ended
     ├── QueryStoppedError                  no failure: the query ends because it was asked to, and nothing is left open
-    ├── ProtocolError                      Spark called the host in an order that the protocol excludes
+    ├── ProtocolError                      a call or message arrived that the protocol excludes
     ├── StoreError                         the sink's store refused for good (rights, versions, missing topic)
     │   └── RowRefusedError                the store refused a row (too large, wrong type)
     ├── RetriableError                     nothing is decided; the same batch can be written again
     ├── TransactionLostError               prepared transactions that will never be committed
     ├── HookError                          a checkpoint hook raised: the checkpoint is declined
-    ├── AmbiguousOutcomeError              nobody can tell whether a transaction was committed
+    ├── AmbiguousOutcomeError              the store can't say whether a transaction was committed
     ├── ReplayMismatchError                a repair's rows are not the recorded ones
-    └── RewindRequiredError                lost parts belong to batches that Spark has moved past
+    └── RewindRequiredError                lost parts belong to batches that the query has moved past
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from transactional.errors.catalogue import catalogue, shown
 
 __all__ = [
     "AmbiguousOutcomeError",
@@ -44,23 +46,41 @@ __all__ = [
 
 
 class TwoPhaseCommitError(Exception):
-    """Root of the tree: a named condition, a sentence that says what to do, and its parameters.
+    """Root of the tree: a condition of the catalogue and its parameters.
+
+    Raise it as ``LocationError("LOCATION_BUSY", position=7)``: the catalogue has the message and the remedy.
 
     Parameters
     ----------
     condition : str
         Stable upper-case name, e.g. ``"UNKNOWN_OPTION"``.
-    message : str
-        What happened, to what, and the way out. Never contains a secret.
+    message : str, optional
+        What happened, and the remedy, instead of the catalogue's. Never contains a secret.
     **parameters
         The values in the message, for programs; JSON types only.
     """
 
-    def __init__(self, condition: str, message: str, **parameters: Any) -> None:
+    def __init__(self, condition: str, message: str = "", /, **parameters: Any) -> None:
+        if not message:
+            known = catalogue.get(condition)
+            message = known.text(parameters) if known is not None else condition
         super().__init__(condition, message)
         self.condition = condition
         self.message = message
         self.parameters = parameters
+
+    def getCondition(self) -> str:
+        """Return the condition's name, as PySpark's errors do."""
+        return self.condition
+
+    def getMessageParameters(self) -> dict[str, str]:
+        """Return the parameters as they stand in the message, as PySpark's errors do."""
+        return {name: shown(value) for name, value in self.parameters.items()}
+
+    def getSqlState(self) -> str | None:
+        """Return the condition's SQLSTATE; None for a condition that the catalogue does not have."""
+        known = catalogue.get(self.condition)
+        return known.sql_state if known is not None else None
 
     def __str__(self) -> str:
         return f"[{self.condition}] {self.message}"
@@ -115,7 +135,9 @@ class TransactionLostError(TwoPhaseCommitError):
     ``parameters["handles"]`` holds the lost handles, as they were passed in.
     """
 
-    def __init__(self, condition: str, message: str, handles: Sequence[Mapping[str, Any]], **parameters: Any) -> None:
+    def __init__(
+        self, condition: str, message: str = "", /, handles: Sequence[Mapping[str, Any]] = (), **parameters: Any
+    ) -> None:
         super().__init__(condition, message, handles=[dict(h) for h in handles], **parameters)
 
     @property
@@ -137,4 +159,4 @@ class ReplayMismatchError(TwoPhaseCommitError):
 
 
 class RewindRequiredError(TwoPhaseCommitError):
-    """Lost parts belong to batches that Spark has moved past: go back to an earlier checkpoint."""
+    """Lost parts belong to batches that the query has moved past: go back to an earlier checkpoint."""

@@ -1,0 +1,156 @@
+"""P3: the run of a planning, taken from the journal or claimed in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transactional import faults
+from transactional.coordinator.session import Session
+from transactional.entry import EntryKind
+from transactional.errors import FencedError, LocationError
+from transactional.history import history_of
+from transactional.ledger import Ledger, RunRecord
+from transactional.ownership import must_own, newest_run, superseded
+from transactional.recovery import Claim, check_account, check_place, whose_run
+from transactional.sink import TwoPhaseCommitSink
+
+__all__ = ["Claimant"]
+
+log = logging.getLogger(__name__)
+
+
+class Claimant:
+    """Takes or claims the run of one coordinator.
+
+    Parameters
+    ----------
+    session : Session
+    under : Callable[[str], TwoPhaseCommitSink], optional
+        Makes the same sink under another prefix, to sweep what a run under a former prefix has left.
+    """
+
+    def __init__(self, session: Session, under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None) -> None:
+        self._session = session
+        self._journal = session.journal
+        self._sink = session.sink
+        self._settings = session.settings
+        self._under = under
+
+    def take(self) -> tuple[RunRecord, bool]:
+        """Return the run, and whether it is a new one."""
+        claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
+        if claim is Claim.FENCED and run is not None:
+            self._fence_own(run)
+        if claim is not Claim.TAKE or run is None:
+            run = self._claim()
+        self._guard(run)
+        return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
+
+    def claim(self, follows: int) -> RunRecord:
+        """Claim a run after this one only, and guard the prefix."""
+        run = self._claim(follows)
+        self._guard(run)
+        return run
+
+    def _guard(self, run: RunRecord) -> None:
+        """Take the prefix at the store, or see that it is ours still; journal the mark.
+
+        Also if the run was ended or superseded meanwhile: the next one has to know who took the prefix last.
+        """
+        mark = dict(self._sink.guardRun(run.mark))
+        if mark != run.mark:
+            self._journal.append(EntryKind.MARK, {"run": run.token, "mark": mark}, lambda ledger: None)
+        must_own(run.token)(self._journal.ledger)
+
+    def _fence_own(self, run: RunRecord) -> None:
+        newest = newest_run(self._journal.ledger)
+
+        def judge(ledger: Ledger) -> None:
+            if ledger.runs[run.token].ended:
+                raise superseded(run.token, ledger)
+
+        self._journal.append(EntryKind.FENCED, {"run": run.token, "by": newest.token}, judge)
+        raise superseded(run.token, self._journal.ledger)
+
+    def _claim(self, follows: int | None = None) -> RunRecord:
+        """Take the journal number of a new run first; it recovers and sweeps only then. `follows`: after this run only."""
+        settings, view = self._settings, self._session.view
+        identity = self._session.identify()
+        self._check_unsettled(identity)
+        position = self._journal.ledger.position
+        seen = self._check_history(identity)
+        body = {
+            "driver": settings.driver,
+            "settings": settings.digest,
+            "sink": settings.sink,
+            "location": view.location,
+            "prefix": settings.prefix,
+            "identity": identity,
+            "queryId": view.queryId,
+            "lifetime": self._sink.lifetime(),
+            "process": dict(settings.process),
+            "setup": dict(settings.setup),
+            "retained": settings.retained,
+            "seen": seen,
+        }
+
+        def judge(ledger: Ledger) -> None:
+            check_place(ledger, view)
+            check_account(ledger, view)
+            if follows is not None and newest_run(ledger).token != follows:
+                raise superseded(follows, ledger)
+            if ledger.position != position and whose_run(ledger, settings.driver, settings.digest)[0] is Claim.FENCED:
+                raise superseded(0, ledger)
+
+        entry = self._journal.append(EntryKind.RUN, body, judge)
+        faults.reach("recovery.claimed")
+        self._sweep_former(entry.number)
+        return self._journal.ledger.runs[entry.number]
+
+    def _check_unsettled(self, identity: Mapping[str, str]) -> None:
+        """Refuse another sink or cluster while transactions of the newest run are open."""
+        ledger = self._journal.ledger
+        former = ledger.newest_run
+        if former is None or not (ledger.unsettled() or ledger.undecided()):
+            return
+        for what, before, now in (
+            ("sink", former.sink, self._settings.sink),
+            ("cluster", former.identity.get("cluster"), identity.get("cluster")),
+        ):
+            if before != now:
+                raise LocationError("UNSETTLED_ELSEWHERE", what=what, before=before, now=now, run=former.token)
+
+    def _check_history(self, identity: Mapping[str, str]) -> dict[str, Any]:
+        """Check that the store holds nothing of the query that the journal does not know; return what it holds.
+
+        Another driver of the location may be running meanwhile: whatever it does at the store it has journalled before.
+        """
+        settings = self._settings
+        while True:
+            ledger = self._journal.ledger
+            position, query = ledger.position, ledger.identity(self._session.view.queryId)
+            try:
+                history = history_of(ledger, query, settings.sink, settings.prefix, identity)
+                return dict(self._sink.checkHistory(history))
+            except LocationError:
+                if self._journal.load().position == position:
+                    raise
+
+    def _sweep_former(self, token: int) -> None:
+        """Sweep, as a new run's part of P7, the query's former prefixes, unless another query has taken one since."""
+        ledger, settings = self._journal.ledger, self._settings
+        former = {run.prefix: run for _, run in sorted(ledger.runs.items()) if run.sink == settings.sink}
+        for prefix, run in former.items():
+            if prefix == settings.prefix or prefix in ledger.originals or run.mark is None or self._under is None:
+                continue  # what an original has prepared is its own to commit
+            sink = self._under(prefix)
+            try:
+                if run.mark:
+                    sink.guardRun(run.mark)
+                sink.sweep(ledger.known_handles(), self._session.cutoff(token))
+            except FencedError as taken:
+                log.info("transactions under the former prefix %s are not swept: %s", prefix, taken)
+            finally:
+                sink.close()

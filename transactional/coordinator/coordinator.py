@@ -1,0 +1,242 @@
+"""`CheckpointCoordinator`: planning, commit, abort and end of a query's micro-batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transactional import faults
+from transactional.checkpoint import Acknowledgement, TaskPlan
+from transactional.clock import Clock, SystemClock
+from transactional.coordinator.claim import Claimant
+from transactional.coordinator.decision import Decision
+from transactional.coordinator.planning import Planning
+from transactional.coordinator.session import RunSettings, Session
+from transactional.entry import EntryKind
+from transactional.errors import FencedError, JournalError, ProtocolError, RetriableError
+from transactional.journal import Journal
+from transactional.ledger import BatchRecord, CheckpointRecord
+from transactional.ownership import may_abort, may_stop, moved_on, must_own, newest_run, rewinding, superseded
+from transactional.recovery import (
+    QueryView,
+    check_place,
+    check_prefix,
+    check_restored,
+    check_sources,
+    replaced_since_planned,
+)
+from transactional.recovery.versions import check_origin, check_overtaken, check_target, check_written
+from transactional.sink import TwoPhaseCommitSink
+
+__all__ = ["CheckpointCoordinator"]
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointCoordinator:
+    """Drives one sink through the protocol on one journal.
+
+    Parameters
+    ----------
+    journal : Journal
+    sink : TwoPhaseCommitSink
+    settings : RunSettings
+    view : QueryView
+        The query's logs as they are now.
+    under : Callable[[str], TwoPhaseCommitSink], optional
+        Makes the same sink under another prefix, to sweep what a run under a former prefix has left.
+    clock : Clock, optional
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sink: TwoPhaseCommitSink[Any, Any],
+        settings: RunSettings,
+        view: QueryView,
+        under: Callable[[str], TwoPhaseCommitSink[Any, Any]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._journal = journal
+        self._sink = sink
+        self._settings = settings
+        self._view = view
+        self._session = Session(journal, sink, settings, view, clock or SystemClock())
+        self._claimant = Claimant(self._session, under)
+        self._planning = Planning(self._session)
+        self._decision = Decision(self._session)
+
+    def plan(self) -> TaskPlan:
+        """Recover what earlier runs left, and return what the tasks of the micro-batch do.
+
+        *Called on the driver, once per planning, in the planning process only.*
+
+        Raises
+        ------
+        LocationError, FencedError, AmbiguousOutcomeError, RewindRequiredError, StoreError
+            Before any task starts.
+        QueryStoppedError
+            ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
+        """
+        ledger = self._journal.load()  # P2
+        check_place(ledger, self._view)
+        if ledger.moved is not None:
+            raise moved_on(ledger)
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
+        check_prefix(ledger, self._settings.prefix)
+        check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
+        if self._view.gaps:
+            check_target(ledger, self._session.identify())
+        run, claimed = self._claimant.take()  # P3
+        self._planning.recover(run, claimed)  # P4 to P8
+        return self._planning.plan_tasks(run)  # P9
+
+    def commit(
+        self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "", compare: bool = True
+    ) -> None:
+        """Decide the micro-batch, then commit it. *Called on the driver, once per micro-batch, in the commit process.*
+
+        Parameters
+        ----------
+        messages : Sequence[Acknowledgement or None]
+        batch : int
+        origin : str
+            Of a batch write: the streaming query in whose ``foreachBatch`` it runs.
+        compare : bool
+            Of a batch write: whether rows under a version that was written have to be those that were written.
+
+        Raises
+        ------
+        FencedError
+            A newer run owns the location: nothing was committed or aborted.
+        RetriableError
+            Nothing is decided: a prepared transaction is gone, or too old.
+        TwoPhaseCommitError
+            Otherwise as its condition says.
+        """
+        faults.reach("commit.called")
+        ledger = self._journal.load()  # C1
+        token = self._token(messages, batch)
+        must_own(token)(ledger)
+        acknowledged = [m for m in messages if m is not None]
+        if len(acknowledged) < len(messages):
+            raise ProtocolError(
+                "PROTOCOL_VIOLATED", reason=f"a writer task of micro-batch {batch} has not acknowledged"
+            )
+        check_sources(ledger, self._view)
+        if any(message.sources != self._view.sources for message in acknowledged):
+            raise replaced_since_planned(batch)
+        check_origin(ledger, origin)
+        found = ledger.batches.get(batch)
+        if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
+            check_overtaken(ledger, acknowledged, batch)
+            log.info("txnVersion %d was written before; nothing is written", batch)
+        elif found is not None and found.checkpoint is not None:  # C2
+            if self._view.gaps:
+                self._check_written(found, acknowledged, token, compare)
+            checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and trimmed
+            if checkpoint is not None and not checkpoint.settled:
+                self._repair(checkpoint, found, acknowledged, token)
+        else:
+            self._decision.decide(acknowledged, batch, token, found, origin)
+        self._session.sweep(token)  # C10
+
+    def _repair(
+        self, checkpoint: CheckpointRecord, found: BatchRecord, messages: Sequence[Acknowledgement], token: int
+    ) -> None:
+        """C2: journal the repair of a decided checkpoint's lost parts, and settle it as far as its micro-batches have run."""
+        settlement = self._session.settlement
+        settlement.repair(checkpoint, found, messages, token)
+        settlement.settle(checkpoint.id, token)
+        after = self._journal.ledger
+        settled = checkpoint.id in after.checkpoints and after.checkpoints[checkpoint.id].settled
+        replayed = after.replay is not None and found.batch < max(checkpoint.batches) and found.batch in after.batches
+        if not settled and not (replayed and not any(part.lost for part in after.batches[found.batch].parts)):
+            raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail=", and so was their repair")
+
+    def _check_written(
+        self, found: BatchRecord, messages: Sequence[Acknowledgement], token: int, compare: bool
+    ) -> None:
+        try:
+            check_written(found, messages, found.batch, compare)
+        except FencedError:
+            self._session.sweep(token)  # the abort that follows leaves a version alone that the journal has
+            raise
+
+    def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
+        """Give a micro-batch up, unless the journal has it. *Called on the driver, in the commit process.*"""
+        ledger = self._journal.load()  # A1
+        tokens = {m.token for m in messages if m is not None}
+        newest = ledger.newest_run
+        if newest is None or newest.ended or tokens - {newest.token}:
+            return
+        if not tokens and newest.driver != self._settings.driver:
+            return
+        token = newest.token
+        try:
+            self._journal.append(EntryKind.ABORTED, {"run": token, "batch": batch}, may_abort(token, batch))  # A2
+        except FencedError as fenced:
+            log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
+            return
+        except JournalError as problem:  # raised, it would hide what went wrong first
+            if problem.condition != "JOURNAL_STORE_FAILED":
+                raise
+            log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
+            return
+        faults.reach("abort.journalled")
+        self._sink.discard([m.part.handle for m in messages if m is not None and m.part.handle is not None])  # A3
+        self._session.sweep(token, ended=True)  # A4
+
+    def close(self, follows: int) -> int:
+        """Commit what a query that does not run any more has prepared, and leave nothing open: its final checkpoint.
+
+        *Called when the query has stopped or its driver is gone.* No other coordinator has this one's `driver`, so that
+        the claim fences what may still be running for the query; its view is that of a stopped query. Lost parts of a
+        decision stay for the next start to write.
+
+        Parameters
+        ----------
+        follows : int
+            The run that is ended: a newer one is left alone.
+
+        Returns
+        -------
+        int
+            The run that it claimed, and ended.
+
+        Raises
+        ------
+        RewindRequiredError, AmbiguousOutcomeError, LocationError, FencedError, RetriableError, StoreError, HookError
+            As planning and commit do; what is prepared is left as it was.
+        """
+        ledger = self._journal.load()
+        check_place(ledger, self._view)
+        if ledger.rewinding is not None:
+            raise rewinding(ledger)
+        check_prefix(ledger, self._settings.prefix)
+        run = self._claimant.claim(follows)  # E1
+        self._planning.settle_all(run.token)
+        self._planning.keep_or_void(run.token, True)
+        self._session.sweep(run.token)
+        faults.reach("recovery.swept")
+        covered = self._journal.ledger.undecided()
+        if covered:
+            self._decision.decide_prepared(covered, run.token)  # E2
+        self._journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))  # E3
+        self._session.sweep(run.token, ended=True)  # E4
+        return run.token
+
+    def _token(self, messages: Sequence[Acknowledgement | None], batch: int) -> int:
+        """Return the run that the messages belong to; a mixture is refused."""
+        tokens = {m.token for m in messages if m is not None}
+        if len(tokens) > 1:
+            reason = f"the tasks of micro-batch {batch} belong to the runs {sorted(tokens)}"
+            raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
+        if tokens:
+            return tokens.pop()
+        newest = newest_run(self._journal.ledger)
+        if newest.driver != self._settings.driver:
+            raise superseded(0, self._journal.ledger)
+        return newest.token

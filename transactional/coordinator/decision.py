@@ -1,0 +1,245 @@
+"""C3 to C9: a micro-batch is prepared, or its checkpoint decided and committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transactional import faults, hooks
+from transactional.barrier import BarrierKind, closes_checkpoint, new_barriers, sources_digest
+from transactional.checkpoint import (
+    Acknowledgement,
+    AcknowledgeResult,
+    CheckpointFailureReason,
+    ClosingReason,
+    PendingCheckpoint,
+)
+from transactional.clock import Deadline
+from transactional.coordinator.session import Session
+from transactional.entry import EntryKind
+from transactional.errors import FencedError, HookError, JournalError, ProtocolError, RetriableError
+from transactional.ledger import BatchRecord, Ledger
+from transactional.ownership import may_record, must_own, newest_run
+from transactional.recovery import check_schedule
+from transactional.recovery.versions import check_topics
+from transactional.secrets import hiding
+
+__all__ = ["Decision"]
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.1
+"""Between two tries at a decision that was declined; doubles up to 5 s."""
+
+
+class Decision:
+    """Decides the micro-batches of one coordinator.
+
+    Parameters
+    ----------
+    session : Session
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._journal = session.journal
+        self._sink = session.sink
+        self._settings = session.settings
+        self._settlement = session.settlement
+        self._view = session.view
+        self._clock = session.clock
+
+    def decide(
+        self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
+    ) -> None:
+        """Journal the micro-batch as prepared, or decide its checkpoint and commit it.
+
+        Parameters
+        ----------
+        messages : Sequence[Acknowledgement]
+        batch, token : int
+        found : BatchRecord or None
+            Of the micro-batch, if it is prepared already.
+        origin : str
+            Of a batch write: the streaming query in whose ``foreachBatch`` it runs.
+        """
+        drained = {message.drained for message in messages}
+        if len(drained) > 1:
+            raise ProtocolError(
+                "PROTOCOL_VIOLATED", reason=f"only some tasks of micro-batch {batch} report that they drained it"
+            )
+        if drained == {found is None}:  # C3, C4
+            change = f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned"
+            raise FencedError("CONCURRENT_COMMIT", reason=change, batch=batch)
+        pending = PendingCheckpoint(token, batch)
+        for message in messages:
+            if pending.acknowledge(message) is not AcknowledgeResult.SUCCESS:
+                twice = f"micro-batch {batch} was acknowledged twice for partition {message.partition}"
+                raise ProtocolError("PROTOCOL_VIOLATED", reason=twice)
+        began = self._session.milliseconds()
+        covered = self._journal.ledger.undecided()
+        reason = self._look(batch, pending, covered)  # C5
+        faults.reach("commit.looked")
+        barriers = new_barriers(self._view.lines, self._view.previous)
+        body = {
+            "run": token,
+            "batch": batch,
+            "sources": self._view.sources,
+            "log": self._view.text if found is None else "",  # else its `prepared` has it
+            "writers": len(messages),
+            "origin": origin,
+            "parts": [part.to_json() for part in pending.parts],
+            "barrier": max((barrier.timestamp for barrier in barriers), default=None),
+            "began": began,
+            "reason": reason.name if reason else "",
+            "hooks": {},
+        }
+        covers = [record.batch for record in covered]
+        judge = may_record(token, batch, found is not None, covers, self._view.gaps)
+        if reason is None:
+            if found is None:
+                self._journal.append(EntryKind.PREPARED, body, judge)  # C7
+                faults.reach("prepared.written")
+            return
+        context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
+        deadline = Deadline(self._settings.commit_seconds, self._clock)
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                with hiding(self._settings.secrets):
+                    states = hooks.trigger(self._settings.hooks, context)  # C6
+                faults.reach("hooks.triggered")
+                entry = self._journal.append(
+                    EntryKind.DECIDED, {**body, "covers": covers, "hooks": states}, judge
+                )  # C7
+                break
+            except (HookError, JournalError) as problem:
+                if isinstance(problem, JournalError) and problem.condition != "JOURNAL_STORE_FAILED":
+                    raise
+                if deadline.passed():
+                    self._decline(problem, reason, body, judge, found is None)
+                    return
+                log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
+            self._clock.sleep(min(pause, deadline.left()))
+            pause = min(2 * pause, 5.0)
+            self._look(batch, pending, covered)
+        pending.finish()
+        self._commit_decided(entry.number, token)
+
+    def decide_prepared(self, covered: Sequence[BatchRecord], token: int) -> None:
+        """E2: decide and commit a checkpoint over what is prepared, closed by no micro-batch of its own."""
+        last = covered[-1]
+        handles = [(record.batch, part.handles[-1]) for record in covered for part in record.parts if part.handles]
+        passed = [number for number, _ in handles if number <= self._view.committed]
+        self._settlement.look(last.batch, [handle for _, handle in handles], passed)  # C5
+        covers = [record.batch for record in covered]
+        began = self._session.milliseconds()
+        states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
+        body = {
+            "run": token,
+            "batch": last.batch,
+            "sources": last.sources,
+            "writers": last.writers,
+            "origin": "",
+            "parts": [],
+            "barrier": None,
+            "began": began,
+            "reason": ClosingReason.STOP.name,
+            "hooks": states,
+            "covers": covers,
+        }
+        judge = may_record(token, last.batch, True, covers, self._view.gaps)
+        entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
+        self._commit_decided(entry.number, token)  # C8, C9
+
+    def _commit_decided(self, identifier: int, token: int) -> None:
+        faults.reach("decision.written")
+        checkpoint = self._journal.ledger.checkpoints[identifier]
+        if checkpoint.settled:
+            return
+        open_parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.open]
+        if not self._settlement.commit(checkpoint, open_parts, recovering=False):  # C8
+            raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail="")
+        self._settlement.finish(checkpoint, token)  # C9
+        faults.reach("settled.written")
+
+    def _look(self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord]) -> ClosingReason | None:
+        """C5: the handles that a decision would rest on are alive; return why the micro-batch closes a checkpoint.
+
+        If it does not, only its own are looked at, and the oldest: the time that this has left is a reason to close.
+        """
+        reason = self._closing_reason(len(covered) + (batch not in {record.batch for record in covered}))
+        own = [part.handle for part in pending.parts if part.handle is not None]
+        self._check_targets(own)
+        earlier = [(r.batch, part.handles[-1]) for r in covered for part in r.parts if part.handles]
+        passed = [number for number, _ in earlier if number <= self._view.committed]
+        handles = [handle for _, handle in earlier] + own
+        if reason is not None:
+            self._settlement.look(batch, handles, passed)
+            return reason
+        oldest = [number for number, _ in earlier if number == earlier[0][0]]
+        states = self._settlement.look(batch, handles[: len(oldest)] + own, passed[: len(oldest)])
+        lifetime = newest_run(self._journal.ledger).lifetime
+        left = min((state.seconds_left for state in states if state.seconds_left is not None), default=None)
+        if lifetime is None or left is None or left > lifetime / 2:
+            return None
+        self._settlement.look(batch, handles, passed)
+        return ClosingReason.AGE
+
+    def _closing_reason(self, batches: int) -> ClosingReason | None:
+        """Return why the micro-batch closes a checkpoint of this many, as far as the query's logs and the journal say."""
+        view = self._view
+        if view.gaps:
+            return ClosingReason.WRITE
+        if self._journal.ledger.stopping:
+            return ClosingReason.STOP
+        barriers = new_barriers(view.lines, view.previous)
+        if any(barrier.kind is BarrierKind.FINAL for barrier in barriers):
+            return ClosingReason.FINAL
+        if barriers:
+            return ClosingReason.BARRIER
+        if closes_checkpoint(view.lines, view.previous):
+            same = view.previous is not None and view.sources == sources_digest(view.previous)
+            return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE
+        if batches >= self._settings.max_batches:
+            return ClosingReason.ENOUGH
+        if view.oldest and view.batch - batches <= view.oldest + 1:
+            return ClosingReason.RETAINED
+        return ClosingReason.REQUEST if self._journal.ledger.request is not None else None
+
+    def _check_targets(self, handles: Sequence[Mapping[str, Any]]) -> None:
+        targets = self._sink.targets(handles)
+        if self._view.gaps:
+            check_topics(self._journal.ledger, targets)
+        if targets:
+            check_schedule(self._view, targets, None)
+
+    def _decline(
+        self,
+        problem: HookError | JournalError,
+        reason: ClosingReason,
+        body: Mapping[str, Any],
+        judge: Callable[[Ledger], None],
+        unrecorded: bool,
+    ) -> None:
+        """C7 of a checkpoint that can't be decided: its micro-batch waits for the next one, if one is sure to come."""
+        declined = len(self._journal.ledger.declined) + 1
+        if declined > self._settings.tolerable or reason in (
+            ClosingReason.FINAL,
+            ClosingReason.STOP,
+            ClosingReason.OTHER_SOURCE,
+            ClosingReason.WRITE,
+        ):
+            raise problem
+        if unrecorded:
+            self._journal.append(EntryKind.PREPARED, body, judge)
+            faults.reach("declined.prepared")
+        failure = (
+            CheckpointFailureReason.HOOK_FAILED
+            if isinstance(problem, HookError)
+            else CheckpointFailureReason.JOURNAL_REFUSED
+        )
+        body = {"run": body["run"], "batch": body["batch"], "reason": failure.name, "detail": str(problem)[:500]}
+        self._journal.append(EntryKind.DECLINED, body, must_own(body["run"]))
+        log.warning("micro-batch %d waits for the next checkpoint, %d in a row: %s", body["batch"], declined, problem)

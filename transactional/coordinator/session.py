@@ -1,0 +1,113 @@
+"""What all steps of one coordinator share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transactional.clock import Clock
+from transactional.hooks import CheckpointHook
+from transactional.journal import Journal
+from transactional.ledger import Ledger
+from transactional.recovery import QueryView
+from transactional.settlement import Settlement
+from transactional.sink import TwoPhaseCommitSink
+from transactional.transaction import Cutoff
+
+__all__ = ["RunSettings", "Session"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What makes two plannings of one driver the same run.
+
+    Parameters
+    ----------
+    driver : str
+        Equal in all processes of one driver, different between drivers.
+    sink : str
+        The format's name.
+    digest : str
+        Of the user's options and schema.
+    prefix : str
+    process, setup : Mapping[str, Any]
+        As `RunRecord` keeps them.
+    retained : int
+        Number of settled checkpoints that the journal keeps.
+    max_batches : int
+        Number of micro-batches after which a checkpoint closes.
+    commit_seconds : float
+        How long a declined decision is tried again.
+    tolerable : int
+        How many checkpoints in a row may be declined before commit raises.
+    hooks : Sequence[CheckpointHook]
+    secrets : Collection[str]
+        Values of options that what a hook raises may quote, and the journal must not.
+    """
+
+    driver: str
+    sink: str
+    digest: str
+    prefix: str
+    process: Mapping[str, Any] = field(default_factory=dict)
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    retained: int = 100
+    max_batches: int = 50
+    commit_seconds: float = 120.0
+    tolerable: int = 0
+    hooks: Sequence[CheckpointHook] = ()
+    secrets: Collection[str] = field(default=(), repr=False)
+
+
+class Session:
+    """One coordinator's journal, sink and view of the query.
+
+    Parameters
+    ----------
+    journal : Journal
+    sink : TwoPhaseCommitSink
+    settings : RunSettings
+    view : QueryView
+    clock : Clock
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sink: TwoPhaseCommitSink[Any, Any],
+        settings: RunSettings,
+        view: QueryView,
+        clock: Clock,
+    ) -> None:
+        self.journal = journal
+        self.sink = sink
+        self.settings = settings
+        self.view = view
+        self.clock = clock
+        self.settlement = Settlement(journal, sink, view.queryId, settings.prefix, view.batch)
+        self._identity: dict[str, str] | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """State of the journal as it was loaded last."""
+        return self.journal.ledger
+
+    def identify(self) -> dict[str, str]:
+        """Return the store's identity; it is asked once per planning."""
+        if self._identity is None:
+            self._identity = dict(self.sink.identify())
+        return self._identity
+
+    def milliseconds(self) -> int:
+        """Return the time since the epoch."""
+        return int(self.clock.now() * 1000)
+
+    def sweep(self, token: int, ended: bool = False) -> None:
+        """Abort what no unsettled entry names; stores whose aborts are not atomic are given the cut-off."""
+        self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
+
+    def cutoff(self, token: int, ended: bool = False) -> Cutoff:
+        """Return the point before which nothing can be decided any more."""
+        query = self.ledger.identity(self.view.queryId)
+        return Cutoff(query, token + 1, 0) if ended else Cutoff(query, token, self.ledger.settled + 1)

@@ -1,0 +1,39 @@
+"""The ledger: the fold over the journal, all that the coordinator knows."""
+
+from transactional.ledger.fold import apply
+from transactional.ledger.ledger import Ledger
+from transactional.ledger.records import (
+    MOVING,
+    BatchRecord,
+    CheckpointRecord,
+    Declined,
+    FailureRecord,
+    Moved,
+    Origin,
+    PartRecord,
+    RestartRecord,
+    Rewind,
+    RunRecord,
+    Written,
+)
+from transactional.ledger.states import TRANSITIONS, CheckpointState, enter
+
+__all__ = [
+    "MOVING",
+    "TRANSITIONS",
+    "BatchRecord",
+    "CheckpointRecord",
+    "CheckpointState",
+    "Declined",
+    "FailureRecord",
+    "Ledger",
+    "Moved",
+    "Origin",
+    "PartRecord",
+    "RestartRecord",
+    "Rewind",
+    "RunRecord",
+    "Written",
+    "apply",
+    "enter",
+]

@@ -1,0 +1,231 @@
+"""All that the coordinator knows: the state after a number of entries of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transactional.entry import EntryKind
+from transactional.ledger.records import (
+    BatchRecord,
+    CheckpointRecord,
+    Declined,
+    FailureRecord,
+    Moved,
+    Origin,
+    PartRecord,
+    RestartRecord,
+    Rewind,
+    RunRecord,
+    Written,
+)
+
+__all__ = ["Ledger"]
+
+
+@dataclass
+class Ledger:
+    """The state after `position` entries.
+
+    Attributes
+    ----------
+    position : int
+        Number of the last folded entry; 0 for an empty journal.
+    base : int
+        Batches up to it need no record (adopted, or trimmed); -1 at the beginning.
+    query : str
+        The engine's id of the query; empty before the first run, and after `adopt`.
+    originals : list[str]
+        Prefixes of the query of which this location is an adopted copy.
+    origin : str
+        Of batch writes: the streaming query whose batch ids are their versions.
+    voided : list[int]
+        Micro-batches whose record was voided, until they are recorded again.
+    retained : int
+        Settled checkpoints that are kept.
+    counts : dict[str, int]
+        Since the beginning: triggered, completed, failed, declined, restored.
+    declined : list[Declined]
+        Since the last decision, one after the other.
+    failures : list[FailureRecord]
+        The last ones.
+    rewinding : Rewind or None
+    replay : int or None
+        A rewind kept a part-committed checkpoint: its micro-batches run again from this one.
+    request : int or None
+        Entry of a request to close a checkpoint that no decision has fulfilled yet.
+    moved : Moved or None
+    restored : Origin or None
+        If a savepoint was restored here.
+    stop : int or None
+        Token of the run that was asked to stop; it counts only while that run is the newest.
+    restarts : list[RestartRecord]
+        The last ones.
+    stamp : int
+        The highest of a settled checkpoint: `TwoPhaseCommitSink.stamp`.
+    logs : dict[int, str]
+        ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood still may
+        replace the file, and the query would go on where the late one ends.
+    """
+
+    position: int = 0
+    base: int = -1
+    location: str = ""
+    identity_suffix: str = ""
+    query: str = ""
+    originals: list[str] = field(default_factory=list)
+    origin: str = ""
+    voided: list[int] = field(default_factory=list)
+    retained: int = 100
+    counts: dict[str, int] = field(default_factory=dict)
+    declined: list[Declined] = field(default_factory=list)
+    failures: list[FailureRecord] = field(default_factory=list)
+    rewinding: Rewind | None = None
+    replay: int | None = None
+    request: int | None = None
+    moved: Moved | None = None
+    restored: Origin | None = None
+    stop: int | None = None
+    restarts: list[RestartRecord] = field(default_factory=list)
+    runs: dict[int, RunRecord] = field(default_factory=dict)
+    batches: dict[int, BatchRecord] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
+    logs: dict[int, str] = field(default_factory=dict)
+    stamp: int = 0
+
+    # -- questions --------------------------------------------------------------------------------------------------
+
+    @property
+    def newest_run(self) -> RunRecord | None:
+        """The run with the highest token."""
+        return self.runs[max(self.runs)] if self.runs else None
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the newest run was asked to stop, and has not done so; it may have failed meanwhile."""
+        newest = self.newest_run
+        return newest is not None and newest.token == self.stop and newest.ended != EntryKind.STOPPED
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the newest run was asked to stop, and has not ended."""
+        newest = self.newest_run
+        return self.stop_asked and newest is not None and not newest.ended
+
+    @property
+    def accounted(self) -> int:
+        """The last micro-batch that is decided or prepared."""
+        return max([self.base, *self.batches])
+
+    @property
+    def decided(self) -> int:
+        """The last micro-batch that is decided, and all before it."""
+        return max([self.base, *(number for number, record in self.batches.items() if record.checkpoint is not None)])
+
+    @property
+    def completed(self) -> CheckpointRecord | None:
+        """The newest checkpoint that is settled."""
+        settled = [checkpoint for checkpoint in self.checkpoints.values() if checkpoint.settled]
+        return max(settled, key=lambda checkpoint: checkpoint.id, default=None)
+
+    def identity(self, query: str) -> str:
+        """Return the query's identity in the names of its transactions; that of an adopted copy differs."""
+        return query + self.identity_suffix
+
+    @property
+    def settled(self) -> int:
+        """The last micro-batch up to which all are committed."""
+        pending = [batch for checkpoint in self.unsettled() for batch in checkpoint.batches]
+        pending += [record.batch for record in self.undecided()] + self.voided
+        return min(pending) - 1 if pending else self.accounted
+
+    def unsettled(self) -> list[CheckpointRecord]:
+        """Return the decided checkpoints whose handles may not all be committed yet, oldest first."""
+        return [c for _, c in sorted(self.checkpoints.items()) if not c.settled]
+
+    def undecided(self) -> list[BatchRecord]:
+        """Return the prepared micro-batches that no decision covers, in order."""
+        return [b for _, b in sorted(self.batches.items()) if b.checkpoint is None]
+
+    def parts_of(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
+        """Return its parts, by batch and partition."""
+        return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
+
+    def part(self, batch: int, partition: int) -> PartRecord:
+        """Return one part; KeyError if there is none."""
+        for part in self.batches[batch].parts:
+            if part.partition == partition:
+                return part
+        raise KeyError(f"partition {partition} of micro-batch {batch}")
+
+    def known_handles(self) -> list[dict[str, Any]]:
+        """Return the last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
+        parts = [p for c in self.unsettled() for p in self.parts_of(c)]
+        parts += [p for b in self.undecided() for p in b.parts]
+        return [p.handles[-1] for p in parts if p.open]
+
+    def copy(self) -> Ledger:
+        """Return an independent ledger. Handles and other JSON of entries, which nothing changes, are shared."""
+        ledger = copy(self)
+        for name in ("originals", "voided", "declined", "failures", "restarts"):
+            setattr(ledger, name, list(getattr(self, name)))
+        ledger.counts, ledger.logs = dict(self.counts), dict(self.logs)
+        ledger.runs = {token: copy(run) for token, run in self.runs.items()}
+        ledger.checkpoints = {number: copy(checkpoint) for number, checkpoint in self.checkpoints.items()}
+        ledger.batches = {number: copy(record) for number, record in self.batches.items()}
+        for record in ledger.batches.values():
+            record.parts = [part.copy() for part in record.parts]
+        return ledger
+
+    def accept_store(self) -> None:
+        """Take the store as it is, as an operator has asked: what it holds beyond the journal is not checked."""
+        for run in self.runs.values():
+            run.binding = False
+
+    # -- snapshots --------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole state, for a snapshot."""
+        checkpoints = {number: checkpoint.to_json() for number, checkpoint in self.checkpoints.items()}
+        return {**asdict(self), "checkpoints": checkpoints}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Ledger:
+        """Return the ledger that `to_json` made this of."""
+        return cls(
+            position=value["position"],
+            base=value["base"],
+            location=value["location"],
+            identity_suffix=value["identity_suffix"],
+            query=value["query"],
+            originals=list(value["originals"]),
+            origin=value["origin"],
+            voided=list(value["voided"]),
+            retained=value["retained"],
+            counts=dict(value["counts"]),
+            declined=[Declined(**v) for v in value["declined"]],
+            failures=[FailureRecord(**v) for v in value["failures"]],
+            rewinding=Rewind(**value["rewinding"]) if value["rewinding"] else None,
+            replay=value["replay"],
+            request=value["request"],
+            moved=Moved(**value["moved"]) if value.get("moved") else None,
+            restored=Origin(**value["restored"]) if value.get("restored") else None,
+            stop=value.get("stop"),  # not in older snapshots
+            stamp=value.get("stamp", 0),
+            restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
+            runs={int(k): RunRecord(**{"binding": False, **v}) for k, v in value["runs"].items()},  # not in older ones
+            batches={
+                int(k): BatchRecord(
+                    **{
+                        **v,
+                        "parts": [PartRecord(**p) for p in v["parts"]],
+                        "written": Written(**v["written"]) if v.get("written") else None,
+                    }
+                )
+                for k, v in value["batches"].items()
+            },
+            checkpoints={int(k): CheckpointRecord.from_json(v) for k, v in value["checkpoints"].items()},
+            logs={int(k): v for k, v in value.get("logs", {}).items()},
+        )

@@ -1,0 +1,366 @@
+"""What the ledger holds: runs, parts, micro-batches, checkpoints, failures, restarts, rewinds, moves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transactional.checkpoint import CheckpointFailureReason, ExpectedPart
+from transactional.digest import digest_of_all
+from transactional.entry import canonical
+from transactional.ledger.states import CheckpointState
+
+__all__ = [
+    "MOVING",
+    "BatchRecord",
+    "CheckpointRecord",
+    "Declined",
+    "FailureRecord",
+    "Moved",
+    "Origin",
+    "PartRecord",
+    "RestartRecord",
+    "Rewind",
+    "RunRecord",
+    "Written",
+]
+
+MOVING = "moving"
+"""Key of the request in `rewind begun` that a restore has begun: which savepoint, and to which location."""
+
+
+@dataclass
+class RunRecord:
+    """One driver's claim on the location.
+
+    Attributes
+    ----------
+    lifetime : float or None
+        Seconds that its prepared transactions live at the store; None for ever.
+    process : dict[str, Any]
+        The driver's process, as the engine's adapter identifies it.
+    setup : dict[str, Any]
+        Of the newest run only: what a tool needs to build the sink (format, options without secrets, schema).
+    seen : dict[str, Any] or None
+        What the store held of the query when it began: `TwoPhaseCommitSink.checkHistory`. None in an older format.
+    binding : bool
+        What the store holds beyond the journal is not accounted for. False since an operator has accepted it.
+    marks : list[dict[str, Any]]
+        Former ones: two processes of a driver can take the prefix, and record it in the other order.
+    restored : int or None
+        The checkpoint whose states its hooks got back; 0 if there was none, None until they were asked.
+    """
+
+    token: int
+    driver: str
+    settings: str
+    sink: str
+    location: str
+    prefix: str
+    identity: dict[str, str]
+    mark: dict[str, Any] | None = None
+    ended: str | None = None
+    lifetime: float | None = None
+    process: dict[str, Any] = field(default_factory=dict)
+    setup: dict[str, Any] = field(default_factory=dict)
+    restored: int | None = None
+    seen: dict[str, Any] | None = None
+    binding: bool = True
+    marks: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class PartRecord:
+    """A prepared part: its handles (the original, then repairs) and what was judged of each.
+
+    `verdicts[i]` belongs to `handles[i]`: ``committed``, ``lost``, None while it is open, or ``accepted`` if an operator has
+    accepted that its rows may be missing.
+    """
+
+    batch: int
+    partition: int
+    rows: int
+    bytes: int
+    digest: str
+    handles: list[dict[str, Any]]
+    verdicts: list[str | None]
+    free: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether its last handle is neither known to be committed nor known to be lost."""
+        return bool(self.handles) and self.verdicts[-1] is None
+
+    @property
+    def lost(self) -> bool:
+        """Whether its last handle was judged lost: a repair is due."""
+        return bool(self.handles) and self.verdicts[-1] == "lost"
+
+    @property
+    def committed(self) -> bool:
+        """Whether its last handle was judged committed, or counts as such."""
+        return bool(self.handles) and self.verdicts[-1] in ("committed", "accepted")
+
+    @property
+    def accepted(self) -> bool:
+        """Whether an operator has accepted that its rows may be missing: it counts as committed."""
+        return bool(self.handles) and self.verdicts[-1] == "accepted"
+
+    def copy(self) -> PartRecord:
+        """Return an independent record; its handles, which nothing changes, are shared."""
+        part = copy(self)
+        part.handles, part.verdicts = list(self.handles), list(self.verdicts)
+        return part
+
+    def expected(self) -> ExpectedPart:
+        """Return what a repair has to equal."""
+        return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a batch write has written under its version; kept when its parts are forgotten.
+
+    Parameters
+    ----------
+    rows : int
+    digest : str
+        Of all its rows, however they were cut into parts; empty if it is unknown.
+    frame : str
+        Distinguishes the transactions of this write from those of another that was planned under the same version.
+    """
+
+    rows: int
+    digest: str
+    frame: str
+
+    @classmethod
+    def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
+        """Sum up parts as they stand in the journal: `Part.to_json`."""
+        ordered = sorted((dict(part) for part in parts), key=lambda part: int(part["partition"]))
+        frame = hashlib.sha256(canonical(ordered).encode()).hexdigest()[:16]
+        return cls(sum(p["rows"] for p in ordered), digest_of_all(p["digest"] for p in ordered), frame)
+
+
+@dataclass
+class BatchRecord:
+    """A micro-batch whose handles the journal holds. `checkpoint` is None while it is prepared only.
+
+    Attributes
+    ----------
+    written : Written or None
+        Of a batch write: what its version holds. None if that is not known: an earlier format did not keep it, or an
+        operator has accepted a difference.
+    """
+
+    batch: int
+    sources: str
+    writers: int
+    entry: int
+    run: int
+    parts: list[PartRecord]
+    checkpoint: int | None = None
+    time: int = 0
+    written: Written | None = None
+
+
+@dataclass
+class CheckpointRecord:
+    """A checkpoint that was decided. Times are milliseconds since the epoch.
+
+    Attributes
+    ----------
+    time : int
+        Of the decision.
+    barrier : int or None
+        When the source made the barrier that closed it; None if no barrier did.
+    began : int
+        When its last micro-batch was acknowledged by all its tasks.
+    settled_at : int or None
+        When all its handles were known to be committed.
+    rows, bytes, handles : int
+    reason : str
+        Name of the `ClosingReason`; empty if an older format did not keep it.
+    hooks : dict[str, str]
+        States of the checkpoint's hooks, by their identifiers, in base64.
+    output : dict[str, Any]
+        Where its rows are, as its sink says.
+    subsumed : list[int]
+        Micro-batches whose own checkpoint had been declined.
+    """
+
+    id: int
+    batches: list[int]
+    time: int
+    rows: int
+    state: CheckpointState = CheckpointState.PENDING
+    barrier: int | None = None
+    began: int = 0
+    settled_at: int | None = None
+    bytes: int = 0
+    handles: int = 0
+    reason: str = ""
+    hooks: dict[str, str] = field(default_factory=dict)
+    output: dict[str, Any] = field(default_factory=dict)
+    subsumed: list[int] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all of its rows are visible."""
+        return self.state is CheckpointState.SETTLED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as it stands in a snapshot."""
+        value = asdict(self)
+        del value["state"]
+        return {**value, "settled": self.settled}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CheckpointRecord:
+        """Return the record that `to_json` made this of."""
+        fields = {name: each for name, each in value.items() if name != "settled"}
+        return cls(**fields, state=CheckpointState.SETTLED if value["settled"] else CheckpointState.DECIDED)
+
+
+@dataclass
+class Declined:
+    """A checkpoint that could not be decided, and whose micro-batch waits for the next one."""
+
+    batch: int
+    time: int
+    reason: str
+    detail: str
+
+
+@dataclass
+class FailureRecord:
+    """A checkpoint that failed, for people: aborted, void, or declined, by its `CheckpointFailureReason`."""
+
+    entry: int
+    time: int
+    reason: str
+    batches: list[int]
+    detail: str = ""
+
+    @property
+    def state(self) -> CheckpointState:
+        """In which state it ended."""
+        return _FAILED.get(self.reason, CheckpointState.ABORTED)
+
+
+_FAILED = {
+    CheckpointFailureReason.VOID.name: CheckpointState.VOID,
+    CheckpointFailureReason.HOOK_FAILED.name: CheckpointState.DECLINED,
+    CheckpointFailureReason.JOURNAL_REFUSED.name: CheckpointState.DECLINED,
+}
+
+
+@dataclass
+class RestartRecord:
+    """Why a supervisor started the query again.
+
+    Attributes
+    ----------
+    entry : int
+    time : int
+        Milliseconds since the epoch.
+    by : str
+        Which supervisor.
+    number : int
+        How many restarts it has made, with this one.
+    delay : float
+        Seconds that it waits.
+    condition : str
+        Of the error that the query failed with; empty if it was none of ours.
+    reason : str
+        The error, cut short.
+    rewound : bool
+        Whether the query was rewound first.
+    """
+
+    entry: int
+    time: int
+    by: str
+    number: int
+    delay: float
+    condition: str
+    reason: str
+    rewound: bool
+
+
+@dataclass
+class Rewind:
+    """A rewind that was begun and is not done.
+
+    Attributes
+    ----------
+    token : int
+        Number of its entry; the process that holds it owns the location.
+    checkpoint : int or None
+        The target that a user has named; None to find the newest from which nothing is written twice.
+    request : dict[str, Any]
+        What was allowed with it, and which process does it.
+    """
+
+    token: int
+    checkpoint: int | None
+    request: dict[str, Any]
+
+    @property
+    def moving(self) -> dict[str, str] | None:
+        """``location`` and ``savepoint`` of the restore that has begun it; None for a rewind in place."""
+        return self.request.get(MOVING)
+
+
+@dataclass
+class Moved:
+    """The query goes on elsewhere, for ever: no entry follows this one.
+
+    Attributes
+    ----------
+    entry : int
+        Its number; the journal at the new location begins there.
+    location : str
+        The new location.
+    savepoint : str
+        Identifier of the savepoint that was restored there.
+    checkpoint : int
+        The checkpoint that the query went on from.
+    """
+
+    entry: int
+    location: str
+    savepoint: str
+    checkpoint: int
+
+
+@dataclass
+class Origin:
+    """The journal was begun by a restore.
+
+    Attributes
+    ----------
+    savepoint : str
+        Its identifier.
+    origin : str
+        The location that it was taken of.
+    checkpoint, batch : int
+        Which was restored, and its last micro-batch.
+    position : int
+        Of the journal when it was begun.
+    claim : bool
+        Whether the query goes on here, or this is a copy.
+    allowed : bool
+        Whether states and positions that the query does not take any more may be left behind.
+    """
+
+    savepoint: str
+    origin: str
+    checkpoint: int
+    batch: int
+    position: int
+    claim: bool
+    allowed: bool

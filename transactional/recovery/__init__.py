@@ -1,0 +1,48 @@
+"""What a planning sees -> what it does. Pure: ledger, the query's logs and the store's answers in, a decision out."""
+
+from transactional.recovery.account import (
+    Claim,
+    check_account,
+    check_place,
+    check_prefix,
+    check_recorded,
+    check_restored,
+    check_schedule,
+    check_sources,
+    replaced_since_planned,
+    unrecorded_repartitions,
+    whose_run,
+)
+from transactional.recovery.judgement import (
+    Judgement,
+    committed_behind,
+    committed_undecided,
+    judge_checkpoint,
+    judge_prepared,
+    lost_batches,
+    out_of_order,
+)
+from transactional.recovery.view import QueryView, topics_of
+
+__all__ = [
+    "Claim",
+    "Judgement",
+    "QueryView",
+    "check_account",
+    "check_place",
+    "check_prefix",
+    "check_recorded",
+    "check_restored",
+    "check_schedule",
+    "check_sources",
+    "committed_behind",
+    "committed_undecided",
+    "judge_checkpoint",
+    "judge_prepared",
+    "lost_batches",
+    "out_of_order",
+    "replaced_since_planned",
+    "topics_of",
+    "unrecorded_repartitions",
+    "whose_run",
+]

@@ -1,0 +1,228 @@
+"""Whether the query's logs, its options and the journal fit together, before a task starts. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+
+from transactional.barrier import offset_of_line, sources_digest
+from transactional.errors import LocationError, OptionError, RetriableError, RewindRequiredError
+from transactional.ledger import Ledger, RunRecord
+from transactional.recovery.versions import check_version
+from transactional.recovery.view import QueryView, topics_of
+
+__all__ = [
+    "Claim",
+    "check_account",
+    "check_place",
+    "check_prefix",
+    "check_recorded",
+    "check_restored",
+    "check_schedule",
+    "check_sources",
+    "replaced_since_planned",
+    "unrecorded_repartitions",
+    "whose_run",
+]
+
+
+class Claim(enum.Enum):
+    """What a planning driver does about the run."""
+
+    TAKE = "the newest run is this driver's: take its token"
+    FENCED = "another driver's run came after ours: record it and stop"
+    NEW = "claim a new run"
+
+
+def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
+    """Decide from the journal alone, never from a process's memory, which run a planning continues.
+
+    Returns
+    -------
+    tuple[Claim, RunRecord or None]
+        With TAKE the newest run; with FENCED our older run that has no `fenced` entry yet.
+    """
+    newest = ledger.newest_run
+    if newest is None or newest.ended:
+        return Claim.NEW, None
+    if newest.driver == driver:
+        return (Claim.TAKE, newest) if newest.settings == settings else (Claim.NEW, None)
+    ours = [run for run in ledger.runs.values() if run.driver == driver and not run.ended]
+    if ours:
+        return Claim.FENCED, max(ours, key=lambda run: run.token)
+    return Claim.NEW, None
+
+
+def check_place(ledger: Ledger, view: QueryView) -> None:
+    """Check that the journal is this query's, at this location.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_MOVED``: the location was copied or moved, or is another query's.
+    """
+    if ledger.query not in ("", view.queryId):
+        raise LocationError("LOCATION_MOVED", what="query", recorded=ledger.query, found=view.queryId)
+    if ledger.position and ledger.location != view.location:
+        raise LocationError("LOCATION_MOVED", what="location", recorded=ledger.location, found=view.location)
+
+
+def check_prefix(ledger: Ledger, prefix: str) -> None:
+    """Check that an adopted copy does not use the prefix of its original.
+
+    Raises
+    ------
+    OptionError
+        ``PREFIX_OF_THE_ORIGINAL``
+    """
+    if prefix in ledger.originals:
+        raise OptionError("PREFIX_OF_THE_ORIGINAL", option="transactionalIdPrefix", prefix=prefix)
+
+
+def check_account(ledger: Ledger, view: QueryView) -> None:
+    """Check that the journal accounts for every micro-batch from its first to N - 1, and that N has the recorded sources.
+
+    Raises
+    ------
+    LocationError, RewindRequiredError
+        Half of the location was deleted, restored or rewound by hand.
+    """
+    if view.committed > view.batch - 1:
+        raise LocationError("LOGS_INCONSISTENT", committed=view.committed, batch=view.batch)
+    last = ledger.accounted
+    last += len(unrecorded_repartitions(ledger, view))
+    if view.gaps:
+        check_version(ledger, view.batch)
+        return
+    if view.batch > last + 1 and last + 1 in ledger.voided:
+        reason = f"those of micro-batch {last + 1} were lost and not written again, and the query is at {view.batch}"
+        raise RewindRequiredError("PREPARED_LOST", batches=sorted(ledger.voided), reason=reason)
+    if not ledger.position and view.batch > 0:
+        raise LocationError("NO_JOURNAL", batch=view.batch, location=view.location)
+    first = last if ledger.replay is None else ledger.replay
+    if view.batch > last + 1 and view.committed <= last:
+        raise LocationError("LOGS_AHEAD", batch=view.batch, accounted=last)
+    if not first <= view.batch <= last + 1:
+        reason = f"the query is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}"
+        raise LocationError("BATCHES_NOT_ACCOUNTED", reason=reason, batch=view.batch, accounted=last)
+    check_sources(ledger, view)
+
+
+def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:
+    """Return the micro-batches that follow the journal's last, and that no sink has to account for; in order."""
+    if view.batch - 1 <= ledger.accounted or ledger.accounted + 1 in ledger.voided:
+        return []
+    found = [batch for batch in view.repartitions() if batch > ledger.accounted]
+    return found if found and found[0] == ledger.accounted + 1 else []
+
+
+def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> None:
+    """Check that the first micro-batch after a restore takes all that the checkpoint holds.
+
+    Parameters
+    ----------
+    hooks : Collection[str]
+        Identifiers of the query's hooks.
+
+    Raises
+    ------
+    LocationError
+        ``STATE_NOT_RESTORED``
+    """
+    restored = ledger.restored
+    if restored is None or restored.allowed or any(batch > restored.batch for batch in ledger.batches):
+        return
+    checkpoint = ledger.checkpoints.get(restored.checkpoint)
+    orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))
+    left_topics = sorted(topics_of(view.previous or ()) - topics_of(view.lines))
+    left = [f"the state of the hook {orphan}, which checkpointHooks does not name" for orphan in orphans]
+    left += [f"the position in the topic {topic}, which no source of the query reads" for topic in left_topics]
+    if left:
+        raise LocationError("STATE_NOT_RESTORED", left="; ".join(left), hooks=orphans, topics=left_topics)
+
+
+def check_sources(ledger: Ledger, view: QueryView) -> None:
+    """Check that the files of this micro-batch and of the one before are those that the journal recorded.
+
+    The engine writes a file of ``offsets/`` by looking for it and renaming another over it: a driver that stood still in
+    between replaces what its successor has written, and has committed.
+
+    Raises
+    ------
+    RewindRequiredError, LocationError
+        See `check_recorded`.
+    """
+    for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
+        if lines:
+            check_recorded(ledger, batch, lines)
+
+
+def check_recorded(ledger: Ledger, batch: int, lines: Sequence[str]) -> None:
+    """Check that one file of ``offsets/`` is the one that the journal recorded, if it did; see `check_sources`.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    batch : int
+    lines : Sequence[str]
+        Source lines of the file.
+
+    Raises
+    ------
+    RewindRequiredError
+        ``OFFSETS_REPLACED``: a rewind puts back the file, of which the journal has a copy.
+    LocationError
+        ``BATCHES_NOT_ACCOUNTED``: the journal has none.
+    """
+    record = ledger.batches.get(batch)
+    if record is None or record.sources == sources_digest(lines):
+        return
+    if batch in ledger.logs:
+        raise RewindRequiredError("OFFSETS_REPLACED", batch=batch, batches=[batch], entry=record.entry)
+    reason = f"offsets/{batch} is not the file that the journal recorded (entry {record.entry})"
+    raise LocationError("BATCHES_NOT_ACCOUNTED", reason=reason, batch=batch)
+
+
+def replaced_since_planned(batch: int) -> RetriableError:
+    """Make the error of an ``offsets/`` file that is not the one by which a micro-batch's tasks were planned."""
+    reason = (
+        f"offsets/{batch} is not the file that the tasks of the micro-batch were planned by, so another driver has written it "
+        "since"
+    )
+    return RetriableError("CONCURRENT_COMMIT", reason=reason, batch=batch)
+
+
+def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | None) -> None:
+    """Check that the source's ``barrierInterval`` and ``minPauseBetweenCheckpoints`` fit this query.
+
+    Parameters
+    ----------
+    targets : Collection[str]
+        Ids of the topics that the sink writes to.
+    lifetime : float or None
+        Seconds that a prepared transaction lives at the sink's store.
+
+    Raises
+    ------
+    OptionError
+        ``INTERVAL_NOT_POSSIBLE``
+    """
+    offsets = [offset_of_line(line) for line in view.lines]
+    ours = [offset for offset in offsets if offset is not None]
+    longest = max((max(each.get("interval", 0), each.get("minPause", 0)) for each in ours), default=0)
+    if not longest:
+        return
+    topics = {identity: topic for each in ours for topic, identity in each.get("ids", {}).items()}
+    own = sorted(topics[identity] for identity in targets if identity in topics)
+    if len(ours) < len(offsets):
+        reason = "one of the query's sources carries no barriers, so that every micro-batch closes a checkpoint"
+    elif lifetime is not None and longest > lifetime * 500:
+        reason = (
+            f"a prepared transaction lives {lifetime:g} s, and has to be decided in half of that, {lifetime / 2:g} s: raise "
+            "the sink's transaction timeout, or shorten the interval"
+        )
+    elif own:
+        reason = f"it reads {', '.join(own)}, which it writes to, and its own open transactions would hold it back"
+    else:
+        return
+    raise OptionError("INTERVAL_NOT_POSSIBLE", option="barrierInterval", interval=longest, reason=reason)

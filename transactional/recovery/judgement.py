@@ -1,0 +1,138 @@
+"""What a store's answers mean for what is decided or prepared. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from transactional.errors import AmbiguousOutcomeError, RewindRequiredError
+from transactional.ledger import BatchRecord, CheckpointRecord, Ledger, PartRecord
+from transactional.recovery.view import QueryView
+from transactional.transaction import HandleState, Outcome
+
+__all__ = [
+    "Judgement",
+    "committed_behind",
+    "committed_undecided",
+    "judge_checkpoint",
+    "judge_prepared",
+    "lost_batches",
+    "out_of_order",
+]
+
+
+class Judgement(enum.Enum):
+    """What to do with a decided checkpoint's handles."""
+
+    COMMIT = "none is lost: commit all"
+    REPAIR = "some are lost, others committed or of batches behind: commit the living, write the lost parts again"
+    VOID = "some are lost, none committed, none behind: abort the living, and if that proves it, void the decision"
+
+
+def judge_checkpoint(
+    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
+) -> Judgement:
+    """Judge a decided checkpoint from its open parts' states.
+
+    Parameters
+    ----------
+    states : Sequence[tuple[PartRecord, HandleState]]
+        Of every open part.
+    batch : int
+        The micro-batch that is about to run; what lies behind it is not written again.
+
+    Raises
+    ------
+    AmbiguousOutcomeError
+        ``OUTCOME_UNKNOWN``
+    RewindRequiredError
+        ``PREPARED_LOST``: lost parts belong to micro-batches that the query has moved past.
+    """
+    parts = ledger.parts_of(checkpoint)
+    for part, state in states:
+        if state.outcome is Outcome.UNKNOWN:
+            raise AmbiguousOutcomeError(
+                "OUTCOME_UNKNOWN",
+                checkpoint=checkpoint.id,
+                batch=part.batch,
+                partition=part.partition,
+                rows=part.rows,
+                handle=dict(part.handles[-1]),
+                evidence=state.evidence,
+            )
+    lost = lost_batches(ledger, checkpoint, states)
+    if not lost:
+        return Judgement.COMMIT
+    committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
+    committed = committed or any({"committed", "accepted"} & {*part.verdicts} for part in parts)
+    # The query has moved past the others: if nothing of them is lost they need no void
+    behind = min(checkpoint.batches) < batch
+    repairable = committed or (behind and min(lost) >= batch)
+    rewritten = lost if repairable else set(checkpoint.batches)
+    if min(rewritten) < batch:
+        disordered = committed_behind(ledger, checkpoint, states)
+        reason = f"of the decided checkpoint {checkpoint.id} those of micro-batches {sorted(lost)} are lost"
+        if disordered:
+            reason += f". {out_of_order(min(lost), disordered)}"
+        raise RewindRequiredError(
+            "PREPARED_LOST", batches=sorted(rewritten), checkpoint=checkpoint.id, reason=reason.removesuffix(".")
+        )
+    return Judgement.REPAIR if repairable else Judgement.VOID
+
+
+def committed_undecided(part: PartRecord, consequence: str) -> AmbiguousOutcomeError:
+    """Make the error of a transaction that was committed without a decision; `consequence` would write its rows again."""
+    return AmbiguousOutcomeError(
+        "COMMITTED_UNDECIDED", batch=part.batch, partition=part.partition, rows=part.rows, consequence=consequence
+    )
+
+
+def lost_batches(
+    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
+) -> set[int]:
+    """Return the micro-batches of a decided checkpoint with lost parts, by the store's answers or an earlier verdict."""
+    lost = {part.batch for part, state in states if state.outcome is Outcome.LOST}
+    return lost | {part.batch for part in ledger.parts_of(checkpoint) if part.lost}
+
+
+def committed_behind(
+    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
+) -> list[int]:
+    """Return the micro-batches of a decided checkpoint that are committed, in part or whole, behind the first lost one.
+
+    Commits go out in order, so there are none unless an older version, or another tool, has committed them.
+    """
+    committed = {part.batch for part, state in states if state.outcome is Outcome.COMMITTED}
+    committed |= {part.batch for part in ledger.parts_of(checkpoint) if part.committed}
+    gap = min(lost_batches(ledger, checkpoint, states), default=None)
+    return sorted(batch for batch in committed if gap is not None and batch > gap)
+
+
+def out_of_order(gap: int, batches: Sequence[int]) -> str:
+    """Return in words what it means that micro-batches behind the first lost one are committed."""
+    return (
+        f"Micro-batches {list(batches)} were committed already, before the lost rows of micro-batch {gap}: every row is "
+        "still written exactly once, but the rows that are written again come after theirs. A reader that keeps the last "
+        "value of a key keeps an older one if both have rows of that key: compare these keys with the input."
+    )
+
+
+def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: QueryView) -> bool:
+    """Decide whether a prepared, undecided micro-batch keeps its handles; False: write it again.
+
+    Raises
+    ------
+    AmbiguousOutcomeError
+        ``COMMITTED_UNDECIDED``: to write it again would double its rows.
+    RewindRequiredError
+        ``PREPARED_LOST``: some are lost, and ``commits/<batch>`` exists.
+    """
+    for part, state in zip([part for part in record.parts if part.handles], states, strict=True):
+        if state.outcome is Outcome.COMMITTED:
+            raise committed_undecided(part, "writing the micro-batch again")
+    if all(state.ready for state in states):
+        return True
+    if record.batch <= view.committed:
+        reason = f"those of micro-batch {record.batch} are gone or too old. Nothing of it was committed"
+        raise RewindRequiredError("PREPARED_LOST", batches=[record.batch], reason=reason)
+    return False

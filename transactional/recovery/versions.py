@@ -1,0 +1,171 @@
+"""What holds for batch writes, whose batches are versions that users number: they only grow, and may be left out."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+
+from transactional.checkpoint import Acknowledgement
+from transactional.errors import (
+    FencedError,
+    LocationError,
+    ReplayMismatchError,
+    RetriableError,
+    RewindRequiredError,
+)
+from transactional.ledger import BatchRecord, Ledger, Written
+
+__all__ = [
+    "check_origin",
+    "check_overtaken",
+    "check_target",
+    "check_topics",
+    "check_version",
+    "check_written",
+    "lost_version",
+]
+
+
+def check_version(ledger: Ledger, version: int) -> None:
+    """Check that a version is new, or was written, or is so old that its record was forgotten. *At planning.*
+
+    Raises
+    ------
+    RetriableError
+        ``VERSION_LOST``: another one has to be written again first.
+    LocationError
+        ``VERSION_TOO_LOW``.
+    """
+    last = ledger.accounted
+    if ledger.voided and version not in ledger.voided:
+        raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
+    if ledger.base < version < last and version not in ledger.batches:
+        raise LocationError("VERSION_TOO_LOW", version=version, newest=last)
+
+
+def check_origin(ledger: Ledger, origin: str) -> None:
+    """Refuse versions of another streaming query: other rows under the same numbers. *At the commit: only tasks know it.*
+
+    Raises
+    ------
+    LocationError
+    """
+    if ledger.origin not in ("", origin):
+        found = origin or "no streaming query"
+        raise LocationError("VERSIONS_OF_ANOTHER_QUERY", recorded=ledger.origin, found=found)
+
+
+def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
+    """Refuse to drop rows of a version that was new at planning because a higher one was committed meanwhile.
+
+    Raises
+    ------
+    FencedError
+    """
+    if not all(message.drained for message in messages):
+        reason = f"{ledger.accounted} was committed meanwhile, and versions only grow"
+        raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
+
+
+def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], version: int, compare: bool) -> None:
+    """Check that what the tasks of a version hold is what was written: a version that the journal has is not written again.
+
+    Parameters
+    ----------
+    found : BatchRecord
+        Of the version; decided.
+    messages : Sequence[Acknowledgement]
+    version : int
+    compare : bool
+        Whether the rows of tasks that wrote nothing have to be those that were written.
+
+    Raises
+    ------
+    FencedError
+        ``VERSION_OVERTAKEN``: its tasks wrote, and other transactions were decided meanwhile.
+    ReplayMismatchError
+        ``VERSION_HAS_OTHER_ROWS``
+    """
+    lost = {part.partition for part in found.parts if part.lost}
+    parts = [message.part.to_json() for message in messages]
+    if any(not message.drained and message.partition not in lost for message in messages):
+        if found.written is None or found.written.frame != Written.of(parts).frame:
+            reason = "another write of the same version was committed after this one had been planned"
+            raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
+        return
+    if not compare or found.written is None or not all(message.drained for message in messages):
+        return
+    before, now = found.written, Written.of(parts)
+    unknown = not (before.digest and now.digest)  # an older release encoded the rows in another way
+    if before.rows == now.rows and (unknown or before.digest == now.digest):
+        return
+    raise ReplayMismatchError(
+        "VERSION_HAS_OTHER_ROWS",
+        batch=version,
+        recorded=before.rows,
+        found=now.rows,
+        recordedDigest=before.digest or "unknown",
+        foundDigest=now.digest or "unknown",
+    )
+
+
+def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
+    """Check that a location's versions go to one target: in a second one, rows with a known number would not be written.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    identity : Mapping[str, str]
+        What the store says that it is now: `TwoPhaseCommitSink.identify`.
+
+    Raises
+    ------
+    LocationError
+    """
+    former = ledger.newest_run
+    if former is None or ledger.accounted < 0 or former.identity == identity:
+        return
+    changed = sorted(key for key in {*former.identity, *identity} if former.identity.get(key) != identity.get(key))
+    changes = [f"{key} was {former.identity.get(key, 'not set')}, is {identity.get(key, 'not set')}" for key in changed]
+    raise LocationError("LOCATION_OF_ANOTHER_TARGET", location=ledger.location, changed="; ".join(changes))
+
+
+def check_topics(ledger: Ledger, targets: Collection[str]) -> None:
+    """Check that the rows of a write are in the topic that its run recorded, if it is fixed: it may have been re-created.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    targets : Collection[str]
+        Ids of the topics that the transactions have rows in.
+
+    Raises
+    ------
+    LocationError
+    """
+    recorded = ledger.newest_run.identity.get("topicId") if ledger.newest_run else None
+    if recorded is None:
+        return
+    others = sorted(each for each in targets if _one_spelling(each) != _one_spelling(recorded))
+    if others:
+        changed = f"topicId was {recorded}, is {', '.join(others)}"
+        raise LocationError("LOCATION_OF_ANOTHER_TARGET", location=ledger.location, changed=changed)
+
+
+def _one_spelling(identity: str) -> str:
+    """Return a topic's id in base64, as targets have it: the runs of every release have recorded it as a UUID."""
+    try:
+        return base64.b64encode(uuid.UUID(identity).bytes).decode().rstrip("=")
+    except ValueError:
+        return identity
+
+
+def lost_version(problem: RewindRequiredError) -> RetriableError:
+    """Make the error of a version whose transactions were lost after its decision, met by the write of another one.
+
+    A batch write has no logs to rewind: whoever has the version's rows writes it again.
+    """
+    batches, checkpoint = problem.parameters["batches"], problem.parameters["checkpoint"]
+    detail = f" after checkpoint {checkpoint} had been decided"
+    return RetriableError("VERSION_LOST", version=batches[0], versions=batches, checkpoint=checkpoint, detail=detail)
