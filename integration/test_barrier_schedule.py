@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from connector.kafka.reader import BarrierKafkaStreamReader
-from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from integration.test_kafka_source import (
     batches_of,

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.kafka.admin import KafkaAdmin, topic_uuid
-from connector.kafka.handles import KafkaHandle, Place, parse_handle
-from connector.kafka.partition_admin import PartitionAdmin, Probe
-from connector.kafka.sink import KafkaSink
+from connector.kafka.client.admin import KafkaAdmin, topic_uuid
+from connector.kafka.client.partition_admin import PartitionAdmin, Probe
+from connector.kafka.sink.handles import KafkaHandle, Place, parse_handle
+from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine import SCHEMA

@@ -29,9 +29,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connector.kafka.admin import CONCURRENT_TRANSACTIONS, KafkaAdmin
-from connector.kafka.connection import error_name
-from connector.kafka.sink import KafkaHandle, KafkaSink, KafkaTransaction
+from connector.kafka.client.admin import CONCURRENT_TRANSACTIONS, KafkaAdmin
+from connector.kafka.client.connection import error_name
+from connector.kafka.sink.kafka_sink import KafkaHandle, KafkaSink, KafkaTransaction
 from integration.broker import Cluster
 from integration.proxy import END_TXN
 from integration.topic_output import nothing_is_ending
@@ -730,7 +730,7 @@ def test_a_timeout_over_the_brokers_is_refused_with_both_numbers(kafka: Cluster,
 
 
 def test_unreachable_brokers_are_refused_within_30_seconds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connector.kafka import connection
+    from connector.kafka.client import connection
 
     assert connection.CONNECT_SECONDS < 30
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)

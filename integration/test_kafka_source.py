@@ -16,10 +16,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from connector.kafka.fetch import borrow_consumer
-from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
-from connector.kafka.rows import spark_schema
-from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.fetch import borrow_consumer
+from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader, KafkaInputPartition
 from integration.broker import Cluster
 from transactional.errors import OptionError, StoreError
 
@@ -434,7 +434,7 @@ def test_partitions_whose_leaders_are_still_being_chosen_are_waited_for(kafka: C
 
 @pytest.mark.slow
 def test_unreachable_brokers_are_refused_at_load(registered: SparkSession) -> None:
-    """Within 30 s: see `connector.kafka.connection.CONNECT_SECONDS`."""
+    """Within 30 s: see `connector.kafka.client.connection.CONNECT_SECONDS`."""
     # Port 1 of the loopback address: nobody listens there.
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     with pytest.raises(Exception, match=r"(?s)BROKERS_UNREACHABLE.*127\.0\.0\.1:1.*refused"):

@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import GreaterThanOrEqual, In
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connector.kafka.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
-from connector.kafka.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
-from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
-from connector.kafka.rows import spark_schema
-from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
+from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader, KafkaInputPartition
 from integration.broker import Cluster
 from integration.test_kafka_source import add_partitions, collect, load, produce, reader_of, rows_between, wait_until
 from transactional.errors import OptionError, StoreError

@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connector.kafka.admin import KafkaAdmin
-from connector.kafka.end_txn import TransactionEnder
-from connector.kafka.lanes import TransactionalId
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.sink.end_txn import TransactionEnder
+from connector.kafka.sink.transactional_ids import TransactionalId
 from transactional.clock import Deadline
 
 __all__ = ["COMMITTED", "LiveReader", "TopicOutput", "nothing_is_ending"]

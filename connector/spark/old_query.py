@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector.kafka.offsets import Positions, SourceOffset, positions_from_json
+from connector.kafka.source.offsets import Positions, SourceOffset, positions_from_json
 from connector.spark.location import CheckpointLocation
 from connector.spark.location_files import read_file
 from connector.spark.offset_log import newest, source_lines

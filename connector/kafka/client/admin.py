@@ -1,0 +1,373 @@
+"""What only administrators ask: transactions, coordinators, topic ids, offsets, the brokers' limits."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from connector.kafka.client.connection import KafkaConnection, error_name, missing_right
+from transactional.clock import Clock
+from transactional.errors import OptionError, RetriableError, StoreError
+
+__all__ = ["Description", "KafkaAdmin", "TopicInfo", "topic_uuid"]
+
+DESCRIBE_BATCH = 1000
+"""Transactional ids in one DescribeTransactions; 200 take 13 ms."""
+
+TRANSACTION_LOG = "__transaction_state"
+
+NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
+UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
+NO_PRODUCER = (1 << 63) - 1
+"""A producer id that no broker hands out: they count upwards from 0, in blocks of 1000."""
+
+MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
+"""Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
+broker whose disk failed, that throttles, or that can't say what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the coordinator says of a transactional id."""
+
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """Id and partition leaders of a topic; `operations`: codes of what this user may do, None if not told."""
+
+    topic_id: str
+    leaders: Mapping[int, int]
+    operations: frozenset[int] | None
+
+
+class KafkaAdmin(KafkaConnection):
+    """Questions to a cluster, each repeated while leaders and coordinators move.
+
+    Parameters
+    ----------
+    configuration : Mapping[str, Any]
+        kafka-python's, as `connector.kafka.client.config` makes it.
+    clock : Clock, optional
+    """
+
+    def __init__(self, configuration: Mapping[str, Any], clock: Clock | None = None) -> None:
+        super().__init__(configuration, clock)
+        self._coordinators: dict[str, int] = {}
+
+    # -- cluster and topics -----------------------------------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        """Id of the cluster."""
+        return str(self._metadata(()).cluster_id)
+
+    def topics(self, names: Iterable[str], places: Collection[tuple[str, int]] | None = None) -> dict[str, TopicInfo]:
+        """Describe these topics; those that do not exist are not in the answer.
+
+        Waits until each partition has a leader, or only each of `places` if these are given.
+
+        Raises
+        ------
+        StoreError
+            ``MISSING_RIGHT``.
+        """
+        wanted = sorted(set(names))
+
+        def attempt() -> dict[str, TopicInfo] | None:
+            found: dict[str, TopicInfo] = {}
+            for topic in self._metadata(wanted).topics:
+                if topic.error_code == TOPIC_DENIED:
+                    raise missing_right("DESCRIBE", f"topic {topic.name}")
+                if topic.error_code == UNKNOWN_TOPIC:
+                    continue
+                needed = [
+                    part for part in topic.partitions if places is None or (topic.name, part.partition_index) in places
+                ]
+                if topic.error_code != NONE or any(part.leader_id < 0 for part in needed):
+                    return None
+                leaders = {part.partition_index: part.leader_id for part in topic.partitions}
+                told = frozenset(topic.authorized_operations or ()) or None
+                found[topic.name] = TopicInfo(str(topic.topic_id), leaders, told)
+            return found
+
+        return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
+
+    def _metadata(self, topics: Iterable[str]) -> Any:
+        from kafka.protocol.metadata import MetadataRequest
+
+        return self.ask(
+            lambda: MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=True,
+            )
+        )
+
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], topics: Mapping[str, TopicInfo]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """High watermarks of partitions and their leaders' epochs, by (topic, partition)."""
+        from kafka.protocol.consumer import ListOffsetsRequest
+
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, partition in partitions:
+            by_leader.setdefault(topics[topic].leaders[partition], {}).setdefault(topic, []).append(partition)
+        kind = ListOffsetsRequest.ListOffsetsTopic
+        requests = [
+            (
+                leader,
+                ListOffsetsRequest(
+                    replica_id=-1,
+                    isolation_level=0,
+                    topics=[
+                        kind(
+                            name=topic,
+                            partitions=[
+                                kind.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in indexes
+                            ],
+                        )
+                        for topic, indexes in of_topic.items()
+                    ],
+                    max_version=7,
+                ),
+            )
+            for leader, of_topic in by_leader.items()
+        ]
+        ends: dict[tuple[str, int], tuple[int, int]] = {}
+        for answer in self.send_all(requests):
+            if isinstance(answer, Exception):
+                raise RetriableError("LEADER_MOVED", f"A partition's leader did not answer: {answer}") from answer
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code != NONE:
+                        raise RetriableError(
+                            "LEADER_MOVED", f"{topic.name} [{part.partition_index}]: {error_name(part.error_code)}"
+                        )
+                    ends[topic.name, part.partition_index] = part.offset, part.leader_epoch
+        return ends
+
+    def end_txn_version(self) -> int:
+        """Version of EndTxn to use: 5 where the cluster's finalized transaction.version is 2 or more, else up to 4."""
+        from kafka.protocol.metadata import ApiVersionsRequest
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        answer = self.ask(
+            lambda: ApiVersionsRequest(client_software_name="barrier-kafka", client_software_version="0", min_version=3)
+        )
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
+        return int(self._manager.broker_version_data.api_version(EndTxnRequest, max_version=highest))
+
+    def longest_timeout_ms(self) -> int | None:
+        """Return the brokers' ``transaction.max.timeout.ms``, or None where this user may not read it."""
+        from kafka.protocol.admin import DescribeConfigsRequest
+
+        node = self._manager.least_loaded_node()
+        name = "transaction.max.timeout.ms"
+        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(4, str(node), [name])]), lambda: int(node))
+        for result in answer.results:
+            for config in result.configs:
+                if config.name == name:
+                    return int(config.value)
+        return None
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
+        """Find the node of each transactional id's coordinator; remembered until `forget_coordinator`."""
+        from kafka.protocol.metadata import FindCoordinatorRequest
+
+        wanted = list(dict.fromkeys(ids))
+
+        def attempt() -> dict[str, int] | None:
+            unknown = [name for name in wanted if name not in self._coordinators]
+            if unknown and self._manager.broker_version_data.api_version(FindCoordinatorRequest) >= 4:
+                answer = self.ask(lambda: FindCoordinatorRequest(key_type=1, coordinator_keys=unknown, min_version=4))
+                for found in answer.coordinators:
+                    self._remember(found.key, found)
+            else:
+                for name in unknown:
+                    one = partial(FindCoordinatorRequest, key=name, key_type=1, max_version=3)
+                    self._remember(name, self.ask(one))
+            if all(name in self._coordinators for name in wanted):
+                return {name: self._coordinators[name] for name in wanted}
+            return None
+
+        return self.until(attempt, "the coordinators of transactions")
+
+    def _remember(self, transactional_id: str, found: Any) -> None:
+        if found.error_code == ID_DENIED:
+            raise missing_right("DESCRIBE", f"transactional id {transactional_id}")
+        if found.error_code == NONE:
+            self._coordinators[transactional_id] = found.node_id
+        elif found.error_code not in MOVING:
+            raise StoreError("NO_COORDINATOR", f"No coordinator for {transactional_id}: {error_name(found.error_code)}")
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        """Ask again who coordinates this id."""
+        self._coordinators.pop(transactional_id, None)
+
+    def describe(self, ids: Iterable[str]) -> dict[str, Description]:
+        """Describe transactional ids; those that their coordinator does not know are not in the answer."""
+        from kafka.protocol.admin.transactions import DescribeTransactionsRequest
+
+        left = set(ids)
+        found: dict[str, Description] = {}
+
+        def attempt() -> dict[str, Description] | None:
+            by_node: dict[int, list[str]] = {}
+            for name, node in self.coordinators(sorted(left)).items():
+                by_node.setdefault(node, []).append(name)
+            cuts = [
+                (node, names[start : start + DESCRIBE_BATCH])
+                for node, names in by_node.items()
+                for start in range(0, len(names), DESCRIBE_BATCH)
+            ]
+            requests = [(node, DescribeTransactionsRequest(transactional_ids=names)) for node, names in cuts]
+            for (_, names), answer in zip(cuts, self.send_all(requests), strict=True):
+                if isinstance(answer, Exception):
+                    self.pass_over(answer)
+                    for name in names:
+                        self.forget_coordinator(name)
+                    continue
+                for txn in answer.transaction_states:
+                    if self._settles(txn, found):
+                        left.discard(txn.transactional_id)
+            return None if left else found
+
+        return self.until(attempt, "the state of transactions") if left else {}
+
+    def _settles(self, txn: Any, found: dict[str, Description]) -> bool:
+        name, code = txn.transactional_id, txn.error_code
+        if code == NONE:
+            partitions = sorted((topic.topic, part) for topic in txn.topics for part in topic.partitions)
+            found[name] = Description(
+                txn.transaction_state,
+                txn.producer_id,
+                txn.producer_epoch,
+                txn.transaction_timeout_ms,
+                txn.transaction_start_time_ms,
+                tuple(partitions),
+            )
+        elif code == ID_DENIED:
+            raise missing_right("DESCRIBE", f"transactional id {name}")
+        elif code in MOVING:
+            self.forget_coordinator(name)
+            return False
+        elif code != TRANSACTIONAL_ID_NOT_FOUND:
+            raise StoreError("KAFKA_REFUSED", f"DescribeTransactions of {name}: {error_name(code)}")
+        return True
+
+    def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
+        """List transactional ids in these states (any, if none is given) over every broker.
+
+        Raises
+        ------
+        RetriableError
+            ``KAFKA_TIMEOUT``: a broker did not answer, or part of the transaction log has no leader.
+        """
+        from kafka.protocol.admin.transactions import ListTransactionsRequest
+
+        def attempt() -> list[str] | None:
+            metadata = self._metadata([TRANSACTION_LOG])
+            log = [topic for topic in metadata.topics if topic.error_code == NONE]
+            if any(part.leader_id < 0 for topic in log for part in topic.partitions):
+                return None
+            nodes = sorted({broker.node_id for broker in metadata.brokers})
+            requests = [
+                (node, ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids)))
+                for node in nodes
+            ]
+            found: set[str] = set()
+            for answer in self.send_all(requests):
+                if isinstance(answer, Exception):
+                    self.pass_over(answer)
+                    return None
+                if answer.error_code in MOVING:
+                    return None
+                if answer.error_code != NONE:
+                    raise StoreError("KAFKA_REFUSED", f"ListTransactions: {error_name(answer.error_code)}")
+                found.update(txn.transactional_id for txn in answer.transaction_states)
+            return sorted(found)
+
+        return self.until(attempt, "a list of transactions from every broker")
+
+    def check_write(self, transactional_id: str) -> None:
+        """Check that this user may write under an id, and leave the id and its transaction as they are.
+
+        Asks for the end of a transaction of a producer that cannot exist: a broker judges rights first, then finds no such
+        producer. Initialising the id would fence the query that uses it.
+
+        Raises
+        ------
+        StoreError
+            ``MISSING_RIGHT``.
+        """
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        node = self.coordinators([transactional_id])[transactional_id]
+        probe = EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=NO_PRODUCER,
+            producer_epoch=0,
+            committed=False,
+            max_version=4,
+        )
+        answer = self.send_all([(node, probe)])[0]
+        if not isinstance(answer, Exception) and answer.error_code == ID_DENIED:
+            raise missing_right("WRITE", f"transactional id {transactional_id}")
+
+    def init_producer_id(self, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
+        """Initialise an id: an open transaction of it is aborted and its producer fenced. Returns id and epoch."""
+        from kafka.protocol.producer.transaction import InitProducerIdRequest
+
+        def attempt() -> tuple[int, int] | None:
+            answer = self.send_all(
+                [
+                    (
+                        self.coordinators([transactional_id])[transactional_id],
+                        # Version 6 is marked unstable: brokers refuse it unless told otherwise.
+                        InitProducerIdRequest(
+                            transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, max_version=5
+                        ),
+                    )
+                ]
+            )[0]
+            if isinstance(answer, Exception):
+                self.pass_over(answer)
+                self.forget_coordinator(transactional_id)
+                return None
+            if answer.error_code == NONE:
+                return answer.producer_id, answer.producer_epoch
+            if answer.error_code in MOVING:
+                self.forget_coordinator(transactional_id)
+                return None
+            if answer.error_code == CONCURRENT_TRANSACTIONS:
+                return None
+            if answer.error_code == ID_DENIED:
+                raise missing_right("WRITE", f"transactional id {transactional_id}")
+            if answer.error_code == INVALID_TRANSACTION_TIMEOUT:
+                raise OptionError(
+                    "TRANSACTION_TIMEOUT_TOO_LONG",
+                    f"kafka.transaction.timeout.ms={timeout_ms} is over the brokers' transaction.max.timeout.ms, which "
+                    "this user may not read. Set a shorter one.",
+                    option="kafka.transaction.timeout.ms",
+                    value=timeout_ms,
+                )
+            raise StoreError("KAFKA_REFUSED", f"InitProducerId of {transactional_id}: {error_name(answer.error_code)}")
+
+        return self.until(attempt, f"a producer id for {transactional_id}")
+
+
+def topic_uuid(text: str) -> uuid.UUID:
+    """Parse a topic id as `TopicInfo` writes it."""
+    return uuid.UUID(text)
