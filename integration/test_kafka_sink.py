@@ -30,7 +30,8 @@ from confluent_kafka.admin import (
 )
 
 from connector.kafka.client.admin import CONCURRENT_TRANSACTIONS, KafkaAdmin
-from connector.kafka.client.connection import error_name
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import error_name
 from connector.kafka.sink.kafka_sink import KafkaHandle, KafkaSink, KafkaTransaction
 from integration.broker import Cluster
 from integration.proxy import END_TXN
@@ -227,7 +228,7 @@ def test_a_prepared_transaction_survives_the_death_of_its_process(
 
 def test_closing_a_producer_aborts_its_transaction_and_dropping_it_does_not(kafka: Cluster, topic: str) -> None:
     """Guards FACTS: the sink must never call `Producer.close()`."""
-    admin = KafkaAdmin({"bootstrap_servers": kafka.bootstrap_servers})
+    admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": kafka.bootstrap_servers}))
     names = {"closed": f"{topic}.closed", "dropped": f"{topic}.dropped"}
     for way, name in names.items():
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})

@@ -1,7 +1,7 @@
 """Avro in the Schema Registry's wire format: a schema's Spark and Arrow types, and the decoder of a column.
 
-Each record is read with the schema that it was written with and resolved to the reader's, as Avro says; fastavro does it, in C.
-Dates and times are read as the numbers that they are written as, and become times for a whole Arrow column at once.
+fastavro reads each record in C, with the schema that it was written with, and resolves it to the reader's by Avro's rules.
+Dates and times are read as numbers, and a whole Arrow column of them becomes times at once.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _TIMES: Final[Mapping[str, tuple[str, str | None]]] = {
 }
 
 MOST_DIGITS: Final = 38
-"""Of a decimal in Spark."""
+"""Digits of a decimal in Spark, at most."""
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """What a schema is in a table.
+    """The types of a schema's column.
 
     Parameters
     ----------
     spark : DataType
     raw : pa.DataType
-        What an Arrow array is built with: times in the unit in which they are written.
+        Arrow's type from the decoder: times in the unit in which they are written.
     final : pa.DataType
-        What Spark takes: times in microseconds.
+        Arrow's type for Spark: times in microseconds.
     """
 
     spark: DataType
@@ -54,12 +54,12 @@ class ColumnType:
 
 
 def column_type(definition: Definition) -> ColumnType:
-    """The types of a schema.
+    """Return the types of a schema's column.
 
     Raises
     ------
     OptionError
-        ``UNSUPPORTED_SCHEMA``, naming the field: no column can hold it.
+        ``UNSUPPORTED_SCHEMA``, with the field's name: no column can hold it.
     """
     named: dict[str, Any] = {}
     schema = _parsed(definition, named, times=True)
@@ -86,14 +86,14 @@ class AvroDecoder:
         self._mode = mode
 
     def __call__(self, values: pa.Array, *position: pa.Array) -> pa.Array:
-        """One Arrow batch.
+        """Decode one Arrow batch.
 
         Parameters
         ----------
         values : pa.Array
             Binary.
         *position : pa.Array
-            Topic, partition and offset, for errors; nulls where they are not known.
+            Topic, partition and offset, for errors; nulls if they are not known.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class AvroDecoder:
         return pa.StructArray.from_arrays([array, errors], ["value", "error"])
 
     def _rows(self, values: pa.Array) -> tuple[list[Any], dict[int, str]]:
-        """The decoded records, and what is wrong with those that are not."""
+        """Return the decoded records, and the errors of those that can't be decoded, by index."""
         readers = _readers(self._registry, self._definition)
         rows: list[Any] = []
         bad: dict[int, str] = {}
@@ -138,7 +138,7 @@ class AvroDecoder:
             for index, row in enumerate(rows):
                 try:
                     self._build([row])
-                except problems as problem:  # noqa: PERF203 - it looks for the one that failed the whole batch.
+                except problems as problem:  # noqa: PERF203 - looks for the value that failed the whole batch.
                     bad[index] = f"a value is out of its column's range ({type(problem).__name__})"
                     rows[index] = None
             return self._build(rows)
@@ -151,7 +151,7 @@ class AvroDecoder:
 
 
 class _BadRecord(Exception):
-    """Why a record can't be decoded; never shows its bytes."""
+    """The reason why a record can't be decoded; it never shows the record's bytes."""
 
 
 class _Readers:
@@ -163,16 +163,16 @@ class _Readers:
         from fastavro import schemaless_reader
 
         self._decode = schemaless_reader  # here, because an import per record would take as long as a short record
-        self._schemas: dict[int, tuple[Any, Any]] = {}  # the writer's, and the reader's where it differs
+        self._schemas: dict[int, tuple[Any, Any]] = {}  # the writer's, and the reader's if it differs
 
     def read(self, payload: bytes, missing: dict[int, str]) -> Any:
-        """One record, decoded.
+        """Decode one record.
 
         Parameters
         ----------
         payload : bytes
         missing : dict[int, str]
-            Ids that the registry does not know now; it may learn them.
+            Ids that the registry does not know now → the error; it may learn them later.
         """
         if len(payload) < MAGIC_BYTES:
             raise _BadRecord(f"{len(payload)} bytes are too few for the registry's wire format")
@@ -189,10 +189,12 @@ class _Readers:
         try:
             row = self._decode(stream, writer, reader)
         except Exception as problem:  # noqa: BLE001 - fastavro raises what it meets: EOFError, IndexError, UnicodeDecodeError, ...
-            raise _BadRecord(f"it is not Avro of schema id {number}, or can't be resolved ({_told(problem)})") from None
+            raise _BadRecord(
+                f"it is not Avro of schema id {number}, or can't be resolved ({_reason(problem)})"
+            ) from None
         left = len(payload) - stream.tell()
         if left:
-            raise _BadRecord(f"{left} bytes are left behind a record of schema id {number}")
+            raise _BadRecord(f"{left} bytes are left after a record of schema id {number}")
         return row
 
     def _learn(self, number: int, missing: dict[int, str]) -> None:
@@ -209,12 +211,12 @@ class _Readers:
         except OptionError as problem:
             missing[number] = f"its schema id {number}: {problem.message}"
             raise _BadRecord(missing[number]) from None
-        # To resolve a schema to itself costs time.
+        # Resolving a schema to itself would cost time.
         self._schemas[number] = writer, None if writer == self._reader else self._reader
 
 
 _READERS: dict[tuple[str, Definition], _Readers] = {}
-"""Of this process. Ids mean the same for ever, so queries may share them."""
+"""The readers of this process. Ids never change their meaning, so queries may share them."""
 
 
 def _readers(registry: Registry, definition: Definition) -> _Readers:
@@ -225,7 +227,7 @@ def _readers(registry: Registry, definition: Definition) -> _Readers:
 
 
 def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> Any:
-    """The form that fastavro reads with; into `named` go the types that it defines and refers to."""
+    """Parse a schema for fastavro; collect the types that it defines and refers to in `named`."""
     try:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType
@@ -237,12 +239,12 @@ def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> An
         return parse_schema(_without_times(_json(definition.text), times), named_schemas=named)
     except (SchemaParseException, UnknownType, ValueError, KeyError) as problem:
         raise OptionError(
-            "UNSUPPORTED_SCHEMA", f"the registry's schema can't be read: {_told(problem)}", reason=_told(problem)
+            "UNSUPPORTED_SCHEMA", f"the registry's schema can't be read: {_reason(problem)}", reason=_reason(problem)
         ) from None
 
 
 def _json(text: str) -> Any:
-    """A primitive's schema may be its bare name."""
+    """Parse a schema's text, which may be the bare name of a primitive type."""
     try:
         return json.loads(text)
     except ValueError:
@@ -250,7 +252,7 @@ def _json(text: str) -> Any:
 
 
 def _without_times(schema: Any, times: bool) -> Any:
-    """A schema that fastavro reads into numbers and texts, decimals excepted."""
+    """Return the schema without logical types except decimals, so that fastavro reads times as numbers."""
     if isinstance(schema, list):
         return [_without_times(each, times) for each in schema]
     if not isinstance(schema, dict):
@@ -265,7 +267,7 @@ def _without_times(schema: Any, times: bool) -> Any:
 
 
 class _Walk:
-    """From a schema to its types."""
+    """Turns a schema into its types."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -383,8 +385,8 @@ def _where(index: int, position: Sequence[pa.Array]) -> str:
     return f"the record of {topic}-{partition} at offset {offset}"
 
 
-def _told(problem: Exception) -> str:
-    """An error in words; its own only where they are about schemas, not about what stands in a record."""
+def _reason(problem: Exception) -> str:
+    """Return an error's text if it is about a schema; only its name if it could show a record's content."""
     name = type(problem).__name__
     return (
         f"{name}: {str(problem)[:300]}"

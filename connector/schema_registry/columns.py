@@ -1,4 +1,4 @@
-"""Values in the Schema Registry's wire format become columns: ``decode_avro`` and ``decode_json``.
+"""Columns from values in the Schema Registry's wire format: ``decode_avro`` and ``decode_json``.
 
 Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
 """
@@ -28,7 +28,7 @@ _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "
 
 
 def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
-    """A subject's name after the registry's strategies.
+    """Return a subject's name by the registry's naming strategies.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def subject_name(topic: str | None = None, record: str | None = None, *, key: bo
         The record's full name. Alone: RecordNameStrategy, ``<record>``; with `topic`: TopicRecordNameStrategy,
         ``<topic>-<record>``.
     key : bool
-        Whether it is the key's.
+        Whether the subject is of the topic's keys.
 
     Raises
     ------
@@ -66,10 +66,10 @@ def decode_avro(
     mode: Mode = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
-    """Avro to a column of the subject's schema.
+    """Decode Avro to a column with the subject's schema.
 
-    The registry is asked now for the schema, which stays the column's as long as the query runs. Executors ask it for the
-    schemas that records were written with, each once, and resolve every record to the column's, as Avro says.
+    The registry is asked for the schema now, and the column keeps it as long as the query runs. Executors ask for each schema
+    that records were written with, once, and resolve every record to the column's by Avro's rules.
 
     Parameters
     ----------
@@ -78,21 +78,22 @@ def decode_avro(
     registry : Mapping[str, Any]
         Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
     topic, record, key
-        Make the subject's name, see `subject_name`.
+        Parts of the subject's name, see `subject_name`.
     subject : str, optional
         The name itself.
     version : int or "latest"
-        Of the subject.
+        The subject's version.
     mode : {"FAILFAST", "PERMISSIVE", "ERRORS"}
-        What becomes of a record that can't be decoded: the query fails (and names topic, partition and offset where
-        `position` is given); null; or, with ERRORS, the column is ``struct<value, error>``, and `error` says why.
+        The handling of a record that can't be decoded: FAILFAST fails the query (and names topic, partition and offset if
+        `position` is given); PERMISSIVE returns null; with ERRORS the column is ``struct<value, error>``, and `error` has the
+        reason.
     position : Sequence[Column or str], optional
         The columns of topic, partition and offset: ``("topic", "partition", "offset")``.
 
     Returns
     -------
     Column
-        Null where `column` is null.
+        Null if `column` is null.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def decode_avro(
     StoreError
         ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``: now, or in a task, in any mode. ``BAD_RECORD``: in a task, in FAILFAST.
     ImportError
-        Naming the extra.
+        Names the extra.
 
     Examples
     --------
@@ -137,11 +138,11 @@ def decode_json(
     mode: Mode = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
-    """JSON to a column of the subject's JSON Schema; parameters and errors as of `decode_avro`.
+    """Decode JSON to a column with the subject's JSON Schema; parameters and errors as in `decode_avro`.
 
     Spark's own ``from_json`` decodes it, so only the driver asks the registry. A record is bad when it is not in the wire
     format, not JSON, or when a value is not of its column's type; other rules of the schema (required, ranges, patterns) are
-    not checked. What the schema does not name is dropped, what a record does not have is null.
+    not checked. Fields that the schema does not name are dropped; fields that a record lacks are null.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
@@ -151,8 +152,8 @@ def decode_json(
     _check_mode(mode)
     definition = Registry(registry).subject(subject or subject_name(topic, record, key=key), version, "JSON")
     wanted = json_type(definition)
-    # Inside of another object, and before its last field: from_json stops behind a value, and passes over what follows it,
-    # be it a second record.
+    # Inside another object, and before its last field: from_json stops after a value, and ignores what follows, even a
+    # second record.
     spied = StructType(
         [
             StructField(_RECORD, ArrayType(wanted)),
@@ -200,7 +201,7 @@ def decode_json(
 
 
 def _as_function(decoder: Callable[..., Any]) -> Callable[..., Any]:
-    """What PySpark takes for a function from Arrow to Arrow: it looks at the types of the parameters."""
+    """Wrap a decoder as a function from Arrow to Arrow, which PySpark recognises by the types of its parameters."""
     import pyarrow as pa
 
     def decode_avro(value: Any, topic: Any, partition: Any, offset: Any) -> Any:

@@ -1,6 +1,6 @@
 """JSON Schema in the Schema Registry's wire format: a schema's Spark type.
 
-The values are decoded by Spark's own ``from_json``, in the JVM: JSON says itself how it is written.
+Spark's own ``from_json`` decodes the values, in the JVM: JSON needs no writer's schema.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["json_type"]
 
 
 def json_type(definition: Definition) -> StructType:
-    """The type of an object's schema: string, long, double, boolean, array, map and struct.
+    """Return the type of an object's schema: string, long, double, boolean, array, map and struct.
 
     Raises
     ------
     OptionError
-        ``UNSUPPORTED_SCHEMA``, naming the field: no column can hold it, or the whole is no object with properties.
+        ``UNSUPPORTED_SCHEMA``, with the field's name: no column can hold it, or the whole is not an object with properties.
     """
     from pyspark.sql.types import StructType
 
@@ -37,7 +37,7 @@ def json_type(definition: Definition) -> StructType:
 
 
 class _Walk:
-    """From a schema to its type; `root` is the document in which a node stands."""
+    """Turns a schema into its type; `root` is the document that contains a node."""
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
@@ -123,7 +123,7 @@ class _Walk:
 
 
 def _implied(node: Mapping[str, Any]) -> str | None:
-    """The type of a node that does not name one."""
+    """Return the type of a node that does not name one."""
     if "properties" in node:
         return "object"
     if "items" in node:

@@ -1,4 +1,4 @@
-"""A Schema Registry, asked through confluent-kafka's own client. *On the driver when a query is planned, and in tasks*."""
+"""A Schema Registry, over confluent-kafka's own client. *Used on the driver when a query is planned, and in tasks*."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ __all__ = ["EXTRA", "MAGIC_BYTES", "Definition", "Registry", "UnknownSchemaError
 EXTRA: Final = "barrier-kafka[schema-registry]"
 
 MAGIC_BYTES: Final = 5
-"""Of the wire format: a zero, and the schema's id in 4 bytes, the highest first."""
+"""Header of the wire format: a zero, and the schema's id in 4 bytes, the highest first."""
 
 TIMEOUT_SECONDS: Final = 10.0
-"""The client waits for ever by default."""
+"""Limit of one request; by default the client waits for ever."""
 
 NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
-"""A registry's own codes of a subject, a version, a schema that it does not know."""
+"""A registry's own codes for an unknown subject, version or schema."""
 
 PASSING: Final = frozenset({404, 408, 425, 429})
-"""HTTP's codes below 500 of who stands before a registry that is started, or has too much to do.
+"""HTTP status codes below 500 of a registry that is starting or overloaded, or of a proxy in front of it.
 
-A bare 404 is one of them: a proxy that knows no backend says so. Taken for a registry's it would make good records bad ones.
+A bare 404 is among them: a proxy without a backend answers so. Taken for the registry's own answer, it would make good records
+bad.
 """
 
 ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
-"""Settings whose values are never shown, beside those whose names say so."""
+"""Settings whose values are never shown, besides those that `hides_value` knows by their names."""
 
 
 def missing_extra(problem: ImportError) -> ImportError:
-    """The error of a package that is not installed."""
+    """Return the error of a package that is not installed."""
     return ImportError(
         f"{problem}. The Schema Registry's values need an extra: pip install '{EXTRA}', on the driver and the executors",
         name=problem.name,
@@ -52,7 +53,7 @@ class UnknownSchemaError(StoreError):
 
 @dataclass(frozen=True)
 class Definition:
-    """A schema, and those that it refers to.
+    """A schema, and the schemas that it refers to.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ class Definition:
     kind : str
         ``AVRO``, ``JSON`` or ``PROTOBUF``.
     references : Sequence[tuple[str, str]]
-        Name and text of each, those that others need before them.
+        Name and text of each, in the order in which they need one another.
     """
 
     text: str
@@ -74,14 +75,14 @@ class Registry:
     Parameters
     ----------
     settings : Mapping[str, Any]
-        Of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
+        Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
 
     Raises
     ------
     OptionError
         ``MISSING_OPTION``, ``INVALID_OPTION``: the client refuses the settings.
     ImportError
-        Naming the extra.
+        Names the extra.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -100,7 +101,7 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """Where it is, without name and password."""
+        """Its address, without user name and password."""
         shown = []
         for each in str(self._settings["url"]).split(","):
             parts = urlsplit(each.strip())
@@ -109,12 +110,12 @@ class Registry:
 
     @property
     def identity(self) -> str:
-        """The same for the same settings; nothing can be read from it."""
-        told = json.dumps({key: str(value) for key, value in self._settings.items()}, sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()
+        """A digest of the settings, which reveals none of them."""
+        text = json.dumps({key: str(value) for key, value in self._settings.items()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def subject(self, subject: str, version: int | str, wanted: str) -> Definition:
-        """A subject's schema.
+        """Return a subject's schema.
 
         Parameters
         ----------
@@ -153,7 +154,7 @@ class Registry:
         return definition
 
     def schema(self, number: int) -> Definition:
-        """A schema by its id; asked once per client.
+        """Return a schema by its id; each client asks for it once.
 
         Raises
         ------
@@ -163,7 +164,7 @@ class Registry:
         return self._definition(self._ask(lambda client: client.get_schema(number)))
 
     def scrub(self, text: str) -> str:
-        """The text without any secret of the settings."""
+        """Return the text without any secret of the settings."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, "(hidden)")
         return text
@@ -199,7 +200,7 @@ class Registry:
             return ask(client)
         except SchemaRegistryError as error:
             problem = error
-        except Exception as error:  # noqa: BLE001 - httpx's and authlib's, some of which show an address with a password.
+        except Exception as error:  # noqa: BLE001 - httpx's and authlib's errors, some of which show an address with a password.
             reason = self.scrub(f"{type(error).__name__}: {error}")
             raise StoreError(
                 "REGISTRY_UNREACHABLE", f"the Schema Registry at {self.url} can't be asked: {reason}", url=self.url

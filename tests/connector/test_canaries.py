@@ -210,7 +210,7 @@ def test_what_spark_would_show_of_a_source_is_named(caplog: pytest.LogCaptureFix
     login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
     login |= {"kafka.sasl.oauthbearer.token.provider": f"{__name__}:canary"}
     login |= {"kafka.sasl.oauthbearer.config": canary("config")}
-    parse_read_options({**BASES["barrier-kafka"][1], **login}).config.tell_shown()
+    parse_read_options({**BASES["barrier-kafka"][1], **login}).config.warn_of_shown()
     [said] = caplog.messages
     assert "shows the option kafka.sasl.oauthbearer.config" in said
     assert canary("config") not in said

@@ -1,18 +1,20 @@
-"""What only administrators ask: transactions, coordinators, topic ids, offsets, the brokers' limits."""
+"""Questions of an administrator: topics, offsets, coordinators, transactions, the brokers' limits."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from connector.kafka.client.connection import KafkaConnection, error_name, missing_right
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.connection import KafkaConnection
+from connector.kafka.client.errors import error_name, missing_right
+from connector.kafka.client.topics import Partition
 from transactional.clock import Clock
 from transactional.errors import OptionError, RetriableError, StoreError
 
-__all__ = ["Description", "KafkaAdmin", "TopicInfo", "topic_uuid"]
+__all__ = ["Description", "KafkaAdmin", "TopicInfo", "latest_request"]
 
 DESCRIBE_BATCH = 1000
 """Transactional ids in one DescribeTransactions; 200 take 13 ms."""
@@ -22,28 +24,28 @@ TRANSACTION_LOG = "__transaction_state"
 NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
 UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
 NO_PRODUCER = (1 << 63) - 1
-"""A producer id that no broker hands out: they count upwards from 0, in blocks of 1000."""
+"""A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
 
 MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
 """Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
-broker whose disk failed, that throttles, or that can't say what is wrong with it."""
+broker whose disk failed, that throttles, or that answers with an unknown error."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the coordinator says of a transactional id."""
+    """A transactional id's state, as its coordinator describes it."""
 
     state: str
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     started_ms: int
-    partitions: tuple[tuple[str, int], ...]
+    partitions: tuple[Partition, ...]
 
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """Id and partition leaders of a topic; `operations`: codes of what this user may do, None if not told."""
+    """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown."""
 
     topic_id: str
     leaders: Mapping[int, int]
@@ -55,25 +57,24 @@ class KafkaAdmin(KafkaConnection):
 
     Parameters
     ----------
-    configuration : Mapping[str, Any]
-        kafka-python's, as `connector.kafka.client.config` makes it.
+    config : ClientConfig
     clock : Clock, optional
     """
 
-    def __init__(self, configuration: Mapping[str, Any], clock: Clock | None = None) -> None:
-        super().__init__(configuration, clock)
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        super().__init__(config, clock)
         self._coordinators: dict[str, int] = {}
 
     # -- cluster and topics -----------------------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        """Id of the cluster."""
+        """Return the cluster's id."""
         return str(self._metadata(()).cluster_id)
 
-    def topics(self, names: Iterable[str], places: Collection[tuple[str, int]] | None = None) -> dict[str, TopicInfo]:
+    def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
         """Describe these topics; those that do not exist are not in the answer.
 
-        Waits until each partition has a leader, or only each of `places` if these are given.
+        Wait until each partition has a leader; if `awaited` is given, only until each of those has one.
 
         Raises
         ------
@@ -90,13 +91,15 @@ class KafkaAdmin(KafkaConnection):
                 if topic.error_code == UNKNOWN_TOPIC:
                     continue
                 needed = [
-                    part for part in topic.partitions if places is None or (topic.name, part.partition_index) in places
+                    part
+                    for part in topic.partitions
+                    if awaited is None or Partition(topic.name, part.partition_index) in awaited
                 ]
                 if topic.error_code != NONE or any(part.leader_id < 0 for part in needed):
                     return None
                 leaders = {part.partition_index: part.leader_id for part in topic.partitions}
-                told = frozenset(topic.authorized_operations or ()) or None
-                found[topic.name] = TopicInfo(str(topic.topic_id), leaders, told)
+                operations = frozenset(topic.authorized_operations or ()) or None
+                found[topic.name] = TopicInfo(str(topic.topic_id), leaders, operations)
             return found
 
         return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
@@ -113,50 +116,26 @@ class KafkaAdmin(KafkaConnection):
         )
 
     def end_offsets(
-        self, partitions: Iterable[tuple[str, int]], topics: Mapping[str, TopicInfo]
-    ) -> dict[tuple[str, int], tuple[int, int]]:
-        """High watermarks of partitions and their leaders' epochs, by (topic, partition)."""
-        from kafka.protocol.consumer import ListOffsetsRequest
-
-        by_leader: dict[int, dict[str, list[int]]] = {}
-        for topic, partition in partitions:
-            by_leader.setdefault(topics[topic].leaders[partition], {}).setdefault(topic, []).append(partition)
-        kind = ListOffsetsRequest.ListOffsetsTopic
-        requests = [
-            (
-                leader,
-                ListOffsetsRequest(
-                    replica_id=-1,
-                    isolation_level=0,
-                    topics=[
-                        kind(
-                            name=topic,
-                            partitions=[
-                                kind.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in indexes
-                            ],
-                        )
-                        for topic, indexes in of_topic.items()
-                    ],
-                    max_version=7,
-                ),
-            )
-            for leader, of_topic in by_leader.items()
-        ]
-        ends: dict[tuple[str, int], tuple[int, int]] = {}
-        for answer in self.send_all(requests):
+        self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo]
+    ) -> dict[Partition, tuple[int, int]]:
+        """Return the high watermarks of partitions and their leaders' epochs."""
+        by_leader: dict[int, list[Partition]] = {}
+        for partition in partitions:
+            by_leader.setdefault(topics[partition.topic].leaders[partition.number], []).append(partition)
+        ends: dict[Partition, tuple[int, int]] = {}
+        for answer in self.send_all([(leader, latest_request(of_it)) for leader, of_it in by_leader.items()]):
             if isinstance(answer, Exception):
-                raise RetriableError("LEADER_MOVED", f"A partition's leader did not answer: {answer}") from answer
+                raise RetriableError("KAFKA_TIMEOUT", f"A partition's leader did not answer: {answer}") from answer
             for topic in answer.topics:
                 for part in topic.partitions:
+                    partition = Partition(topic.name, part.partition_index)
                     if part.error_code != NONE:
-                        raise RetriableError(
-                            "LEADER_MOVED", f"{topic.name} [{part.partition_index}]: {error_name(part.error_code)}"
-                        )
-                    ends[topic.name, part.partition_index] = part.offset, part.leader_epoch
+                        raise RetriableError("KAFKA_TIMEOUT", f"{partition}: {error_name(part.error_code)}")
+                    ends[partition] = part.offset, part.leader_epoch
         return ends
 
     def end_txn_version(self) -> int:
-        """Version of EndTxn to use: 5 where the cluster's finalized transaction.version is 2 or more, else up to 4."""
+        """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
         from kafka.protocol.metadata import ApiVersionsRequest
         from kafka.protocol.producer.transaction import EndTxnRequest
 
@@ -165,15 +144,15 @@ class KafkaAdmin(KafkaConnection):
         )
         levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
         highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
-        return int(self._manager.broker_version_data.api_version(EndTxnRequest, max_version=highest))
+        return self.version_of(EndTxnRequest, highest)
 
     def longest_timeout_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``, or None where this user may not read it."""
+        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it."""
         from kafka.protocol.admin import DescribeConfigsRequest
 
-        node = self._manager.least_loaded_node()
+        node = self.any_node()
         name = "transaction.max.timeout.ms"
-        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(4, str(node), [name])]), lambda: int(node))
+        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(4, str(node), [name])]), lambda: node)
         for result in answer.results:
             for config in result.configs:
                 if config.name == name:
@@ -190,7 +169,7 @@ class KafkaAdmin(KafkaConnection):
 
         def attempt() -> dict[str, int] | None:
             unknown = [name for name in wanted if name not in self._coordinators]
-            if unknown and self._manager.broker_version_data.api_version(FindCoordinatorRequest) >= 4:
+            if unknown and self.version_of(FindCoordinatorRequest) >= 4:
                 answer = self.ask(lambda: FindCoordinatorRequest(key_type=1, coordinator_keys=unknown, min_version=4))
                 for found in answer.coordinators:
                     self._remember(found.key, found)
@@ -210,10 +189,10 @@ class KafkaAdmin(KafkaConnection):
         if found.error_code == NONE:
             self._coordinators[transactional_id] = found.node_id
         elif found.error_code not in MOVING:
-            raise StoreError("NO_COORDINATOR", f"No coordinator for {transactional_id}: {error_name(found.error_code)}")
+            raise StoreError("KAFKA_REFUSED", f"FindCoordinator of {transactional_id}: {error_name(found.error_code)}")
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """Ask again who coordinates this id."""
+        """Forget the coordinator of this id, so that it is asked for again."""
         self._coordinators.pop(transactional_id, None)
 
     def describe(self, ids: Iterable[str]) -> dict[str, Description]:
@@ -249,7 +228,7 @@ class KafkaAdmin(KafkaConnection):
     def _settles(self, txn: Any, found: dict[str, Description]) -> bool:
         name, code = txn.transactional_id, txn.error_code
         if code == NONE:
-            partitions = sorted((topic.topic, part) for topic in txn.topics for part in topic.partitions)
+            partitions = sorted(Partition(topic.topic, part) for topic in txn.topics for part in topic.partitions)
             found[name] = Description(
                 txn.transaction_state,
                 txn.producer_id,
@@ -304,8 +283,8 @@ class KafkaAdmin(KafkaConnection):
     def check_write(self, transactional_id: str) -> None:
         """Check that this user may write under an id, and leave the id and its transaction as they are.
 
-        Asks for the end of a transaction of a producer that cannot exist: a broker judges rights first, then finds no such
-        producer. Initialising the id would fence the query that uses it.
+        Send EndTxn for a producer that cannot exist: a broker checks rights first, and then finds no such producer.
+        Initialising the id would fence the query that uses it.
 
         Raises
         ------
@@ -327,7 +306,7 @@ class KafkaAdmin(KafkaConnection):
             raise missing_right("WRITE", f"transactional id {transactional_id}")
 
     def init_producer_id(self, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
-        """Initialise an id: an open transaction of it is aborted and its producer fenced. Returns id and epoch."""
+        """Initialise an id, which aborts its open transaction and fences its producer; return producer id and epoch."""
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 
         def attempt() -> tuple[int, int] | None:
@@ -335,7 +314,7 @@ class KafkaAdmin(KafkaConnection):
                 [
                     (
                         self.coordinators([transactional_id])[transactional_id],
-                        # Version 6 is marked unstable: brokers refuse it unless told otherwise.
+                        # Version 6 is marked unstable: brokers refuse it by default.
                         InitProducerIdRequest(
                             transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, max_version=5
                         ),
@@ -368,6 +347,18 @@ class KafkaAdmin(KafkaConnection):
         return self.until(attempt, f"a producer id for {transactional_id}")
 
 
-def topic_uuid(text: str) -> uuid.UUID:
-    """Parse a topic id as `TopicInfo` writes it."""
-    return uuid.UUID(text)
+def latest_request(partitions: Iterable[Partition], *, committed: bool = False) -> Any:
+    """Return a request for where partitions end: the high watermark, or, with `committed`, the last stable offset."""
+    from kafka.protocol.consumer import ListOffsetsRequest
+
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: dict[str, list[Any]] = {}
+    for topic, number in partitions:
+        asked = kind.ListOffsetsPartition(partition_index=number, timestamp=-1)
+        by_topic.setdefault(topic, []).append(asked)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=[kind(name=topic, partitions=asked) for topic, asked in by_topic.items()],
+        max_version=7,
+    )

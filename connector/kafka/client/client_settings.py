@@ -1,7 +1,7 @@
-"""What users of ``format("kafka")`` write as ``kafka.*``: Java's names, turned into librdkafka's or refused by name.
+"""Java's names of client settings, as users of ``format("kafka")`` write them: turned into librdkafka's, or refused.
 
 One table, `JAVA_SETTINGS`: a name is renamed (with its unit), ignored with a reason, or refused with what to do. Names
-that mean the same in both clients are not in it and are passed as they are; what neither knows, the client refuses.
+that mean the same in both clients are not in it and are passed unchanged; the client refuses unknown ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _kbytes(text: str) -> str:
 
 
 def _not_negative(text: str) -> str:
-    # Java says -1 where librdkafka says 0: the system's own size, or never.
+    # -1 in Java is 0 in librdkafka: the system's own size, or never.
     return str(max(0, _whole(text)))
 
 
@@ -57,16 +57,16 @@ def _at_least_one(text: str) -> str:
 
 @dataclass(frozen=True)
 class Renamed:
-    """The same setting has another name, or another unit, in librdkafka.
+    """A setting that has another name, or another unit, in librdkafka.
 
     Parameters
     ----------
     to : str
         librdkafka's name.
     unit : str
-        What changes in the value, for the docs; empty where nothing does.
+        What changes in the value, for the docs; empty if nothing does.
     convert : Callable[[str], str]
-        Raises ValueError with what it expects.
+        Raises ValueError with the form that it expects.
     """
 
     to: str
@@ -76,14 +76,14 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Ignored:
-    """The setting tunes what does not exist here; no row differs without it. `reason` is for the log and the docs."""
+    """A setting of something that does not exist here; no row differs without it. `reason` is for the log and the docs."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """To go on without the setting would be wrong. `way` says what to do."""
+    """A setting that can't be left out without harm. `way` says what to do instead."""
 
     way: str
 
@@ -103,7 +103,7 @@ _TOKENS: Final = (
     "kafka.sasl.oauthbearer.client.secret, or kafka.sasl.oauthbearer.token.provider (package.module:function)."
 )
 _KERBEROS: Final = Refused(
-    "Kerberos (GSSAPI) is in neither of the two client libraries as they are installed: set kafka.sasl.mechanism to PLAIN, "
+    "Kerberos (GSSAPI) is in neither of the two client libraries as installed: set kafka.sasl.mechanism to PLAIN, "
     "SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."
 )
 _JAVA_SSL: Final = Refused(
@@ -162,7 +162,7 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "metrics.recording.level": _NO_METRICS,
     "metrics.sample.window.ms": _NO_METRICS,
     "plugin.library.paths": Refused("plugins of the client are not loaded here."),
-    # -- who we are: SASL
+    # -- login: SASL
     "sasl.jaas.config": Refused(
         "a JAAS text is for Java clients: set kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password."
     ),
@@ -196,7 +196,7 @@ JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
     "enable.sasl.oauthbearer.unsecure.jwt": Refused(
         "only librdkafka can make unsecured tokens: set kafka.sasl.oauthbearer.token.provider (package.module:function)."
     ),
-    # -- who they are: SSL. Stores (ssl.truststore.*, ssl.keystore.*) are `connector.kafka.client.security`'s.
+    # -- encryption: SSL. For stores (ssl.truststore.*, ssl.keystore.*) see `connector.kafka.client.java_stores`.
     "security.providers": _JAVA_SSL,
     "ssl.engine.factory.class": _JAVA_SSL,
     "ssl.keymanager.algorithm": _JAVA_SSL,
@@ -223,7 +223,7 @@ READ_ONLY: Final = frozenset(
         "queued.min.messages",
     }
 )
-"""librdkafka's settings that only a reader has: the sink leaves them out, as Java's producers do."""
+"""librdkafka's settings for readers only: the sink leaves them out, as Java's producers do."""
 
 WRITE_ONLY: Final = frozenset(
     {
@@ -252,18 +252,18 @@ WRITE_ONLY: Final = frozenset(
         "transaction.timeout.ms",
     }
 )
-"""librdkafka's settings that only a writer has: the source leaves them out, as Java's consumers do."""
+"""librdkafka's settings for writers only: the source leaves them out, as Java's consumers do."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What the user wrote, in librdkafka's names.
+    """The user's settings in librdkafka's names.
 
     Parameters
     ----------
     settings : Mapping[str, str]
     origins : Mapping[str, str]
-        librdkafka's name → the user's, without ``kafka.``, where the two differ.
+        librdkafka's name → the user's, without ``kafka.``, if the two differ.
     ignored : Mapping[str, str]
         The user's name, without ``kafka.`` → why it has no effect. Settings of the other side are not in it.
     """
@@ -274,7 +274,7 @@ class Translation:
 
 
 def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
-    """Turn Java's names into librdkafka's, and leave out what only the other side has. Offline.
+    """Turn Java's names into librdkafka's, and leave out settings of the other side. Offline.
 
     Parameters
     ----------
@@ -328,15 +328,15 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
 
 
 def as_markdown() -> str:
-    """The table as `docs/security.md` has it."""
+    """Return the table for `docs/security.md`."""
     lines = ["| `kafka.` | becomes |", "|---|---|"]
     for key, rule in JAVA_SETTINGS.items():
         match rule:
             case Renamed(to, unit):
-                told = f"`{to}`" + (f" ({unit})" if unit else "")
+                outcome = f"`{to}`" + (f" ({unit})" if unit else "")
             case Ignored(reason):
-                told = f"ignored: {reason}"
+                outcome = f"ignored: {reason}"
             case Refused(way):
-                told = f"refused: {way}"
-        lines.append(f"| `{key}` | {told} |")
+                outcome = f"refused: {way}"
+        lines.append(f"| `{key}` | {outcome} |")
     return "\n".join(lines) + "\n"

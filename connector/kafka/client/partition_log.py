@@ -1,38 +1,68 @@
-"""A partition's own log as the judge of a transaction: its first control batch of that producer says how it ended.
+"""A partition's own log, which shows how a transaction ended: the producer's first control batch is its marker.
 
-The coordinator forgets: an id that was initialised again, or that expired, no longer tells what became of the
-transaction before. The markers in the partitions stay as long as the rows.
+The coordinator forgets: of an id that was initialised again, or that expired, it no longer knows how the transaction before
+ended. The markers in the partitions stay as long as the rows.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, topic_uuid
-from connector.kafka.client.connection import FIRST_PAUSE_SECONDS, error_name
-from connector.kafka.sink.handles import WrittenPartition
+from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, TopicInfo
+from connector.kafka.client.connection import FIRST_PAUSE_SECONDS
+from connector.kafka.client.errors import error_name
+from connector.kafka.client.topics import Partition
 from transactional.clock import Deadline
 
-__all__ = ["Ending", "Verdict", "parse_control_key", "search_marker"]
+__all__ = ["Ending", "Verdict", "Witness", "parse_control_key", "search_marker", "why_gone"]
 
 FETCH_BYTES: Final = 1 << 20
-"""Of one fetch; the broker gives one whole batch at least, however large it is."""
+"""The size of one fetch; the broker returns one whole batch at least, however large it is."""
 
 JUDGE_SECONDS: Final = 300.0
-"""Limit of one transaction's search. The marker mostly stands right behind the witness; where it was written by a timeout,
-all that others have written meanwhile lies in between, and is read at tens of megabytes a second."""
+"""Limit of one transaction's search. The marker usually follows the witness directly; if a timeout wrote it, all that others
+wrote meanwhile lies in between, and is read at tens of megabytes per second."""
 
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})
-"""Codes that say: not this topic any more."""
+"""Codes of a topic that is no longer the one asked for."""
+
+UNKNOWN_EPOCH: Final = -1
+"""A leader epoch that no broker reported: nothing is compared with it."""
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A partition that a transaction wrote into, and an offset that separates its rows from its marker.
+
+    Parameters
+    ----------
+    partition : Partition
+    topic_id : str
+    offset : int
+        The high watermark after every row was delivered and before the transaction ended. All of its rows lie before it,
+        and whatever marker ends it lies at it or after it.
+    leader_epoch : int
+        The leader's epoch at that moment. A log in which this epoch ends before `offset` has lost rows.
+    """
+
+    partition: Partition
+    topic_id: str
+    offset: int
+    leader_epoch: int = UNKNOWN_EPOCH
+
+    def __str__(self) -> str:
+        return f"{self.partition.topic} [{self.partition.number}]"
 
 
 class Ending(enum.Enum):
-    """How a transaction ended, as a partition's log says."""
+    """How a transaction ended, by a partition's log."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -47,97 +77,106 @@ class Verdict:
     evidence: str
 
 
-def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, part: WrittenPartition) -> Verdict:
+def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witness) -> Verdict:
     """Search a partition, from the witness on, for the marker that ended a transaction there.
 
     A marker of `epoch` (EndTxn below version 5) or of the next one (version 5, time-outs, fencing) is the
-    transaction's own: every later transaction of the producer has a later epoch or a later place.
+    transaction's own: every later transaction of the producer has a later epoch or begins later.
 
     Returns
     -------
     Verdict
-        `UNKNOWN` if the topic is another one, the log starts past the witness, or no marker is there.
+        `UNKNOWN` if the topic is another one, the log starts after the witness, or no marker is there.
     """
 
     def attempt() -> Verdict | None:
-        found = admin.topics([part.topic], [part.place]).get(part.topic)
-        place = f"{part} from {part.offset}"
-        if found is None:
-            return Verdict(Ending.UNKNOWN, f"{place}: the topic does not exist")
-        if found.topic_id != part.topic_id:
-            return Verdict(
-                Ending.UNKNOWN,
-                f"{place}: the topic was created again ({part.topic_id} is now {found.topic_id})",
-            )
-        if part.partition not in found.leaders:
-            return Verdict(Ending.UNKNOWN, f"{place}: the partition does not exist")
-        return _search(admin, found.leaders[part.partition], producer_id, epoch, part, place)
+        topics = admin.topics([witness.partition.topic], [witness.partition])
+        reason = why_gone(topics, witness)
+        if reason:
+            return Verdict(Ending.UNKNOWN, reason)
+        leader = topics[witness.partition.topic].leaders[witness.partition.number]
+        return _search(admin, leader, producer_id, epoch, witness)
 
     return admin.until(attempt, "the end of a transaction from its partition's log")
 
 
+def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
+    """Return why a partition is not the one of a witness any more; empty if it is."""
+    found = topics.get(witness.partition.topic)
+    if found is None:
+        return f"{witness} from {witness.offset}: the topic does not exist"
+    if found.topic_id != witness.topic_id:
+        return (
+            f"{witness} from {witness.offset}: the topic was created again ({witness.topic_id} is now {found.topic_id})"
+        )
+    if witness.partition.number not in found.leaders:
+        return f"{witness} from {witness.offset}: the partition does not exist"
+    return ""
+
+
 def parse_control_key(key: bytes | None) -> Ending:
-    """Read a control record's key: version and type, two bytes each; type 0 aborts, 1 commits."""
+    """Parse a control record's key: version and type, two bytes each; type 0 aborts, 1 commits."""
     if key is None or len(key) < 4:
         return Ending.UNKNOWN
     _, kind = struct.unpack_from(">hh", key)
     return {0: Ending.ABORT, 1: Ending.COMMIT}.get(kind, Ending.UNKNOWN)
 
 
-def _search(
-    admin: KafkaAdmin, leader: int, producer_id: int, epoch: int, part: WrittenPartition, place: str
-) -> Verdict | None:
+def _search(admin: KafkaAdmin, leader: int, producer_id: int, epoch: int, witness: Witness) -> Verdict | None:
     from kafka.record.memory_records import MemoryRecords
 
+    def unknown(reason: str) -> Verdict:
+        return Verdict(Ending.UNKNOWN, f"{witness} from {witness.offset}: {reason}")
+
     deadline = Deadline(JUDGE_SECONDS, admin.clock)
-    offset = part.offset
+    offset = witness.offset
     while not deadline.passed():
-        answer = admin.ask(partial(_fetch_request, part, offset), lambda: leader)
+        answer = admin.ask(partial(_fetch_request, witness, offset), lambda: leader)
         if answer.error_code in MOVING:
             return None
         if answer.error_code != NONE:
-            return Verdict(Ending.UNKNOWN, f"{place}: {error_name(answer.error_code)}")
-        got = answer.responses[0].partitions[0]
-        if got.error_code in GONE:
-            return Verdict(Ending.UNKNOWN, f"{place}: the topic is another one ({error_name(got.error_code)})")
-        if got.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
-            return Verdict(Ending.UNKNOWN, f"{place}: this user lacks READ on the topic")
-        if got.error_code == OFFSET_OUT_OF_RANGE or got.log_start_offset > part.offset:
-            return Verdict(Ending.UNKNOWN, f"{place}: the log now holds {got.log_start_offset} to {got.high_watermark}")
-        if got.error_code in MOVING:
+            return unknown(error_name(answer.error_code))
+        part = answer.responses[0].partitions[0]
+        if part.error_code in GONE:
+            return unknown(f"the topic is another one ({error_name(part.error_code)})")
+        if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
+            return unknown("this user lacks READ on the topic")
+        if part.error_code == OFFSET_OUT_OF_RANGE or part.log_start_offset > witness.offset:
+            return unknown(f"the log now holds {part.log_start_offset} to {part.high_watermark}")
+        if part.error_code in MOVING:
             return None
-        if got.error_code != NONE:
-            return Verdict(Ending.UNKNOWN, f"{place}: {error_name(got.error_code)}")
+        if part.error_code != NONE:
+            return unknown(error_name(part.error_code))
         before = offset
-        for batch in MemoryRecords(bytes(got.records or b"")):
+        for batch in MemoryRecords(bytes(part.records or b"")):
             offset = max(offset, batch.last_offset + 1)
             ours = batch.producer_id == producer_id and batch.producer_epoch in (epoch, epoch + 1)
-            if not (batch.is_control_batch and ours and batch.last_offset >= part.offset):
+            if not (batch.is_control_batch and ours and batch.last_offset >= witness.offset):
                 continue
             marker = next(iter(batch), None)  # compaction leaves an empty batch of a producer's last marker
             ending = parse_control_key(marker.key if marker else None)
             if ending is not Ending.UNKNOWN:
                 return Verdict(
                     ending,
-                    f"{part} has its {ending.value} marker at {batch.base_offset} "
+                    f"{witness} has its {ending.value} marker at {batch.base_offset} "
                     f"(producer {producer_id}, epoch {batch.producer_epoch})",
                 )
-        if offset >= got.high_watermark:
-            return Verdict(Ending.UNKNOWN, f"{place}: no marker of producer {producer_id} up to {got.high_watermark}")
+        if offset >= part.high_watermark:
+            return unknown(f"no marker of producer {producer_id} up to {part.high_watermark}")
         if offset == before:  # a broker that throttles, or fetches from a tier, answers with nothing
             admin.clock.sleep(FIRST_PAUSE_SECONDS)
-    return Verdict(Ending.UNKNOWN, f"{place}: not searched to its end within {JUDGE_SECONDS:.0f} s")
+    return unknown(f"not searched to its end within {JUDGE_SECONDS:.0f} s")
 
 
-def _fetch_request(part: WrittenPartition, offset: int) -> Any:
+def _fetch_request(witness: Witness, offset: int) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     topic = FetchRequest.FetchTopic(
-        topic=part.topic,
-        topic_id=topic_uuid(part.topic_id),
+        topic=witness.partition.topic,
+        topic_id=uuid.UUID(witness.topic_id),
         partitions=[
             FetchRequest.FetchTopic.FetchPartition(
-                partition=part.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+                partition=witness.partition.number, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
             )
         ],
     )

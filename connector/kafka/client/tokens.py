@@ -1,4 +1,4 @@
-"""OAUTHBEARER: one source of tokens for both client libraries, with the tokens kept until most of their life is over."""
+"""OAUTHBEARER: one source of tokens for both client libraries, which keeps each token for most of its life."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CLIENT_ID: Final = "sasl.oauthbearer.client.id"
 CLIENT_SECRET: Final = "sasl.oauthbearer.client.secret"
 
 REQUEST_SECONDS: Final = 8.0
-"""Of one request to the token endpoint: librdkafka waits for its first token for 10 s."""
+"""Limit of one request to the token endpoint: librdkafka waits 10 s for its first token."""
 
 REUSED_PART: Final = 0.7
-"""Of a token's life. librdkafka asks for the next one after 0.8 of it, and must not be given the old one again."""
+"""Part of a token's life in which it is reused. After 0.8 of it librdkafka asks for the next one, and must not get the old."""
 
 UNKNOWN_LIFE_SECONDS: Final = 300.0
-"""Where neither the endpoint nor the token says when it ends."""
+"""Life of a token if neither the endpoint nor the token says when it ends."""
 
 _lock = threading.Lock()
 _kept: dict[TokenSource, tuple[Token, float]] = {}
-"""The tokens of this process and when each may be given out last. Every task makes new clients."""
+"""The tokens of this process, and until when each is reused. Every task makes new clients."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Token:
 
 @dataclass(frozen=True)
 class TokenSource:
-    """Gets tokens from the user's function, or from a token endpoint by the client credentials grant.
+    """A source of tokens: the user's function, or a token endpoint (client credentials grant).
 
     Parameters
     ----------
@@ -60,21 +60,21 @@ class TokenSource:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> TokenSource:
-        """The source that these client settings describe."""
+        """Return the source that these client settings describe."""
         return cls(tuple(sorted((k, v) for k, v in settings.items() if k.startswith(("sasl.oauthbearer.", "https.")))))
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """confluent-kafka's ``oauth_cb``. *In the process of each client, in a thread of its own.*"""
+        """Answer confluent-kafka's ``oauth_cb``. *Called in the process of each client, in a thread of its own.*"""
         token = self.token()
         return token.text, token.expires, token.principal, dict(token.extensions)
 
     def token(self) -> Token:
-        """A token that is valid for a while yet.
+        """Return a token that stays valid for a while.
 
         Raises
         ------
         StoreError
-            ``NO_TOKEN``, with what the provider or the endpoint said.
+            ``NO_TOKEN``, with the provider's or the endpoint's reason.
         OptionError
             ``INVALID_OPTION``: the provider can't be imported, or gives something else.
         """
@@ -96,7 +96,7 @@ def _provided(settings: Mapping[str, str]) -> Token:
     except OptionError:
         raise
     except Exception as problem:  # noqa: BLE001 - the user's code
-        # What it says is not shown: it may quote what it was given.
+        # Its message is not shown: it may quote a secret that it was given.
         raise StoreError(
             "NO_TOKEN",
             f"kafka.{PROVIDER}={path} raised {type(problem).__name__} instead of returning a token.",
@@ -132,12 +132,12 @@ def provider_of(path: str) -> Callable[[str], Any]:
         if callable(found) and not isinstance(found, type):
             inspect.signature(found).bind("the text of sasl.oauthbearer.config")
             return found  # type: ignore[no-any-return]  # what it returns is checked when it is called
-        problem: object = "it is no function"
+        problem: object = "it is not a function"
     except (ImportError, AttributeError, ValueError, TypeError) as missing:
         problem = missing
     raise OptionError(
         "INVALID_OPTION",
-        f"the option kafka.{PROVIDER} is {path!r}; expected package.module:function, found in every process of Spark's: "
+        f"the option kafka.{PROVIDER} is {path!r}; expected package.module:function, importable in every process of Spark: "
         f"{problem}.",
         option=f"kafka.{PROVIDER}",
         value=path,
@@ -145,7 +145,7 @@ def provider_of(path: str) -> Callable[[str], Any]:
 
 
 def _requested(settings: Mapping[str, str]) -> Token:
-    """Ask the endpoint (RFC 6749, 4.4: the client credentials grant)."""
+    """Request a token from the endpoint (RFC 6749, 4.4: the client credentials grant)."""
     import http.client
     import ssl
     import urllib.error
@@ -155,7 +155,7 @@ def _requested(settings: Mapping[str, str]) -> Token:
     url = settings[ENDPOINT]
 
     def refused(reason: str) -> StoreError:
-        # What the endpoint says may quote what it was told.
+        # The endpoint's reason may quote the secret.
         secret = settings.get(CLIENT_SECRET, "")
         for form in {secret, urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret)} - {""}:
             reason = reason.replace(form, "(hidden)")
@@ -177,23 +177,23 @@ def _requested(settings: Mapping[str, str]) -> Token:
         )
         begin = time.time()
         with urllib.request.urlopen(request, timeout=REQUEST_SECONDS, context=context) as answer:
-            told = json.loads(answer.read())
-        text = str(told["access_token"])
+            body = json.loads(answer.read())
+        text = str(body["access_token"])
     except urllib.error.HTTPError as answer:
         raise refused(f"HTTP {answer.code}{_reason(answer)}") from None
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as problem:
         raise refused(f"{type(problem).__name__}: {problem}") from None
-    life = told.get("expires_in")
+    life = body.get("expires_in")
     expires = begin + float(life) if life is not None else _expiry(text) or begin + UNKNOWN_LIFE_SECONDS
     pairs = (pair.partition("=") for pair in settings.get("sasl.oauthbearer.extensions", "").split(",") if pair)
     return Token(text, expires, settings.get(CLIENT_ID, ""), {key.strip(): value.strip() for key, _, value in pairs})
 
 
 def _reason(refused: Any) -> str:
-    """The error's name and description, as RFC 6749, 5.2, has them; nothing else of the answer."""
+    """Return an error's name and description (RFC 6749, 5.2), and nothing else of the answer."""
     try:
-        told = json.loads(refused.read())
-        return "".join(f", {told[key]}" for key in ("error", "error_description") if key in told)
+        body = json.loads(refused.read())
+        return "".join(f", {body[key]}" for key in ("error", "error_description") if key in body)
     except (OSError, ValueError, TypeError):
         return ""
 

@@ -1,20 +1,21 @@
-"""What became of a transaction in each partition that it wrote into, and what that makes of the whole.
+"""Fates: how a transaction ended in each partition that it wrote into, and the state of the whole that follows.
 
-Partitions can differ: a marker from outside aborts one partition's part, an unclean leader election cuts rows off in one, a
-broker skips the marker of one (KAFKA-20734).
+Partitions can differ: a marker from outside aborts the part of one partition, an unclean leader election cuts off rows of one,
+a broker skips the marker of one (KAFKA-20734).
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from connector.kafka.client.admin import Description
-from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin, Probe, StableEnd
-from connector.kafka.client.partition_log import Ending
-from connector.kafka.sink.handles import Place, Prepared, WrittenPartition
+from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin, StableEnd
+from connector.kafka.client.partition_log import Ending, Witness
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.handles import Prepared
 from transactional.sink import HandleState, Outcome
 
 __all__ = [
@@ -34,11 +35,11 @@ LONGEST_MARGIN_SECONDS: Final = 90.0
 """A decision needs min(this, a quarter of the timeout) left: time for the journal, the commit and a failover."""
 
 MOST_NAMED: Final = 5
-"""Partitions that one sentence names."""
+"""How many partitions one sentence names."""
 
 
 class Fate(enum.Enum):
-    """What became of a transaction's rows in one partition."""
+    """How a transaction's rows ended in one partition."""
 
     OPEN = "still open"
     COMMITTED = "committed"
@@ -52,16 +53,16 @@ class Fate(enum.Enum):
 class PartFate:
     """A fate, and how it is known; `found` is how the partition's leader describes an open one."""
 
-    part: WrittenPartition
+    part: Witness
     fate: Fate
-    told: str = ""
+    reason: str = ""
     found: OpenTransaction | None = None
 
     @property
     def evidence(self) -> str:
-        """How it is known, in words: nearly always nobody asks, of 40,000 parts of a wide checkpoint."""
-        if self.told:
-            return self.told
+        """How it is known, in words. Built only when it is asked for: a wide checkpoint has 40,000 parts."""
+        if self.reason:
+            return self.reason
         if self.fate is Fate.COMMITTED:
             return f"{self.part} shows its rows before offset {self.part.offset}"
         since = "" if self.found is None else f" from offset {self.found.start}"
@@ -76,9 +77,9 @@ class Whole:
     ----------
     state : HandleState
     ongoing : bool
-        The coordinator would still commit it, whatever is left of it.
+        Whether the coordinator would still commit it, whatever is left of it.
     divided : bool
-        Its partitions contradict each other: some of its rows can be read, others never will be.
+        Whether its partitions contradict each other: some of its rows can be read, others never will be.
     """
 
     state: HandleState
@@ -91,7 +92,7 @@ class Whole:
 
 def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
     """Look at transactions that should be open: is each, in every partition, with all of its rows?"""
-    opened = partitions.open_transactions({part.place for each in transactions for part in each.written})
+    opened = partitions.open_transactions({part.partition for each in transactions for part in each.written})
     ends = _probe(partitions, transactions, together=True)
     return [
         [
@@ -115,21 +116,21 @@ def ended_fates(
     partitions : PartitionAdmin
     transactions : Sequence[Prepared]
     together : bool
-        One look has found all of these open in every partition. Whatever has ended any of them stands behind the witnesses
-        of all, so one question a partition is enough, at the last witness.
+        Whether one look has found all of these open in every partition. Whatever has ended any of them comes after the
+        witnesses of all, so one question per partition is enough, at the last witness.
     ask_leaders : bool
-        Whether to find out what holds a stable offset back; if not, it is taken for the transaction itself.
+        Whether to find out what holds a stable offset back; if not, the transaction itself is assumed to.
     """
     ends = _probe(partitions, transactions, together)
     held = {
-        part.place
+        part.partition
         for each, of_each in zip(transactions, ends, strict=True)
         for part, (offset, end) in zip(each.written, of_each, strict=True)
         if _without_rows(part, end) is None and end.stable <= offset
     }
     opened = partitions.open_transactions(held) if ask_leaders else {}
 
-    def fate(transaction: Prepared, part: WrittenPartition, offset: int, end: StableEnd) -> PartFate:
+    def fate(transaction: Prepared, part: Witness, offset: int, end: StableEnd) -> PartFate:
         known = _without_rows(part, end)
         if known is not None:
             return known
@@ -137,7 +138,7 @@ def ended_fates(
             return PartFate(part, Fate.OPEN)
         if end.stable <= offset or end.aborted is None:
             return _open_or_ended(partitions, transaction, part, opened)
-        # An earlier transaction of the producer ended before this one began, a later one begins behind the witness.
+        # An earlier transaction of the producer ended before this one began, a later one begins after the witness.
         first = [at for at in end.aborted.get(transaction.producer_id, ()) if at < part.offset]
         if first:
             return PartFate(part, Fate.ABORTED, f"{part} has its rows from offset {first[0]} among the aborted ones")
@@ -152,26 +153,25 @@ def ended_fates(
 def _probe(
     partitions: PartitionAdmin, transactions: Sequence[Prepared], together: bool
 ) -> list[list[tuple[int, StableEnd]]]:
-    """The answer for each written partition of each transaction, with the offset that was asked about."""
-    last: dict[tuple[str, str, int, int], int] = {}
+    """Ask about each written partition of each transaction; return the offset that was asked about, and the answer."""
+    last: dict[tuple[Partition, str, int], int] = {}
     for part in (part for each in transactions for part in each.written) if together else ():
-        key = (part.topic, part.topic_id, part.partition, part.leader_epoch)
+        key = (part.partition, part.topic_id, part.leader_epoch)
         last[key] = max(part.offset, last.get(key, 0))
-    asked: dict[tuple[str, str, int, int, int], int] = {}
-    wanted: list[list[tuple[int, int]]] = []
+    asked: dict[Witness, int] = {}
+    wanted: list[list[int]] = []
     for each in transactions:
-        of_each = []
+        indexes = []
         for part in each.written:
-            key = (part.topic, part.topic_id, part.partition, part.leader_epoch)
-            offset = last[key] if together else part.offset
-            of_each.append((offset, asked.setdefault((*key, offset), len(asked))))
-        wanted.append(of_each)
-    probes = [Probe((name, number), identity, offset, epoch) for name, identity, number, epoch, offset in asked]
-    ends = partitions.stable_ends(probes)
-    return [[(offset, ends[index]) for offset, index in of_each] for of_each in wanted]
+            offset = last.get((part.partition, part.topic_id, part.leader_epoch), part.offset)
+            probe = part if part.offset == offset else replace(part, offset=offset)
+            indexes.append(asked.setdefault(probe, len(asked)))
+        wanted.append(indexes)
+    ends = list(zip(asked, partitions.stable_ends(list(asked)), strict=True))
+    return [[(ends[index][0].offset, ends[index][1]) for index in of_each] for of_each in wanted]
 
 
-def _without_rows(part: WrittenPartition, end: StableEnd) -> PartFate | None:
+def _without_rows(part: Witness, end: StableEnd) -> PartFate | None:
     if end.gone:
         return PartFate(part, Fate.GONE, end.gone)
     if end.cut_at is not None and end.cut_at < part.offset:
@@ -187,18 +187,18 @@ def _without_rows(part: WrittenPartition, end: StableEnd) -> PartFate | None:
 def _open_or_ended(
     partitions: PartitionAdmin,
     transaction: Prepared,
-    part: WrittenPartition,
-    opened: Mapping[Place, Mapping[int, OpenTransaction]],
+    part: Witness,
+    opened: Mapping[Partition, Mapping[int, OpenTransaction]],
 ) -> PartFate:
-    found = opened.get(part.place, {}).get(transaction.producer_id)
-    # A later transaction of the producer begins behind the witness.
+    found = opened.get(part.partition, {}).get(transaction.producer_id)
+    # A later transaction of the producer begins after the witness.
     if found is not None and found.start < part.offset:
         return PartFate(part, Fate.OPEN, found=found)
     return _by_marker(partitions, transaction, part)
 
 
-def _by_marker(partitions: PartitionAdmin, transaction: Prepared, part: WrittenPartition) -> PartFate:
-    verdict = partitions.search(transaction, part)
+def _by_marker(partitions: PartitionAdmin, transaction: Prepared, part: Witness) -> PartFate:
+    verdict = partitions.search(transaction.producer_id, transaction.producer_epoch, part)
     fates = {Ending.COMMIT: Fate.COMMITTED, Ending.ABORT: Fate.ABORTED, Ending.UNKNOWN: Fate.UNKNOWN}
     return PartFate(part, fates[verdict.ending], verdict.evidence)
 
@@ -207,15 +207,15 @@ def _by_marker(partitions: PartitionAdmin, transaction: Prepared, part: WrittenP
 
 
 def margin_of(timeout_ms: int) -> float:
-    """Seconds that must be left of a transaction for a decision."""
+    """Return how many seconds a transaction must have left for a decision."""
     return min(LONGEST_MARGIN_SECONDS, timeout_ms / 4000)
 
 
 def state_from(transaction: Prepared, description: Description | None, now: float) -> HandleState | None:
     """Return a transaction's state as its coordinator knows it; None if only the partitions can tell.
 
-    Only states at the transaction's own epoch are trusted. At the next one `CompleteCommit` is ours as a rule, but also
-    if somebody aborted ours by a version below 5 and the id's next owner committed.
+    Only states at the transaction's own epoch are trusted. At the next one `CompleteCommit` is usually ours, but it is also
+    seen if ours was aborted by a version below 5 and the id's next owner committed.
     """
     if description is None:
         return None
@@ -252,8 +252,8 @@ def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
         return Whole(state, ongoing=True)
     kinds = {each.fate for each in wrong}
     if Fate.COMMITTED in kinds:
-        told = f"a marker from outside committed it in part: {_named(wrong)}; {state.evidence}"
-        return Whole(HandleState(Outcome.UNKNOWN, evidence=told), ongoing=True, divided=True)
+        evidence = f"a marker from outside committed it in part: {_named(wrong)}; {state.evidence}"
+        return Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), ongoing=True, divided=True)
     outcome = Outcome.UNKNOWN if kinds & {Fate.GONE, Fate.UNKNOWN} else Outcome.LOST
     return Whole(HandleState(outcome, evidence=f"{_named(wrong)}; {state.evidence}"), ongoing=True)
 
@@ -265,16 +265,16 @@ def with_markers(
     fates: Sequence[PartFate],
     now: float,
 ) -> Sequence[PartFate]:
-    """Read the commit markers, unless the coordinator tells of the commit.
+    """Search for the commit markers, unless the coordinator reports the commit.
 
-    A partition is called committed if no abort is listed there. Compaction takes aborted rows away, and later that list's
-    entry: then only the marker itself is evidence, and where it is gone, too, nothing is.
+    A partition counts as committed if no abort is listed there. Compaction removes aborted rows, and later the entry of that
+    list: then only the marker itself is evidence; if it is gone too, there is none.
     """
     if all(each.fate is not Fate.COMMITTED for each in fates):
         return fates
     trusted = state_from(transaction, description, now)
-    word = trusted.outcome if trusted else _word_at_next_epoch(transaction, description, False)
-    if word is Outcome.COMMITTED:
+    outcome = trusted.outcome if trusted else _outcome_at_next_epoch(transaction, description, False)
+    if outcome is Outcome.COMMITTED:
         return fates
     return [_by_marker(partitions, transaction, each.part) if each.fate is Fate.COMMITTED else each for each in fates]
 
@@ -283,16 +283,16 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
     """Judge a transaction that is not open at its coordinator, or that the coordinator does not know any more."""
     trusted = state_from(transaction, description, now)
     kinds = {each.fate for each in fates}
-    word = trusted.outcome if trusted else None
-    if word is None and kinds & {Fate.OPEN, Fate.CUT}:
-        word = _word_at_next_epoch(transaction, description, Fate.ABORTED in kinds)
+    known = trusted.outcome if trusted else None
+    if known is None and kinds & {Fate.OPEN, Fate.CUT}:
+        known = _outcome_at_next_epoch(transaction, description, Fate.ABORTED in kinds)
     seen = "unknown id" if description is None else f"{description.state} at epoch {description.producer_epoch}"
 
     def whole(outcome: Outcome, named: Iterable[PartFate], divided: bool = False) -> Whole:
-        told = _named(named) or "no partition is known to have been written"
+        evidence = _named(named) or "no partition is known to have been written"
         if divided:
-            told = f"it was committed in part only: {told}"
-        return Whole(HandleState(outcome, evidence=f"{told}; coordinator: {seen}"), divided=divided)
+            evidence = f"it was committed in part only: {evidence}"
+        return Whole(HandleState(outcome, evidence=f"{evidence}; coordinator: {seen}"), divided=divided)
 
     lost = [each for each in fates if each.fate in (Fate.ABORTED, Fate.CUT)]
     committed = [each for each in fates if each.fate is Fate.COMMITTED]
@@ -302,29 +302,29 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
             return whole(Outcome.UNKNOWN, [*lost, *committed], divided=True)
         return whole(Outcome.COMMITTED, committed[:1])
     if lost:
-        if kinds == {Fate.ABORTED} or word is Outcome.LOST:
+        if kinds == {Fate.ABORTED} or known is Outcome.LOST:
             return whole(Outcome.LOST, lost)
-        if word is Outcome.COMMITTED:
+        if known is Outcome.COMMITTED:
             return whole(Outcome.UNKNOWN, fates, divided=True)
         readable = Fate.OPEN in kinds or Fate.ABORTED not in kinds
         return whole(Outcome.UNKNOWN if readable else Outcome.LOST, lost)
-    return whole(word or Outcome.UNKNOWN, fates)
+    return whole(known or Outcome.UNKNOWN, fates)
 
 
-def _word_at_next_epoch(transaction: Prepared, description: Description | None, aborted: bool) -> Outcome | None:
-    """What the coordinator says at the next epoch: that of ends by version 5, of time-outs, and of fencing.
+def _outcome_at_next_epoch(transaction: Prepared, description: Description | None, aborted: bool) -> Outcome | None:
+    """Return the coordinator's state at the next epoch: that of ends by version 5, of time-outs, and of fencing.
 
-    It counts if a partition has this transaction still open, or lost rows of it. Below version 5 it may be said of the id's
-    next transaction, so it only confirms an abort that a partition shows.
+    It counts if a partition still has this transaction open, or lost rows of it. Below version 5 it may be the state of the
+    id's next transaction, so it only confirms an abort that a partition shows.
     """
     ours = (transaction.producer_id, transaction.producer_epoch + 1)
     if description is None or (description.producer_id, description.producer_epoch) != ours:
         return None
-    word = _ENDINGS.get(description.state)
-    return word if transaction.end_version >= 5 or (aborted and word is Outcome.LOST) else None
+    outcome = _ENDINGS.get(description.state)
+    return outcome if transaction.end_version >= 5 or (aborted and outcome is Outcome.LOST) else None
 
 
 def _named(fates: Iterable[PartFate]) -> str:
-    told = [each.evidence for each in fates if each.evidence]
-    more = f"; {len(told) - MOST_NAMED} more partitions" if len(told) > MOST_NAMED else ""
-    return "; ".join(told[:MOST_NAMED]) + more
+    evidence = [each.evidence for each in fates if each.evidence]
+    more = f"; {len(evidence) - MOST_NAMED} more partitions" if len(evidence) > MOST_NAMED else ""
+    return "; ".join(evidence[:MOST_NAMED]) + more

@@ -1,6 +1,6 @@
-"""What it takes to end a prepared Kafka transaction, and to find out later what became of its rows.
+"""Prepared Kafka transactions: the facts that end one, and that later show what became of its rows.
 
-A *handle* is the JSON mapping that travels to the journal. It is parsed once, where it comes in, into a `Prepared`.
+A *handle* is the JSON mapping that travels to the journal. It is parsed once, when it comes in, into a `Prepared`.
 """
 
 from __future__ import annotations
@@ -9,28 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, cast
 
+from connector.kafka.client.partition_log import Witness
+from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
-__all__ = ["FORMAT", "KafkaHandle", "Key", "Place", "Prepared", "WrittenPartition", "parse_handle"]
+__all__ = ["FORMAT", "KafkaHandle", "Key", "Prepared", "parse_handle"]
 
 FORMAT: Final = 2
-"""Version of `KafkaHandle`. Format 1, of journals of earlier releases, is still read; another one is refused by name."""
-
-UNKNOWN_EPOCH: Final = -1
-"""A leader epoch that no broker reported, or that format 1 did not keep: nothing is compared with it."""
+"""Version of `KafkaHandle`. Format 1, of journals of earlier releases, is still read; any other is refused by name."""
 
 Key = tuple[str, int, int]
 """Transactional id, producer id and epoch."""
-
-Place = tuple[str, int]
-"""A topic's name and the number of a partition."""
 
 
 class KafkaHandle(TypedDict):
     """A prepared transaction, as the journal keeps it.
 
     `topics` maps each written topic's name to its id. `written` maps the name to a list of its partitions, each
-    ``[partition, offset, leader epoch]``; see `WrittenPartition`. `startedAt` is the coordinator's time, in milliseconds.
+    ``[partition, offset, leader epoch]``; see `Witness`. `startedAt` is the coordinator's time, in milliseconds.
     """
 
     format: int
@@ -47,52 +43,22 @@ class KafkaHandle(TypedDict):
 
 
 @dataclass(frozen=True)
-class WrittenPartition:
-    """A partition that a transaction wrote into.
-
-    Parameters
-    ----------
-    topic, topic_id : str
-    partition : int
-    offset : int
-        The witness: the high watermark after every row was delivered and before the transaction ended. All of its rows
-        lie before it, and whatever marker ends it lies at it or behind.
-    leader_epoch : int
-        Of the partition's leader at that moment. A log in which this epoch ends before `offset` has lost rows.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    offset: int
-    leader_epoch: int = UNKNOWN_EPOCH
-
-    @property
-    def place(self) -> Place:
-        """Topic and partition."""
-        return self.topic, self.partition
-
-    def __str__(self) -> str:
-        return f"{self.topic} [{self.partition}]"
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A handle, parsed.
 
     Parameters
     ----------
     handle : KafkaHandle
-        What it was parsed from: what the protocol knows it by.
+        The mapping that was parsed: the protocol knows the transaction by it.
     name : str
         The transactional id.
     producer_id, producer_epoch : int
         No other transaction has both: every task initialises its id before its first row.
     end_version : int
-        Of the EndTxn request that ends it.
+        Version of the EndTxn request that ends it.
     cluster_id : str
     timeout_ms : int
-    written : tuple[WrittenPartition, ...]
+    written : tuple[Witness, ...]
     """
 
     handle: KafkaHandle
@@ -102,11 +68,11 @@ class Prepared:
     end_version: int
     cluster_id: str
     timeout_ms: int
-    written: tuple[WrittenPartition, ...]
+    written: tuple[Witness, ...]
 
     @property
     def key(self) -> Key:
-        """What no other transaction has."""
+        """The transaction's identity: no other one has the same."""
         return self.name, self.producer_id, self.producer_epoch
 
     @property
@@ -129,13 +95,13 @@ def parse_handle(handle: Mapping[str, Any]) -> Prepared:
     version = handle.get("format")
     if version == FORMAT:
         written = tuple(
-            WrittenPartition(name, handle["topics"][name], *entry)
+            Witness(Partition(name, number), handle["topics"][name], offset, epoch)
             for name, entries in sorted(handle["written"].items())
-            for entry in entries
+            for number, offset, epoch in entries
         )
     elif version == 1:
         written = tuple(
-            WrittenPartition(each["topic"], each["topicId"], each["partition"], each["offset"])
+            Witness(Partition(each["topic"], each["partition"]), each["topicId"], each["offset"])
             for each in handle["witnesses"]
         )
     else:

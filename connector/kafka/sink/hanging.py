@@ -1,8 +1,8 @@
-"""Transactions of ours that hang: ended at their coordinator, and open in a partition for ever.
+"""Hanging transactions of a query: ended at their coordinator, and open in a partition for ever.
 
-A coordinator that leaves a marker out (KAFKA-20734) leaves the partition's readers waiting. Worse, the transactional id's
-next transaction takes the rows that hang into its own: what was aborted becomes readable with its commit. So no task may
-start before they are ended.
+If a coordinator leaves a marker out (KAFKA-20734), the partition's readers wait. Worse, the transactional id's next
+transaction takes over the rows that hang: aborted rows become readable with its commit. So they are ended before any task
+starts.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connector.kafka.client.admin import CLUSTER_DENIED, NONE, Description, KafkaAdmin
-from connector.kafka.client.connection import error_name
+from connector.kafka.client.admin import NONE, Description, KafkaAdmin
 from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
-from connector.kafka.sink.handles import Key, Place
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.errors import refusal, skipped_marker
+from connector.kafka.sink.handles import Key
 from connector.kafka.sink.transactional_ids import BUSY, TransactionalId
-from transactional.errors import StoreError
 
-__all__ = ["end_hanging", "refusal", "skipped_marker"]
+__all__ = ["end_hanging"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ ENDED: Final = {"CompleteCommit": True, "CompleteAbort": False}
 
 @dataclass(frozen=True)
 class _Hanging:
-    place: Place
+    partition: Partition
     name: str
     description: Description
     found: OpenTransaction
@@ -36,14 +36,14 @@ class _Hanging:
     def __str__(self) -> str:
         return (
             f"{self.name} (producer {self.description.producer_id}, epoch {self.found.epoch}) has ended, and "
-            f"{self.place[0]} [{self.place[1]}] has it open from offset {self.found.start}"
+            f"{self.partition.topic} [{self.partition.number}] has it open from offset {self.found.start}"
         )
 
 
 def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key]) -> int:
-    """Find transactions under a prefix that hang in a topic, and write the markers that are missing; returns how many.
+    """Find transactions under a prefix that hang in a topic, write the missing markers, and return how many it wrote.
 
-    Two questions for offsets if no reader is held back, which is nearly always so.
+    If no reader is held back, as nearly always, this costs two questions for offsets.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     partitions : PartitionAdmin
     topic, prefix : str
     known : Collection[Key]
-        Transactions that are prepared or decided: their end is not judged here.
+        Transactions that are prepared or decided: they are left alone.
 
     Raises
     ------
     StoreError
-        ``MARKERS_SKIPPED``: this user may not write the marker, or nobody knows any more which one is missing.
+        ``MARKERS_SKIPPED``: this user may not write the marker, or it is unknown whether a commit or an abort is missing.
     """
     held = partitions.held_back(topic)
     hanging = _find(admin, partitions, held, prefix, known) if held else []
@@ -68,13 +68,13 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
             raise skipped_marker(
                 str(each),
                 "Its coordinator does not know any more how it ended. A new prefix (transactionalIdPrefix) lets the query "
-                "go on; an administrator who knows how it ended can write the marker",
+                "continue; an administrator who knows how it ended can write the marker",
                 each.name,
-                each.place,
+                each.partition,
                 each.found,
             )
         code = partitions.write_marker(
-            each.place,
+            each.partition,
             each.description.producer_id,
             each.found,
             each.description.producer_epoch,
@@ -82,16 +82,16 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
             5 if above and version >= 5 else 4,
         )
         if code != NONE:
-            raise skipped_marker(str(each), refusal(code), each.name, each.place, each.found)
-        log.warning("%s: the coordinator had left its marker out, it was written in its place", each)
+            raise skipped_marker(str(each), refusal(code), each.name, each.partition, each.found)
+        log.warning("%s: the coordinator had left its marker out; the marker was written instead", each)
     return len(hanging)
 
 
 def _find(
-    admin: KafkaAdmin, partitions: PartitionAdmin, held: Collection[Place], prefix: str, known: Collection[Key]
+    admin: KafkaAdmin, partitions: PartitionAdmin, held: Collection[Partition], prefix: str, known: Collection[Key]
 ) -> list[_Hanging]:
     opened = partitions.open_transactions(held)
-    strange = {(producer, found.epoch) for of_place in opened.values() for producer, found in of_place.items()}
+    strange = {(producer, found.epoch) for producers in opened.values() for producer, found in producers.items()}
     strange -= {(producer, epoch) for _, producer, epoch in known}
     if not strange:
         return []
@@ -100,33 +100,11 @@ def _find(
     ended: Mapping[int, tuple[str, Description]] = {
         found.producer_id: (name, found) for name, found in admin.describe(ours).items() if found.state not in BUSY
     }
-    # Asked once more: what is still open after its coordinator was through with it hangs.
-    again = partitions.open_transactions([place for place, of_place in opened.items() if set(of_place) & set(ended)])
+    # Asked once more: one that is still open after its coordinator finished with it hangs.
+    suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]
     return [
-        _Hanging(place, *ended[producer], found)
-        for place, of_place in sorted(again.items())
-        for producer, found in sorted(of_place.items())
+        _Hanging(partition, *ended[producer], found)
+        for partition, producers in sorted(partitions.open_transactions(suspects).items())
+        for producer, found in sorted(producers.items())
         if producer in ended and (producer, found.epoch) in strange
     ]
-
-
-def refusal(code: int) -> str:
-    """Say what to do about a marker that was refused."""
-    if code == CLUSTER_DENIED:
-        return (
-            "This user lacks CLUSTER_ACTION on the cluster (ALTER is enough from Kafka 3.8 on): grant it for one start of the "
-            "query, which writes the marker"
-        )
-    return f"Its leader refused the marker: {error_name(code)}. Start the query again"
-
-
-def skipped_marker(what: str, remedy: str, name: str, place: Place, found: OpenTransaction) -> StoreError:
-    """Make the error of a marker that is missing, and that can't be written."""
-    return StoreError(
-        "MARKERS_SKIPPED",
-        f"{what}: the coordinator left its marker out (KAFKA-20734, brokers 4.3.0 and 4.3.1), and read_committed readers of "
-        f"the partition wait. {remedy}. `kafka-transactions.sh abort` is no remedy: it would lose the rows of a commit.",
-        transactionalId=name,
-        partition=f"{place[0]} [{place[1]}]",
-        offset=found.start,
-    )

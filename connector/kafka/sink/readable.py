@@ -1,9 +1,9 @@
-"""A committed transaction is not the end: its rows have to be *readable*, in every partition.
+"""From committed to *readable*: wait until every partition shows a committed transaction's rows.
 
-EndTxn's NONE says that the coordinator has decided. Usually the markers follow within milliseconds. They come late if a
-partition has no leader; a broker can leave one out for ever (KAFKA-20734: 4.3.0 and 4.3.1, partitions that had no leader at
-that moment), and then every `read_committed` reader of the partition waits; and a marker from outside may have aborted a
-part before, which the coordinator does not know.
+The answer NONE to EndTxn means that the coordinator has decided. Usually the markers follow within milliseconds. They come
+late if a partition has no leader; a broker can leave one out for ever (KAFKA-20734: 4.3.0 and 4.3.1, partitions that had no
+leader at that moment), and then every `read_committed` reader of the partition waits; and a marker from outside may have
+aborted a part before, which the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 from connector.kafka.client.admin import NONE, Description, KafkaAdmin
+from connector.kafka.client.connection import backing_off
 from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.errors import markers_pending, refusal, skipped_marker, transactions_lost, unknown_outcome
 from connector.kafka.sink.fates import Fate, PartFate, Whole, ended_fates
-from connector.kafka.sink.handles import Key, Place, Prepared
-from connector.kafka.sink.hanging import refusal, skipped_marker
+from connector.kafka.sink.handles import Key, Prepared
 from transactional.clock import Deadline
-from transactional.errors import (
-    AmbiguousOutcomeError,
-    RetriableError,
-    TransactionLostError,
-    TwoPhaseCommitError,
-)
 from transactional.sink import HandleState, Outcome
 
-__all__ = ["ensure_readable", "unknown_outcome"]
+__all__ = ["ensure_readable"]
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
-"""Between looks: markers follow within 5 ms as a rule, 200 ms in 200 partitions of one broker."""
+"""Pauses between looks: markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
 
 PATIENCE_SECONDS: Final = 0.1
 """How long to wait for markers before asking the leaders what holds readers back. Leaders describe all of their producers:
@@ -46,14 +42,14 @@ def ensure_readable(
     alone: Sequence[Prepared],
     deadline: Deadline,
 ) -> list[dict[str, Any]]:
-    """Wait until `read_committed` readers see every row of committed transactions; repair what hangs.
+    """Wait until `read_committed` readers see every row of committed transactions; write markers that were left out.
 
     Parameters
     ----------
     admin : KafkaAdmin
     partitions : PartitionAdmin
     together : Sequence[Prepared]
-        Those that one look has found open in every partition.
+        Transactions that one look has found open in every partition.
     alone : Sequence[Prepared]
         All others.
     deadline : Deadline
@@ -61,12 +57,12 @@ def ensure_readable(
     Returns
     -------
     list[dict[str, Any]]
-        Each marker that was written in place of the coordinator.
+        Each marker that was written instead of the coordinator.
 
     Raises
     ------
     TransactionLostError
-        Markers from outside have aborted these, whole.
+        ``TRANSACTION_LOST``: markers from outside have aborted all of their parts.
     AmbiguousOutcomeError
         ``OUTCOME_UNKNOWN``: some rows can be read, others never will be.
     RetriableError
@@ -86,38 +82,44 @@ class _Wait:
         self._admin = admin
         self._partitions = partitions
         self._deadline = deadline
-        self._seen: dict[Key, dict[Place, PartFate]] = {}
+        self._seen: dict[Key, dict[Partition, PartFate]] = {}
         self._repaired: list[dict[str, Any]] = []
 
     def until_readable(self, together: list[Prepared], alone: list[Prepared]) -> list[dict[str, Any]]:
-        patience = Deadline(PATIENCE_SECONDS, self._admin.clock)
-        pause = FIRST_PAUSE_SECONDS
+        clock = self._admin.clock
+        patience = Deadline(PATIENCE_SECONDS, clock)
+        waiting = [*together, *alone]
         complete: dict[Key, Description] = {}
-        while True:
+
+        def look() -> list[dict[str, Any]] | None:
+            nonlocal together, alone, waiting, complete
             ask = patience.passed()
             for each, fates in [
                 *zip(together, ended_fates(self._partitions, together, together=True, ask_leaders=ask), strict=True),
                 *zip(alone, ended_fates(self._partitions, alone, ask_leaders=ask), strict=True),
             ]:
-                self._seen.setdefault(each.key, {}).update({fate.part.place: fate for fate in fates})
+                self._seen.setdefault(each.key, {}).update({fate.part.partition: fate for fate in fates})
             self._refuse_lost([*together, *alone])
             together, alone = self._still_open(together), self._still_open(alone)
             waiting = [*together, *alone]
             if not waiting:
                 return self._repaired
             if ask:
-                # Asked before the partitions were: all markers that it ever writes are there.
+                # Asked before the partitions were: the coordinator has written all markers that it ever writes.
                 for each in waiting:
                     if each.key in complete:
                         self._repair(each, complete[each.key])
                 complete = self._completed(waiting)
-            if self._deadline.passed():
-                raise self._late(waiting)
-            self._admin.clock.sleep(min(pause, max(self._deadline.left(), FIRST_PAUSE_SECONDS)))
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            return None
+
+        repaired = backing_off(self._deadline, clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
+        if repaired is None:
+            parts = [fate.part for each in waiting for fate in self._open_parts(each)]
+            raise markers_pending(waiting, parts, "are committed, and readers can't see their rows yet")
+        return self._repaired
 
     def _still_open(self, transactions: Sequence[Prepared]) -> list[Prepared]:
-        """Those that have open partitions, with these only."""
+        """Return the transactions that have open partitions, with these only."""
         return [
             replace(each, written=tuple(fate.part for fate in fates))
             for each in transactions
@@ -137,16 +139,15 @@ class _Wait:
                 whole.append(each)
             elif gone:
                 rest = [fate for fate in fates if fate not in gone]
-                told = "; ".join(fate.evidence for fate in [*gone, *rest])
-                divided.append((each, Whole(HandleState(Outcome.UNKNOWN, evidence=told), divided=True)))
+                evidence = "; ".join(fate.evidence for fate in [*gone, *rest])
+                divided.append((each, Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), divided=True)))
         if divided:
             raise unknown_outcome(divided)
         if whole:
-            raise TransactionLostError(
-                "TRANSACTION_LOST",
-                f"{len(whole)} transactions were committed, and markers from outside had aborted them before; the first is "
-                f"{whole[0]}. Was `kafka-transactions.sh abort` run on its topic? The next start writes their rows again.",
-                handles=[each.handle for each in whole],
+            raise transactions_lost(
+                whole,
+                "Markers from outside had aborted them before they were committed: was `kafka-transactions.sh abort` run on "
+                "the topic?",
             )
 
     def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
@@ -164,16 +165,14 @@ class _Wait:
             what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.found.start}"
             proof, version = self._proof(transaction, description)
             if not proof:
-                told = (
-                    f"{description.state} of producer {description.producer_id} at epoch {description.producer_epoch}"
-                )
                 remedy = (
-                    f"Its coordinator does not prove the commit any more ({told}), so the marker is not written: `barrier "
+                    f"Its coordinator does not prove the commit any more ({description.state} of producer "
+                    f"{description.producer_id} at epoch {description.producer_epoch}), so the marker is not written: `barrier "
                     "resolve LOCATION` settles it by decision"
                 )
-                raise skipped_marker(what, remedy, transaction.name, fate.part.place, fate.found)
+                raise skipped_marker(what, remedy, transaction.name, fate.part.partition, fate.found)
             code = self._partitions.write_marker(
-                fate.part.place,
+                fate.part.partition,
                 transaction.producer_id,
                 fate.found,
                 transaction.producer_epoch + (version >= 5),
@@ -181,15 +180,15 @@ class _Wait:
                 version,
             )
             if code != NONE:
-                raise skipped_marker(what, refusal(code), transaction.name, fate.part.place, fate.found)
-            log.warning("%s: its coordinator had left the commit marker out, it was written in its place", what)
+                raise skipped_marker(what, refusal(code), transaction.name, fate.part.partition, fate.found)
+            log.warning("%s: its coordinator had left the commit marker out; the marker was written instead", what)
             self._repaired.append(
                 {
                     "transactionalId": transaction.name,
                     "producerId": transaction.producer_id,
                     "producerEpoch": transaction.producer_epoch,
-                    "topic": fate.part.topic,
-                    "partition": fate.part.partition,
+                    "topic": fate.part.partition.topic,
+                    "partition": fate.part.partition.number,
                     "offset": fate.found.start,
                     "marker": "commit",
                     "proof": proof,
@@ -197,43 +196,14 @@ class _Wait:
             )
 
     def _proof(self, transaction: Prepared, description: Description) -> tuple[str, int]:
-        """How the commit is known, empty if it is not; and the version of EndTxn that made it."""
+        """Return how the commit is known, empty if it is not, and the version of EndTxn that made it."""
         if (description.state, description.producer_id) == ("CompleteCommit", transaction.producer_id):
-            told = f"coordinator: {description.state} at epoch {description.producer_epoch}"
+            proof = f"coordinator: {description.state} at epoch {description.producer_epoch}"
             if description.producer_epoch == transaction.ended_epoch:
-                return told, transaction.end_version
+                return proof, transaction.end_version
             if description.producer_epoch == transaction.producer_epoch:
-                return told, 4  # somebody else has committed it, by a version that leaves the epoch
+                return proof, 4  # committed by another program, by a version that leaves the epoch
         for fate in self._seen[transaction.key].values():
             if fate.fate is Fate.COMMITTED:
                 return fate.evidence, transaction.end_version
         return "", 0
-
-    def _late(self, waiting: Sequence[Prepared]) -> TwoPhaseCommitError:
-        places = sorted({str(fate.part) for each in waiting for fate in self._open_parts(each)})
-        return RetriableError(
-            "MARKERS_PENDING",
-            f"{len(waiting)} transactions are committed, and readers can't see their rows yet in {', '.join(places[:10])}: "
-            "the coordinator has not written their markers. Has one of these partitions no leader, or fewer replicas in sync "
-            "than min.insync.replicas? Start the query again when it has: it waits again, and there is nothing to resolve.",
-            transactionalIds=[each.name for each in waiting],
-        )
-
-
-def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutcomeError:
-    """Make the error of transactions that somebody has to look at."""
-    transaction, whole = unknown[0]
-    more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-    if whole.divided:
-        what = (
-            f"Of {transaction}{more} readers see some rows, and others are gone: {whole.state.evidence}. Writing them again "
-            "would double those that are there, so nothing is done by itself."
-        )
-    else:
-        what = f"Nobody can tell whether {transaction}{more} was committed: {whole.state.evidence}."
-    return AmbiguousOutcomeError(
-        "OUTCOME_UNKNOWN",
-        f"{what} Look at the topic, then decide: `barrier resolve LOCATION`.",
-        handles=[dict(each.handle) for each, _ in unknown],
-        evidence=whole.state.evidence,
-    )

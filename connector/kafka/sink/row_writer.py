@@ -1,20 +1,18 @@
-"""Arrow batches into librdkafka: which columns there are, and how their rows get into the producer's queue."""
+"""Arrow batches into librdkafka: the columns that a sink takes, and how their rows get into the producer's queue."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.client.connection import missing_right
-from transactional.clock import Deadline
-from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError, TwoPhaseCommitError
+from connector.kafka.sink.deliveries import Deliveries, deliver, raise_cause, serve, write_error
+from transactional.errors import OptionError, RetriableError, RowRefusedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import Producer
 
-__all__ = ["COLUMNS", "Deliveries", "RowWriter", "check_columns", "deliver", "serve", "write_error"]
+__all__ = ["COLUMNS", "RowWriter", "check_columns"]
 
 COLUMNS: Final[Mapping[str, str]] = {
     "value": "string or binary",
@@ -23,7 +21,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "topic": "string",
     "partition": "int",
 }
-"""The columns that a sink takes, as Spark's Kafka sink does, and their types in Spark's words."""
+"""The columns that a sink takes, as Spark's Kafka sink does → their types as Spark names them."""
 
 CHUNK_ROWS: Final = 10_000
 """Rows handed to librdkafka at once: large enough for its batch call, small beside its queue of 100,000."""
@@ -32,20 +30,12 @@ CHUNK_BYTES: Final = 32 << 20
 """Rows are copied into Python objects and into librdkafka: this bounds the copies."""
 
 QUEUED_BYTES: Final = 256 << 20
-"""When so much was queued since the queue was last empty, wait until it is. Lower where the user's buffer.memory is."""
+"""Bytes queued since the queue was last empty, after which to wait until it is. Lower if the user's buffer.memory is."""
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's queue.buffering.max.messages."""
 
 POLL_SECONDS: Final = 0.02
-
-FLUSH_SECONDS: Final = 0.25
-"""Between two looks at refused rows while the queue empties."""
-
-TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
-FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
-CONSEQUENCES: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL"})
-"""Errors that follow an earlier one and don't say why."""
 
 
 def check_columns(schema: pa.Schema, topic: str | None) -> None:
@@ -54,7 +44,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     Raises
     ------
     OptionError
-        ``MISSING_COLUMN``, ``UNKNOWN_COLUMN``, ``WRONG_COLUMN_TYPE``, ``MISSING_TOPIC``; each names the way out.
+        ``MISSING_COLUMN``, ``UNKNOWN_COLUMN``, ``WRONG_COLUMN_TYPE``, ``MISSING_TOPIC``; each names the remedy.
     """
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]
@@ -90,116 +80,18 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         )
 
 
-class Deliveries:
-    """What the producer's callbacks told of rows that were not delivered; the first cause counts."""
-
-    def __init__(self) -> None:
-        self._error: KafkaError | None = None
-        self._place: tuple[str | None, int | None] = (None, None)
-        self._size = 0
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        """Note one row's delivery report; librdkafka calls it inside poll and flush."""
-        if error is None:
-            return
-        size = len(message.value() or b"") + len(message.key() or b"")
-        # A refused batch reports each of its rows: the largest is the one to look at.
-        larger = self._error is not None and error.code() == self._error.code() and size > self._size
-        if self._error is None or larger or self._error.name() in CONSEQUENCES:
-            self._error, self._place, self._size = error, (message.topic(), message.partition()), size
-
-    def check(self) -> None:
-        """Raise if any row was not delivered."""
-        if self._error is not None:
-            raise write_error(self._error, *self._place, self._size)
-
-
-def write_error(error: KafkaError, topic: str | None, partition: int | None, size: int) -> TwoPhaseCommitError:
-    """Make the error of a row, or of a producer's call, that librdkafka refused."""
-    name, place = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
-    told: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size}
-    if name in TOO_LARGE:
-        return RowRefusedError(
-            "ROW_TOO_LARGE",
-            f"A row of {size} bytes for {place} is larger than is allowed ({error.str()}); nothing of its batch is "
-            "visible. Raise the topic's max.message.bytes (or kafka.message.max.bytes where it was lowered), or write "
-            "smaller rows. If every row is small, lower kafka.batch.size below the topic's max.message.bytes.",
-            **told,
-        )
-    if name in ("_UNKNOWN_PARTITION", "INVALID_RECORD"):
-        return RowRefusedError(
-            "ROW_REFUSED", f"A row of {size} bytes for {place} was refused: {name}, {error.str()}.", **told
-        )
-    if name in FENCED:
-        return RetriableError(
-            "LANE_TAKEN",
-            f"The task's transactional id was initialised by somebody else while it wrote ({name}): by another attempt "
-            "of the task, by a newer run's sweep, or by another query with the same transactionalIdPrefix.",
-            **told,
-        )
-    if name in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
-        return StoreError("UNKNOWN_TOPIC", f"The topic {topic} does not exist: create it.", **told)
-    if name == "TOPIC_AUTHORIZATION_FAILED":
-        return missing_right("WRITE", f"topic {topic}")
-    if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
-        return missing_right("WRITE", "the transactional ids of the prefix")
-    return RetriableError("WRITE_FAILED", f"Rows could not be written to {place}: {name}, {error.str()}.", **told)
-
-
-def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
-    """Call poll or flush of a producer, and make an error of ours of a fatal one.
-
-    confluent-kafka raises it in the middle of the rows' reports. These fail with SystemError around it, or lose it, and
-    what is left is a SystemError without a cause; then the reports say why.
-    """
-    from confluent_kafka import KafkaException
-
-    try:
-        return call()
-    except (KafkaException, SystemError) as problem:
-        cause = problem if isinstance(problem, KafkaException) else problem.__cause__
-        if isinstance(cause, KafkaException):
-            raise write_error(cause.args[0], None, None, 0) from None
-        with contextlib.suppress(KafkaException, SystemError):
-            call()  # The reports that the first call did not come to.
-        deliveries.check()
-        raise RetriableError(
-            "WRITE_FAILED", f"The task's producer failed for good, and its client lost the reason ({problem})."
-        ) from problem
-
-
-def deliver(producer: Producer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
-    """Wait until every queued row is delivered; returns how many are not when the deadline has passed.
-
-    In steps, because librdkafka sends nothing more of a transaction once a row of it was refused: what is queued behind
-    that row would be waited for until its own timeout.
-    """
-    while True:
-        waiting = serve(lambda: producer.flush(FLUSH_SECONDS), deliveries)
-        deliveries.check()
-        if not waiting or (deadline is not None and deadline.passed()):
-            return waiting
-
-
-def _raise_cause(error: KafkaError, producer: Producer, deliveries: Deliveries) -> None:
-    """Raise why a producer has failed for good: the reports of its earlier rows know it, the refused call does not."""
-    if error.name() in CONSEQUENCES:
-        serve(lambda: producer.poll(0), deliveries)
-        deliveries.check()
-
-
 class RowWriter:
-    """Puts Arrow batches into a producer's queue, in order, without overfilling it.
+    """Writes Arrow batches into a producer's queue, in order, without overfilling it.
 
     Parameters
     ----------
     schema : pyarrow.Schema
     topic : str or None
-        Of all rows; None takes each row's from its column.
+        Topic of all rows; None takes each row's from its column.
     queue_rows : int
         The producer's queue.buffering.max.messages; 0 is no limit.
     queue_bytes : int
-        When so many were queued since the queue was last empty, wait until it is.
+        Bytes queued since the queue was last empty, after which to wait until it is.
     """
 
     def __init__(
@@ -226,8 +118,8 @@ class RowWriter:
             elif self._topic is not None:
                 self._write_batch(producer, self._topic, values, keys, deliveries)
             else:
-                for topic, places in self._by_topic(chunk).items():
-                    chosen = [values[i] for i in places], [keys[i] for i in places]
+                for topic, rows in self._by_topic(chunk).items():
+                    chosen = [values[i] for i in rows], [keys[i] for i in rows]
                     self._write_batch(producer, topic, *chosen, deliveries)
             serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
@@ -239,7 +131,7 @@ class RowWriter:
             yield batch.slice(start, rows)
 
     def _make_room(self, producer: Producer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
-        # A queue that is full drops rows out of the middle of a batch call, and their order with them.
+        # A full queue drops rows out of the middle of a batch call, and so breaks their order.
         room = self._queue_rows - chunk.num_rows
         while len(producer) > room:
             serve(lambda: producer.poll(POLL_SECONDS), deliveries)
@@ -265,10 +157,10 @@ class RowWriter:
         try:
             queued = producer.produce_batch(topic, messages)
         except KafkaException as problem:
-            _raise_cause(problem.args[0], producer, deliveries)
+            raise_cause(problem.args[0], producer, deliveries)
             raise write_error(problem.args[0], topic, None, 0) from None
         if queued < len(messages):
-            # A producer that has failed for good takes nothing and says nothing here.
+            # A producer that has failed for good takes no row, and raises nothing here.
             serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
@@ -311,14 +203,14 @@ class RowWriter:
                         serve(lambda: producer.poll(POLL_SECONDS), deliveries)
                         deliveries.check()
             except KafkaException as problem:
-                _raise_cause(problem.args[0], producer, deliveries)
+                raise_cause(problem.args[0], producer, deliveries)
                 size = len(value or b"") + len(key or b"")
                 raise write_error(problem.args[0], to, partition, size) from None
 
     def _by_topic(self, chunk: pa.RecordBatch) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for place, topic in enumerate(self._topics(chunk)):
-            found.setdefault(topic, []).append(place)
+        for row, topic in enumerate(self._topics(chunk)):
+            found.setdefault(topic, []).append(row)
         return found
 
     @staticmethod
@@ -350,7 +242,7 @@ def _text(value: Any) -> str:
 
 
 def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """A row's headers as the client takes them. Kafka has no header without a key; Spark's own sink fails there, too."""
+    """Return a row's headers as the client takes them. Kafka has no header without a key; Spark's own sink fails, too."""
     for number, header in enumerate(headers):
         if header is None or header["key"] is None:
             size = len(row["value"] or b"") + len(row["key"] or b"")

@@ -1,7 +1,7 @@
-"""Lanes: the bounded set of transactional ids ``<prefix>.<partition id>.<lane>`` of one query.
+"""The transactional ids of one query: 64 for each partition id, ``<prefix>.<partition id>.<number>``.
 
-A broker remembers every transactional id for a week, so names that are new for ever would fill its memory; names that
-are reused too soon would fence a transaction that still waits for its commit. Hence 64 names per writer task.
+A broker remembers every transactional id for a week, so ids that are never reused would fill its memory; ids that
+are reused too soon would fence a transaction that still waits for its commit. Hence 64 ids per writer task.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Final
 from connector.kafka.client.admin import Description
 from transactional.errors import RetriableError
 
-__all__ = ["LANES", "MAX_PREPARED", "TransactionalId", "choose_lane", "run_id"]
+__all__ = ["IDS", "MAX_PREPARED", "TransactionalId", "choose_id", "run_id"]
 
-LANES: Final = 64
+IDS: Final = 64
+"""Transactional ids of one partition id."""
 
 MAX_PREPARED: Final = 50
-"""So many micro-batches may be prepared at once: the other lanes are for retries, speculation and declined checkpoints."""
+"""Micro-batches that may be prepared at once: the other ids are for retries, speculation and declined checkpoints."""
 
 BUSY: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-"""States in which InitProducerId would abort somebody's transaction, or wait for its markers."""
+"""States in which InitProducerId would abort a transaction, or wait for its markers."""
 
 DescribeIds = Callable[[list[str]], Mapping[str, Description]]
 
@@ -32,30 +33,30 @@ class TransactionalId:
 
     prefix: str
     partition: int
-    lane: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.prefix}.{self.partition}.{self.lane}"
+        return f"{self.prefix}.{self.partition}.{self.number}"
 
     @classmethod
     def parse(cls, text: str) -> TransactionalId | None:
-        """Read a whole name; None where it is not one of ours. ``orders.x.1.2`` does not belong to ``orders``."""
+        """Parse a whole id; return None if it is not one of a task. ``orders.x.1.2`` does not belong to ``orders``."""
         parts = text.rsplit(".", 2)
         if len(parts) != 3 or not parts[0]:
             return None
-        prefix, partition, lane = parts
-        if not (_is_canonical(partition) and _is_canonical(lane)) or int(lane) >= LANES:
+        prefix, partition, number = parts
+        if not (_is_canonical(partition) and _is_canonical(number)) or int(number) >= IDS:
             return None
-        return cls(prefix, int(partition), int(lane))
+        return cls(prefix, int(partition), int(number))
 
 
 def run_id(prefix: str) -> str:
-    """Name the id whose epoch says which run holds the prefix; never one of a task's."""
+    """Return the id whose epoch shows which run holds the prefix; it is never one of a task's."""
     return f"{prefix}.run"
 
 
-def choose_lane(prefix: str, partition: int, task_attempt: int, describe: DescribeIds) -> str:
-    """Choose a free id for a task, from ``taskAttemptId % 64`` on.
+def choose_id(prefix: str, partition: int, task_attempt: int, describe: DescribeIds) -> str:
+    """Choose a free id for a task, starting with number ``taskAttemptId % 64``.
 
     Parameters
     ----------
@@ -69,8 +70,8 @@ def choose_lane(prefix: str, partition: int, task_attempt: int, describe: Descri
     RetriableError
         ``NO_FREE_LANE``.
     """
-    start = task_attempt % LANES
-    order = [str(TransactionalId(prefix, partition, (start + step) % LANES)) for step in range(LANES)]
+    start = task_attempt % IDS
+    order = [str(TransactionalId(prefix, partition, (start + step) % IDS)) for step in range(IDS)]
     # Nearly always the first is free: the others are asked about only when it is not.
     for candidates in (order[:1], order[1:]):
         states = describe(candidates)
@@ -79,9 +80,9 @@ def choose_lane(prefix: str, partition: int, task_attempt: int, describe: Descri
                 return candidate
     raise RetriableError(
         "NO_FREE_LANE",
-        f"All {LANES} transactional ids of {prefix}.{partition} hold open transactions. Look for "
-        "tasks that fail again and again, or for checkpoints that are declined; `barrier rewind LOCATION` aborts all that no "
-        "checkpoint has decided, and the query that is started then writes it again.",
+        f"All {IDS} transactional ids of {prefix}.{partition} hold open transactions. Look for tasks that fail again and "
+        "again, or for checkpoints that are declined; `barrier rewind LOCATION` aborts everything that no checkpoint has "
+        "decided, and the query writes it again when it is started.",
         prefix=prefix,
         partition=partition,
     )

@@ -1,4 +1,4 @@
-"""The options of ``2pc-kafka``, with the names of Spark's own Kafka sink where it has them."""
+"""The options of ``2pc-kafka``, with the names of Spark's own Kafka sink if it has them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from connector.kafka.client.config import SINK_FORBIDDEN, ClientConfig, client_config
+from connector.kafka.client.topics import TOPIC_FORM, is_topic_name
 from connector.kafka.sink.row_writer import QUEUED_BYTES
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_positive_int
 
 __all__ = ["LONGEST_DEFAULT_TIMEOUT_MS", "WRITE_DEFAULTS", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 
 LONGEST_DEFAULT_TIMEOUT_MS: Final = 900_000
-"""15 min: Kafka's own default of transaction.max.timeout.ms. Longer ones hold readers back longer after a crash."""
+"""15 min: Kafka's own default of transaction.max.timeout.ms. A longer one holds readers back longer after a crash."""
 
 SHORTEST_TIMEOUT_MS: Final = 1_000
-"""librdkafka's own least."""
+"""librdkafka's own minimum."""
 
 KBYTES: Final = "queue.buffering.max.kbytes"
 LONGEST_KBYTES: Final = "2147483647"
 """Outstanding bytes are limited by RowWriter, which keeps the order of rows; librdkafka's limit would not."""
 
 LONGEST_TIMEOUT_MS: Final = 2**31 - 1
-"""With this on both sides a prepared transaction never expires: KIP-939's promise today."""
+"""If sink and brokers set this, a prepared transaction never expires: what KIP-939 promises, today."""
 
 WRITE_DEFAULTS: Mapping[str, str] = {
     # Rows land where Java's producers would put them: replacing Spark's sink keeps co-partitioning.
     "partitioner": "murmur2_random",
     "acks": "all",
     "enable.idempotence": "true",
-    # The broker says what is too large, so that the error can name the partition; batches stay below batch.size.
+    # The broker decides what is too large, so that the error can name the partition; batches stay below batch.size.
     "message.max.bytes": "1000000000",
-    # A new producer waits for these at its start: with 100 ms each its init took 63 ms, so 18.
+    # A new producer waits for these at its start: its init takes 63 ms with 100 ms each, and 18 ms with these.
     "retry.backoff.ms": "10",
     "reconnect.backoff.ms": "10",
     "client.id": "barrier-kafka",
@@ -53,9 +54,8 @@ def _as_timeout(text: str) -> int:
 
 def _as_topic(text: str) -> str:
     name = text.strip()
-    allowed = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
-    if not name or len(name) > 249 or not allowed or name in (".", ".."):
-        raise ValueError("one topic's name: at most 249 letters, digits, '.', '_' and '-'")
+    if not is_topic_name(name):
+        raise ValueError(f"one topic's name: {TOPIC_FORM}")
     return name
 
 
@@ -76,22 +76,22 @@ WRITE_OPTIONS = OptionTable(
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Checked options of one sink; shows no secret.
+    """Checked options of one sink; their repr shows no secret.
 
     Parameters
     ----------
     client : ClientConfig
-        Of both client libraries.
+        For both client libraries.
     topic : str or None
     prefix : str or None
         ``transactionalIdPrefix``; the host fills it in.
     timeout_ms : int or None
-        ``kafka.transaction.timeout.ms`` where the user set it.
+        ``kafka.transaction.timeout.ms`` if the user set it.
     commit_seconds : float
         ``commitTimeoutMs``.
     exactly_once : bool
     queue_bytes : int
-        Of outstanding rows: kafka.buffer.memory where the user set it.
+        Bytes of outstanding rows, at most: kafka.buffer.memory if the user set it.
     """
 
     client: ClientConfig
@@ -109,7 +109,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     Raises
     ------
     OptionError
-        Naming the option and what to do.
+        Names the option and what to do.
     """
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     values: Mapping[str, Any] = parsed

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from connector.kafka.client.config import ClientConfig, check_brokers
-from connector.kafka.source.bounds import SHOWN, OffsetBound, check_partitions
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import SHOWN
+from connector.kafka.source.bounds import OffsetBound, check_partitions
+from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.offsets import Positions
 from connector.kafka.source.pushdown import Narrowing
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
-from connector.kafka.source.stream_reader import KafkaInputPartition, read_range
-from connector.kafka.source.subscription import TopicReader
+from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock, SystemClock
 from transactional.errors import OptionError
 
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class BarrierKafkaBatchReader(DataSourceReader):
-    """Reads offset ranges that are fixed when the scan is planned: rows that come later are not read.
+    """Reads offset ranges that are fixed when the scan is planned; rows that come later are not read.
 
     Parameters
     ----------
@@ -52,12 +54,12 @@ class BarrierKafkaBatchReader(DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task per partition with rows to read, or several where the options split it. *Driver, once per scan*.
+        """Return one task per partition with rows to read, or several if the options split it. *Driver, once per scan*.
 
         Raises
         ------
         OptionError
-            ``INVALID_OPTION``: the options name partitions or offsets that are not there; ``NO_ROW_SINCE``.
+            ``INVALID_OPTION``: the options name partitions or offsets that do not exist; ``NO_ROW_SINCE``.
         StoreError
             ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
         """
@@ -78,7 +80,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a range's rows. *Executor, once per task; with Spark's own empty partition where nothing is to be read*.
+        """Yield a range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*.
 
         Raises
         ------
@@ -90,38 +92,38 @@ class BarrierKafkaBatchReader(DataSourceReader):
         return read_range(self._options, partition.range, partition.topic_id)
 
     def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
-        """Offsets that the user wrote may lie behind what is readable: an open transaction, or no row at all."""
+        """Cut the end to what is readable: the user's offsets may lie beyond an open transaction, or beyond the last row."""
         ending = self._options.ending
         if not isinstance(ending, OffsetBound) or ending.at == "latest":
             return end
         latest = topics.surely_latest([*end], end)
         beyond = [partition for partition in end if end[partition] > latest[partition]]
         if beyond:
-            told = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])
+            shown = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])
             if self.fail_on_data_loss:
                 raise OptionError(
                     "INVALID_OPTION",
-                    f"barrier-kafka: the option {ending.option} lies behind what can be read now ({told}): an open "
+                    f"barrier-kafka: the option {ending.option} lies beyond what can be read now ({shown}): an open "
                     "transaction holds rows back. Wait for its end, use -1, or set failOnDataLoss to false.",
                     option=ending.option,
                     partitions=[str(partition) for partition in beyond],
                 )
-            _log.warning("barrier-kafka: %s lies behind what can be read now: %s", ending.option, told)
+            _log.warning("barrier-kafka: %s lies beyond what can be read now: %s", ending.option, shown)
         return {partition: min(offset, latest[partition]) for partition, offset in end.items()}
 
     def _ranges(self, start: Positions, end: Positions) -> list[OffsetRange]:
         back = [partition for partition in start if end[partition] < start[partition]]
         if back:
-            told = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
+            shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
             if self.fail_on_data_loss:
                 raise OptionError(
                     "INVALID_OPTION",
                     f"barrier-kafka: {self._options.ending.option} ends before {self._options.starting.option} begins "
-                    f"({told}).",
+                    f"({shown}).",
                     option=self._options.ending.option,
                     partitions=[str(partition) for partition in back],
                 )
-            _log.warning("barrier-kafka: partitions end before they begin: %s", told)
+            _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
         return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]
 
     def _without_older_rows(self, topics: TopicReader, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -131,7 +133,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         found = topics.since({each.partition: since for each in ranges})
         narrowed = []
         for each in ranges:
-            # Asked behind the end: a partition without such a row has none in its range.
+            # A partition without such a row has none in its range.
             offset = found[each.partition]
             start = each.end if offset is None else max(each.start, offset)
             if start < each.end:
@@ -140,9 +142,9 @@ class BarrierKafkaBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BarrierKafkaBatchReader):
-    """The same where Spark hands filters over (``spark.sql.python.filterPushdown.enabled``).
+    """The same, if Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
 
-    Filters on topic, partition and offset, and a least timestamp, leave out what no row can pass.
+    Filters on topic, partition and offset, and a minimum timestamp, narrow the ranges that are read.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

@@ -1,29 +1,27 @@
-"""Where reading begins and ends, as the options say it before the brokers are asked. Pure."""
+"""Bounds: where reading begins and ends by the options, before the brokers are asked. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
-from connector.kafka.source.offsets import Partition, Positions
+from connector.kafka.client.topics import SHOWN, Partition, listed
+from connector.kafka.source.offsets import Positions
 from connector.kafka.source.option_values import StartingOffsets
 from transactional.errors import OptionError
 
-__all__ = ["SHOWN", "Bound", "OffsetBound", "TimeBound", "check_order", "check_partitions", "check_reach", "listed"]
-
-SHOWN: Final = 10
-"""Partitions that an error names; a topic may have thousands."""
+__all__ = ["Bound", "OffsetBound", "TimeBound", "check_order", "check_partitions", "check_reach"]
 
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """Offsets.
+    """A bound by offsets.
 
     Parameters
     ----------
     option : str
-        Which says so, for messages.
+        The option's name, for messages.
     at : StartingOffsets
         ``earliest``, ``latest``, or each partition's offset (-2 earliest, -1 latest).
     """
@@ -34,16 +32,16 @@ class OffsetBound:
 
 @dataclass(frozen=True)
 class TimeBound:
-    """The first row that is not older than a time.
+    """A bound by time: the first row that is not older.
 
     Parameters
     ----------
     option : str
-        Which says so, for messages.
+        The option's name, for messages.
     at : int or Mapping[Partition, int]
-        Milliseconds since 1970, of all partitions or of each.
+        Milliseconds since 1970, for all partitions or for each.
     otherwise : {"error", "latest"}
-        What holds for a partition without such a row.
+        The bound of a partition without such a row.
     """
 
     option: str
@@ -67,22 +65,22 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
     known = set(partitions)
     strange, silent = sorted(set(bound.at) - known), sorted(known - set(bound.at))
     if strange:
-        told = f"names {listed(strange)}, which this source does not read"
+        problem = f"names {listed(strange)}, which this source does not read"
     elif silent:
         way = ", with -2 for earliest and -1 for latest" if isinstance(bound, OffsetBound) else ""
-        told = f"says nothing of {listed(silent)}: name every partition{way}"
+        problem = f"leaves out {listed(silent)}: name every partition{way}"
     else:
         return
     raise OptionError(
         "INVALID_OPTION",
-        f"barrier-kafka: the option {bound.option} {told}.",
+        f"barrier-kafka: the option {bound.option} {problem}.",
         option=bound.option,
         partitions=[str(partition) for partition in strange or silent],
     )
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Refuse an end before its start, as far as the options alone say it.
+    """Refuse an end before its start, as far as the options alone show it.
 
     Raises
     ------
@@ -95,18 +93,18 @@ def check_order(starting: Bound, ending: Bound) -> None:
     if isinstance(first, int) and isinstance(last, int):
         if first <= last:
             return
-        told = f"{first} and {last}"
+        shown = f"{first} and {last}"
     elif isinstance(first, Mapping) and isinstance(last, Mapping):
-        # -1 and -2 are no positions: what they mean, the brokers say.
+        # -1 and -2 are not positions: the brokers resolve them.
         back = [p for p in sorted(first) if p in last and 0 <= last[p] < first[p]]
         if not back:
             return
-        told = ", ".join(f"{p}: {first[p]} and {last[p]}" for p in back[:SHOWN])
+        shown = ", ".join(f"{p}: {first[p]} and {last[p]}" for p in back[:SHOWN])
     else:
         return
     raise OptionError(
         "INVALID_OPTION",
-        f"barrier-kafka: the option {ending.option} lies before {starting.option} ({told}).",
+        f"barrier-kafka: the option {ending.option} lies before {starting.option} ({shown}).",
         option=ending.option,
     )
 
@@ -125,21 +123,16 @@ def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, late
     Raises
     ------
     OptionError
-        ``INVALID_OPTION``, with what was asked for and what is there.
+        ``INVALID_OPTION``, with the wanted offset and those that exist.
     """
     outside = [p for p in sorted(wanted) if not earliest[p] <= wanted[p] <= latest[p]]
     if outside:
-        told = ", ".join(f"{p}: {wanted[p]}, and it holds [{earliest[p]}, {latest[p]})" for p in outside[:SHOWN])
+        shown = ", ".join(f"{p}: {wanted[p]}, and it holds [{earliest[p]}, {latest[p]})" for p in outside[:SHOWN])
         raise OptionError(
             "INVALID_OPTION",
-            f"barrier-kafka: the option {bound.option} names offsets that are not there ({told}). Rows may have expired, or "
-            "the topic was made anew; use -2 for the first row that is left and -1 for the end, or set "
+            f"barrier-kafka: the option {bound.option} names offsets that are not there ({shown}). Rows may have expired, or "
+            "the topic was created again; use -2 for the first row that is left and -1 for the end, or set "
             "failOnDataLoss to false to read what is there.",
             option=bound.option,
             partitions=[str(partition) for partition in outside],
         )
-
-
-def listed(partitions: Sequence[Partition]) -> str:
-    """Some partitions' names, for a message."""
-    return ", ".join(map(str, partitions[:SHOWN])) + (", ..." if len(partitions) > SHOWN else "")

@@ -22,8 +22,8 @@ class BarrierKafkaDataSource(DataSource):
     """``spark.readStream.format("barrier-kafka")``, and ``spark.read`` for a batch.
 
     Rows have the columns of Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp,
-    timestampType, and headers where ``includeHeaders`` is true. Only committed rows are read, unless
-    ``kafka.isolation.level`` says otherwise. Options: `connector.kafka.source.read_options.READ_OPTIONS`.
+    timestampType, and headers if ``includeHeaders`` is true. Only committed rows are read, unless
+    ``kafka.isolation.level`` is read_uncommitted. Options: `connector.kafka.source.read_options.READ_OPTIONS`.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class BarrierKafkaDataSource(DataSource):
         return "barrier-kafka"
 
     def schema(self) -> StructType:
-        """Check options, brokers and topics, and say what the rows look like. *Driver side, once, at* ``load()``.
+        """Check options, brokers and topics, and return the rows' schema. *Driver side, once, at* ``load()``.
 
         Raises
         ------
@@ -53,23 +53,23 @@ class BarrierKafkaDataSource(DataSource):
 
         Notes
         -----
-        Spark does not say whether it is a stream or a batch: what only one of them refuses, `streamReader` and `reader`
-        refuse, before a row is read.
+        Spark does not pass whether it is a stream or a batch: `streamReader` and `reader` refuse what only one of them
+        refuses, before a row is read.
         """
-        from connector.kafka.client.config import check_brokers, check_group, check_reader
+        from connector.kafka.client.brokers import check_brokers, check_group, check_reader
         from connector.kafka.source.read_options import parse_read_options
         from connector.kafka.source.rows import spark_schema
-        from connector.kafka.source.subscription import Retries, TopicReader
+        from connector.kafka.source.topic_reader import Retries, TopicReader
 
         options = parse_read_options(self.options)
         config, subscription = options.config, options.subscription
-        config.tell_ignored()
-        config.tell_shown()
+        config.warn_of_ignored()
+        config.warn_of_shown()
         check_reader(config)
         admin = check_brokers(config)
         if options.names_group:
             check_group(admin, config, config.settings["group.id"])
-        # Patience is for queries that run; a topic that has no leader now is told to who waits at load().
+        # Patience is for queries that run; at load() a user waits, so a topic without a leader is an error soon.
         topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
         return spark_schema(options.include_headers)
@@ -80,7 +80,7 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``SCHEMA_IS_FIXED``: the user gave a schema of their own.
+            ``SCHEMA_IS_FIXED``: the user gave another schema.
         """
         from connector.kafka.source.read_options import parse_read_options
         from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
@@ -95,7 +95,7 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``SCHEMA_IS_FIXED``: the user gave a schema of their own; an option that is for streams only.
+            ``SCHEMA_IS_FIXED``: the user gave another schema; ``INVALID_OPTION``.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
         from connector.kafka.source.read_options import parse_read_options

@@ -1,4 +1,4 @@
-"""Reading one offset range on an executor: consumers that are reused, and a range's true end."""
+"""Reading one offset range: consumers that are reused, and a range's true end. *Executor*."""
 
 from __future__ import annotations
 
@@ -8,38 +8,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.datasource import InputPartition
+
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.connection import missing_right
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.errors import missing_right
+from connector.kafka.client.topics import Partition
 from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice
 from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.read_options import ReadOptions
+from connector.kafka.source.rows import to_record_batch
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from confluent_kafka import Consumer, Message
 
-__all__ = ["borrow_consumer", "fetch"]
+__all__ = ["KafkaInputPartition", "borrow_consumer", "fetch", "read_range"]
 
 STALL_SECONDS: Final = 120.0
-"""Rows of a range were there when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
+"""Rows of a range existed when it was planned. Spark's source waits as long for them (spark.network.timeout)."""
 
 LOOK_SECONDS: Final = 3.0
-"""After so long without a row the topic is asked for if loss is allowed: a deleted one just falls silent."""
+"""How long to wait for a row before asking for the topic, if loss is allowed: a deleted one just falls silent."""
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20
 """A batch ends at whichever comes first: its rows are in memory three times (client, Python, Arrow).
 
-One more of the client's queues may be in it, because that is taken whole."""
+The content of one of the client's queues may come on top, because it is taken whole."""
 
 FIRST_ROWS: Final = 500
-"""Asked for until the size of this range's rows is known."""
+"""Rows asked for until the size of this range's rows is known."""
 
 WAIT_SECONDS: Final = 0.1
 
 TUNED: Mapping[str, Any] = {
-    # The rows of a range are there already: a fetch that finds nothing is at the end, and should say so at once.
+    # The rows of a range exist already: a fetch that finds nothing is at the end, and should return at once.
     "fetch.wait.max.ms": 10,
     "fetch.error.backoff.ms": 50,
     # A full queue is asked again after this. With the client's own 1000 a task waits most of its time.
@@ -48,14 +53,14 @@ TUNED: Mapping[str, Any] = {
     "queued.max.messages.kbytes": 32_768,
     "queued.min.messages": 100_000,
     "fetch.message.max.bytes": 4 << 20,
-    # As Java's. With the client's own false, what a disk has damaged is a row like others.
+    # As in Java. With the client's own default, false, a row that a disk has damaged looks like any other.
     "check.crcs": True,
     # Between two batches the whole query runs.
     "max.poll.interval.ms": 86_400_000,
-    # An idle consumer's lost connections are nobody's problem; a busy one's reasons are in its errors.
+    # An idle consumer's lost connections do no harm; a busy one's reasons are in its errors.
     "log_level": 2,
 }
-"""Defaults below what the user wrote."""
+"""Defaults, which the user's settings override."""
 
 OURS: Mapping[str, Any] = {
     "auto.offset.reset": "error",
@@ -63,7 +68,7 @@ OURS: Mapping[str, Any] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
 }
-"""Settings above what the user wrote; `SOURCE_FORBIDDEN` refuses them by name."""
+"""Settings that override the user's; `SOURCE_FORBIDDEN` refuses them by name."""
 
 _FATAL: Final = frozenset(
     {
@@ -83,30 +88,64 @@ _FATAL: Final = frozenset(
 _OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
 _NO_TOPIC: Final = frozenset({"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"})
-"""Errors that may say that the topic is gone, or that a broker does not know it yet; `LossTolerance` asks which."""
+"""Errors that mean that the topic is gone, or that a broker does not know it yet; `LossTolerance` asks which."""
 
 # One idle consumer per worker process, and the ids of the topics that it has read. It knows addresses and rights, never a
 # query's positions. The process id is part of the key: a client does not survive a fork.
 _idle: dict[tuple[int, frozenset[tuple[str, Any]]], tuple[Consumer, dict[str, str | None]]] = {}
 
-# What a client of this process complained of last: for the text of an error only.
+# The last complaint of a client of this process: for the text of an error only.
 _complaints: deque[str] = deque(maxlen=1)
+
+
+class KafkaInputPartition(InputPartition):
+    """One reader task's range, and its topic's id. *Made on the driver, read on an executor*."""
+
+    def __init__(self, wanted: OffsetRange, topic_id: str | None = None) -> None:
+        super().__init__(wanted)
+        self.range = wanted
+        self.topic_id = topic_id
+
+
+def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield a range's rows, in order. *Called on an executor, once per task*.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    wanted : OffsetRange
+        An empty one asks no broker.
+    topic_id : str, optional
+        The id of the topic that was planned.
+
+    Raises
+    ------
+    StoreError
+        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+    """
+    if not len(wanted):
+        return
+    at = wanted.partition
+    tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
+    with borrow_consumer(options.config, at.topic, topic_id) as consumer:
+        for messages in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
+            yield to_record_batch(messages, at.topic, at.number, options.include_headers)
 
 
 @contextmanager
 def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None = None) -> Iterator[Consumer]:
-    """A consumer with these settings, the last one of this process where there is one. *Called on an executor*.
+    """Yield a consumer with these settings, the last one of this process if there is one. *Called on an executor*.
 
-    It is in use by one task at a time. After an error it is dropped, and where it has read another topic of this name: the
+    One task uses it at a time. It is dropped after an error, and if it has read another topic of this name: the
     client remembers the leader's epoch, and waits for ever for a leader of a new topic, whose epochs begin at 0 again.
 
     Parameters
     ----------
     config : ClientConfig
     topic : str
-        That is to be read.
+        The topic to read.
     topic_id : str, optional
-        Its id, where it is known.
+        Its id, if it is known.
     """
     from confluent_kafka import Consumer
 
@@ -135,9 +174,9 @@ def fetch(
 ) -> Iterator[list[Message]]:
     """Yield all rows of a range, in order, in batches of up to 10,000.
 
-    The range ends where the consumer's position reaches its end: under read_committed its last offsets may be markers
-    or aborted rows, which are never delivered, so the last row says nothing. What says it is a row at or after the end,
-    or the client's notice that it stands at the end of what is readable (PARTITION_EOF).
+    The range is complete when the consumer's position reaches its end: under read_committed its last offsets may be markers
+    or aborted rows, which are never delivered, so the last row proves nothing. A row at or after the end does, or the
+    client's notice that it has reached the end of what is readable (PARTITION_EOF).
 
     Parameters
     ----------
@@ -145,9 +184,9 @@ def fetch(
     wanted : OffsetRange
     clock : Clock, optional
     stall_seconds : float
-        So long without a row is an error.
+        How long to wait for a row before it is an error.
     tolerance : LossTolerance, optional
-        Lets the task go on behind rows that retention has removed. Without it that is an error.
+        Lets the task continue after rows that retention has removed. Without it that is an error.
 
     Raises
     ------
@@ -167,7 +206,7 @@ def fetch(
         begin_at(offset)
 
     def refused(position: int) -> int:
-        """The leader has refused the offset: where to go on."""
+        """Return where to continue after the leader has refused the offset."""
         nonlocal deadline, look
         holding = ask_twice(lambda: _holding(consumer, partition), position, clock)
         if holding is None:
@@ -181,7 +220,7 @@ def fetch(
         return position
 
     def wait(position: int) -> None:
-        """Nothing has come."""
+        """Check the limits when no row has come."""
         nonlocal look
         if deadline.passed():
             if tolerance is not None:
@@ -197,7 +236,7 @@ def fetch(
     size = 0
     _complaints.clear()
     while position < end:
-        # What is there already, without waiting for the rest; only with nothing in hand it waits, for one.
+        # All rows that the client has, without waiting for the rest; if it has none, wait for one.
         messages = consumer.consume(ask - len(batch), 0) or consumer.consume(1, WAIT_SECONDS)
         if not messages:
             wait(position)
@@ -215,7 +254,7 @@ def fetch(
                     _note(error)
                     if error.name() in _OUT_OF_RANGE:
                         position = refused(position) if position < end else position
-                        break  # what follows is asked for again
+                        break  # the rows that follow are asked for again
                     if tolerance is not None and error.name() in _NO_TOPIC:
                         tolerance.check_topic(wanted, position)
                         again(position)
@@ -241,33 +280,33 @@ def fetch(
 
 def _offset(message: Message) -> int:
     offset = message.offset()
-    if offset is None:  # The client's types allow it; what it delivers always has one.
+    if offset is None:  # The client's types allow it; a delivered row always has one.
         raise StoreError("READ_FAILED", "barrier-kafka: the client delivered a row without an offset.")
     return offset
 
 
 def _bytes_of(messages: Sequence[Message]) -> int:
-    """About how much they hold."""
+    """Return about how many bytes they hold."""
     step = 1 + len(messages) // 16
     return sum(map(len, messages[::step])) * step
 
 
 def _rows_to_ask(batch: list[Message]) -> int:
-    # A sample: rows of one partition are of one kind, mostly.
+    # A sample: rows of one partition are mostly alike.
     sample = batch[:: max(1, len(batch) // 50)]
     size = sum(len(message.value() or b"") + len(message.key() or b"") for message in sample) / len(sample)
     return int(min(BATCH_ROWS, max(1, BATCH_BYTES // (size + 100))))
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
-    """Raise what no waiting heals; the client goes on by itself after everything else."""
+    """Raise errors that would come again; the client continues by itself after all others."""
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
     if error.fatal() or name in _FATAL:
         raise StoreError(
             "READ_FAILED",
-            f"barrier-kafka: {wanted} can't be read on from offset {position}: {reason}.",
+            f"barrier-kafka: {wanted} can't be read from offset {position} on: {reason}.",
             partition=str(wanted.partition),
             offset=position,
             reason=reason,
@@ -278,9 +317,9 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        f"barrier-kafka: rows of {wanted} are gone: offset {position} was to be read next, and the partition now "
+        f"barrier-kafka: rows of {wanted} are gone: offset {position} would have been next, and the partition now "
         f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-        "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it reads on at the first row that "
+        "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it continues at the first row that "
         "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
         "query's longest stop.",
         partition=str(wanted.partition),
@@ -291,14 +330,14 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
 
 
 def _holding(consumer: Consumer, partition: Partition) -> Holding | None:
-    """What the partition's leader says that it holds; None without an answer."""
+    """Ask the partition's leader which offsets it holds; None without an answer."""
     from confluent_kafka import KafkaException, TopicPartition
 
     try:
         found: Any = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=10)
     except KafkaException:
         return None
-    # None when it has waited in vain; negative where nothing is known yet.
+    # None when it has waited in vain; negative if nothing is known yet.
     return Holding(*found) if found and min(found) >= 0 else None
 
 
@@ -310,8 +349,9 @@ def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:
     reason = _complaints[0] if _complaints else "no answer"
     return StoreError(
         "READ_STALLED",
-        f"barrier-kafka: {wanted} gave nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset {position}; "
-        f"the client's last word: {reason}. Are the partition's brokers there? Does the topic still reach offset {wanted.end}?",
+        f"barrier-kafka: {wanted} returned nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset "
+        f"{position}; the client's last error: {reason}. Are the partition's brokers up? Does the topic "
+        f"still reach offset {wanted.end}?",
         partition=str(wanted.partition),
         offset=position,
         end=wanted.end,

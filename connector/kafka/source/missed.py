@@ -1,40 +1,39 @@
-"""Offsets of micro-batches that went after these were planned (``failOnDataLoss=false``): found and recorded. *Driver*.
+"""Rows removed after their micro-batch was planned (``failOnDataLoss=false``): they are found and recorded. *Driver*.
 
-A micro-batch's offsets are written before its tasks run. So what its tasks, or its replay, could not read is logged when it
-is found, and stands in the end offset of the next micro-batch (`SourceOffset.missed`): in ``offsets/N``, in the journal, and
-in Spark's progress.
+A micro-batch's offsets are written before its tasks run. So offsets that its tasks, or its replay, could not read are logged
+when they are found, and recorded in the end offset of the next micro-batch (`SourceOffset.missed`): in ``offsets/N``, in the
+journal, and in Spark's progress.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from connector.kafka.source.offsets import Loss, Partition, Positions, Reason, SourceOffset
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.data_loss import log
+from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
 from connector.kafka.source.ranges import OffsetRange, ranges_between
 
 __all__ = ["Missed", "MissedRanges", "expired_since", "not_left", "together"]
-
-_log = logging.getLogger("connector.kafka.data_loss")
 
 Missed = Mapping[Partition, tuple[Loss, ...]]
 """See `SourceOffset.missed`."""
 
 
 def not_left(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: Mapping[Partition, Loss]) -> Missed:
-    """What `narrow` has cut off. Pure.
+    """Return the offsets that `narrow` has cut off. Pure.
 
     Parameters
     ----------
     ranges, left : Sequence[OffsetRange]
         Before and after, in the same order.
     lost : Mapping[Partition, Loss]
-        Why.
+        The reasons.
     """
     found: dict[Partition, tuple[Loss, ...]] = {}
     for whole, part in zip(ranges, left, strict=True):
-        # An empty part stands at one end or the other of what it was: nothing of it is left.
+        # An empty part lies at either end of its range: nothing of it is left.
         cuts = [(whole.start, whole.end)] if not len(part) else [(whole.start, part.start), (part.end, whole.end)]
         for first, last in cuts:
             if first < last:
@@ -44,13 +43,13 @@ def not_left(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: M
 
 
 def expired_since(ranges: Sequence[OffsetRange], earliest: Positions) -> Missed:
-    """What retention has removed of ranges since they were planned. Pure.
+    """Return the offsets that retention has removed from ranges since they were planned. Pure.
 
     Parameters
     ----------
     ranges : Sequence[OffsetRange]
     earliest : Positions
-        The first row that is left, of those partitions that are there.
+        The first row that is left, of those partitions that exist.
     """
     found: dict[Partition, tuple[Loss, ...]] = {}
     for each in ranges:
@@ -62,7 +61,7 @@ def expired_since(ranges: Sequence[OffsetRange], earliest: Positions) -> Missed:
 
 
 def together(one: Missed, other: Missed) -> Missed:
-    """Both, in order of the partitions and offsets; what stands in both is there once."""
+    """Merge two records of missed offsets, in order of partition and offset, each loss once."""
     found: dict[Partition, tuple[Loss, ...]] = {}
     for partition in sorted({*one, *other}):
         for loss in sorted([*one.get(partition, ()), *other.get(partition, ())], key=lambda each: each.position):
@@ -71,7 +70,7 @@ def together(one: Missed, other: Missed) -> Missed:
 
 
 def _joined(losses: tuple[Loss, ...], loss: Loss) -> tuple[Loss, ...]:
-    """One more, which goes on where an earlier one of its kind ends, lies in it, or stands alone."""
+    """Add a loss, which continues an earlier one of its kind, lies within it, or stands alone."""
     end = loss.resumes or 0
     for number, each in enumerate(losses):
         if each.reason is loss.reason and each.position <= loss.position <= (each.resumes or 0):
@@ -81,7 +80,7 @@ def _joined(losses: tuple[Loss, ...], loss: Loss) -> tuple[Loss, ...]:
 
 
 class MissedRanges:
-    """The ranges that the last tasks were given, and what of earlier ones is gone and not recorded yet."""
+    """The ranges of the last tasks, and the missed offsets of earlier ones that are not recorded yet."""
 
     def __init__(self) -> None:
         self._running: Sequence[OffsetRange] | None = None
@@ -95,27 +94,27 @@ class MissedRanges:
     def narrow(
         self, ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: Mapping[Partition, Loss]
     ) -> None:
-        """Note, and log, what a replay does not read. Spark may plan it several times: a source can stand twice in a plan."""
+        """Note and log what a replay does not read. Spark may plan it several times: a source can stand twice in a plan."""
         missed = not_left(ranges, left, lost)
         known, self._missed = self._missed, together(self._missed, missed)
         if self._missed != known:
             _warn(missed, "its replay does not read them")
 
     def to_look_at(self, before: SourceOffset) -> Sequence[OffsetRange]:
-        """The ranges of the micro-batch that ended at `before`, until `look` was called once."""
+        """Return the ranges of the micro-batch that ended at `before`, until `look` was called once."""
         if self._running is not None:
             return self._running
         return ranges_between(before.start, before.topics) if before.may_miss else []
 
     def look(self, ranges: Sequence[OffsetRange], earliest: Positions) -> None:
-        """Note, and log, what retention has removed of these ranges: their tasks may have gone on behind it.
+        """Note and log what retention has removed from these ranges: their tasks may have continued after it.
 
-        A task can report nothing to the driver. But a partition's begin only moves forward, so whatever a task has passed
-        over lies before it now. What was removed right after it was read counts, too.
+        A task can't report to the driver. But a partition's begin only moves forward, so whatever a task has passed over
+        lies before it now. Rows that were removed right after they were read count too.
         """
         gone = expired_since(ranges, earliest)
         if self._running is None:
-            # An earlier run's micro-batch: since then retention may just have done what it always does.
+            # An earlier run's micro-batch: since then retention may just have removed rows that were read.
             _warn(
                 gone,
                 "if that was before its tasks read them, their rows are lost; the former run's executors logged it",
@@ -126,12 +125,12 @@ class MissedRanges:
         self._running = []
 
     def recorded(self, before: SourceOffset) -> None:
-        """Forget what stands in the offset log by now."""
+        """Forget what the offset log has recorded by now."""
         if self._offered and before.missed == self._offered:
             self._missed = self._offered = {}
 
     def offer(self) -> Missed:
-        """Return what the next end offset has to record."""
+        """Return the losses that the next end offset has to record."""
         self._offered = self._missed
         return self._missed
 
@@ -139,9 +138,9 @@ class MissedRanges:
 def _warn(missed: Missed, why: str) -> None:
     for partition, losses in missed.items():
         for loss in losses:
-            _log.warning(
+            log.warning(
                 "barrier-kafka: data loss (%s), and failOnDataLoss is false: %s: offsets [%s, %s) of a micro-batch, up to %d "
-                "rows, went after it was planned: %s.",
+                "rows, were removed after it was planned: %s.",
                 loss.reason.value,
                 partition,
                 loss.position,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from connector.kafka.client.topics import Partition
 from transactional.barrier import CheckpointBarrier
 from transactional.errors import LocationError
 
@@ -17,7 +18,6 @@ __all__ = [
     "SOURCE_NAME",
     "VERSION",
     "Loss",
-    "Partition",
     "Positions",
     "Reason",
     "SetAside",
@@ -30,39 +30,25 @@ SOURCE_NAME: Final = "barrier-kafka"
 VERSION: Final = 1
 
 
-class Partition(NamedTuple):
-    """A partition of a topic; orders by topic, then by number."""
-
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
-
-
 Positions = Mapping[Partition, int]
 """The offset of the next row, per partition."""
 
 
 def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
-    """``{topic: {partition: offset}}``, always in the same order."""
-    found: dict[str, dict[str, int]] = {}
-    for partition in sorted(positions):
-        found.setdefault(partition.topic, {})[str(partition.number)] = int(positions[partition])
-    return found
+    """Return ``{topic: {partition: offset}}``, always in the same order."""
+    return _by_topic({partition: int(offset) for partition, offset in positions.items()})
 
 
 def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
-    """Inverse of `positions_to_json`."""
-    found = {Partition(topic, int(number)): int(offset) for topic, of in value.items() for number, offset in of.items()}
-    return {partition: found[partition] for partition in sorted(found)}
+    """Parse what `positions_to_json` returned."""
+    return {partition: int(offset) for partition, offset in _by_partition(value).items()}
 
 
 class Reason(enum.Enum):
     """Why rows that a query had not read yet are gone."""
 
     EXPIRED = "expired"
-    """The partition begins behind the query's position: retention, or an administrator's deletion of records."""
+    """The partition begins after the query's position: retention, or an administrator's deletion of records."""
     TRUNCATED = "truncated"
     """The partition ends before the query's position: an unclean leader election."""
     RECREATED = "recreated"
@@ -78,9 +64,9 @@ class Loss:
     Parameters
     ----------
     position : int
-        The offset that was to be read next.
+        The offset that would have been read next.
     resumes : int or None
-        The offset that is read instead; None where nothing is.
+        The offset that is read instead; None if nothing is.
     reason : Reason
     """
 
@@ -90,16 +76,16 @@ class Loss:
 
     @property
     def rows(self) -> int | None:
-        """How many rows are lost at most (offsets count markers and aborted rows, too); None where nobody can tell."""
+        """How many rows are lost at most (offsets count markers and aborted rows, too); None if unknown."""
         return self.resumes - self.position if self.reason is Reason.EXPIRED and self.resumes is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """For people, too: it stands in Spark's progress."""
+        """Return the form that the offset log keeps, and that Spark's progress shows to people."""
         return {"from": self.position, "to": self.resumes, "why": self.reason.value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Loss:
-        """Inverse of `to_json`."""
+        """Parse what `to_json` returned."""
         to = value["to"]
         return cls(int(value["from"]), None if to is None else int(to), Reason(value["why"]))
 
@@ -111,7 +97,7 @@ class SetAside:
     Parameters
     ----------
     identity : str
-        The topic's id; empty where it is not known.
+        The topic's id; empty if it is not known.
     positions : Mapping[int, int]
         Partition to the offset of the next row.
     """
@@ -120,18 +106,18 @@ class SetAside:
     positions: Mapping[int, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Partitions by number."""
+        """Return the form that the offset log keeps, partitions by number."""
         return {"id": self.identity, "partitions": {str(n): self.positions[n] for n in sorted(self.positions)}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SetAside:
-        """Inverse of `to_json`."""
+        """Parse what `to_json` returned."""
         return cls(str(value["id"]), {int(number): int(offset) for number, offset in value["partitions"].items()})
 
 
 @dataclass(frozen=True)
 class SourceOffset:
-    """What stands in one of our lines of the offset log.
+    """A line of the offset log that this source wrote.
 
     Parameters
     ----------
@@ -149,24 +135,24 @@ class SourceOffset:
     ids : Mapping[str, str]
         The topics' ids: a topic that was deleted and created again has another one, and other rows at these offsets.
     barrier_empty : int
-        How many barriers in a row, up to `barrier`, had no row before them.
+        The number of consecutive barriers, up to `barrier`, that had no row before them.
     min_pause : int
         Milliseconds from the end of a checkpoint to the next barrier.
     planned : tuple[SourceOffset, ...]
-        The ends of the micro-batches that follow, put here by a rewind: they had been picked once, and parts of them
+        The ends of the micro-batches that follow, put here by a rewind: they were picked before, and parts of them
         are committed. None of them has planned ends itself. A micro-batch's digest leaves them out.
     lost : Mapping[Partition, Loss]
-        Where the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``). Recorded, so that
-        a replay has the same ranges, and for people who ask what was lost.
+        Partitions in which the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``).
+        Recorded, so that a replay has the same ranges, and for people who ask what was lost.
     gone : Mapping[str, SetAside]
-        Topics with partitions that were lost because they could not be found. Should it be for a moment only, they
-        must not be read from their first row again.
+        Topics with partitions that were lost because they could not be found. If they come back, they must not be read
+        from their first row again.
     missed : Mapping[Partition, tuple[Loss, ...]]
-        Offsets of earlier micro-batches that went between their planning and the end of their tasks
+        Offsets of earlier micro-batches that were removed between their planning and the end of their tasks
         (``failOnDataLoss=false``), from `Loss.position` to `Loss.resumes`. They stand here because the offsets of those
-        micro-batches were written already. For people: nothing is decided by it.
+        micro-batches were written already. They inform people and decide nothing.
     may_miss : bool
-        Whether this micro-batch's tasks go on behind rows that retention removes while they run
+        Whether this micro-batch's tasks continue after rows that retention removes while they run
         (``failOnDataLoss=false``).
     """
 
@@ -185,16 +171,16 @@ class SourceOffset:
     may_miss: bool = False
 
     def next_planned(self) -> SourceOffset:
-        """The first of the planned ends, which carries the others."""
+        """Return the first of the planned ends, which carries the others."""
         first, *others = self.planned
         return replace(first, planned=tuple(others))
 
     def same_end(self, other: SourceOffset) -> bool:
-        """Whether no micro-batch lies between the two, whatever is planned behind them."""
+        """Return whether no micro-batch lies between the two, whatever is planned after them."""
         return replace(self, planned=()) == replace(other, planned=())
 
     def to_json(self) -> dict[str, Any]:
-        """The dict that Spark makes the text of; equal offsets give equal texts."""
+        """Return the dict from which Spark makes the text; equal offsets give equal texts."""
         planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
         gone = {"gone": {topic: self.gone[topic].to_json() for topic in sorted(self.gone)}} if self.gone else {}
         return {
@@ -217,7 +203,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, value: Any) -> SourceOffset:
-        """Inverse of `to_json`; what an older release did not write has its default.
+        """Parse what `to_json` returned; fields that an older release did not write have their defaults.
 
         Raises
         ------
@@ -267,29 +253,30 @@ class SourceOffset:
 
 
 def _losses_to_json(lost: Mapping[Partition, Loss]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for partition in sorted(lost):
-        found.setdefault(partition.topic, {})[str(partition.number)] = lost[partition].to_json()
-    return found
+    return _by_topic({partition: loss.to_json() for partition, loss in lost.items()})
 
 
 def _losses_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Loss]:
-    found = {Partition(topic, int(n)): Loss.from_json(loss) for topic, of in value.items() for n, loss in of.items()}
-    return {partition: found[partition] for partition in sorted(found)}
+    return {partition: Loss.from_json(loss) for partition, loss in _by_partition(value).items()}
 
 
-def _missed_to_json(missed: Mapping[Partition, tuple[Loss, ...]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for partition in sorted(missed):
-        losses = [loss.to_json() for loss in missed[partition]]
-        found.setdefault(partition.topic, {})[str(partition.number)] = losses
-    return found
+def _missed_to_json(missed: Mapping[Partition, tuple[Loss, ...]]) -> dict[str, dict[str, Any]]:
+    return _by_topic({partition: [loss.to_json() for loss in losses] for partition, losses in missed.items()})
 
 
 def _missed_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, tuple[Loss, ...]]:
+    return {partition: tuple(map(Loss.from_json, losses)) for partition, losses in _by_partition(value).items()}
+
+
+def _by_topic(values: Mapping[Partition, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for partition in sorted(values):
+        found.setdefault(partition.topic, {})[str(partition.number)] = values[partition]
+    return found
+
+
+def _by_partition(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Any]:
     found = {
-        Partition(topic, int(number)): tuple(map(Loss.from_json, losses))
-        for topic, of in value.items()
-        for number, losses in of.items()
+        Partition(topic, int(number)): each for topic, of_topic in value.items() for number, each in of_topic.items()
     }
     return {partition: found[partition] for partition in sorted(found)}

@@ -1,4 +1,4 @@
-"""How the values of the source's options are written: topics, patterns, offsets, timestamps, durations."""
+"""Parsers of the source's option values: topics, patterns, offsets, timestamps, durations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.topics import TOPIC_FORM, Partition, is_topic_name
 from connector.options import as_json
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 EARLIEST: Final = -2
-"""In the JSON of offsets: the first row that is still there."""
+"""In the JSON of offsets: the first row that is left."""
 
 LATEST: Final = -1
 """In the JSON of offsets: the next row to come."""
@@ -53,7 +53,7 @@ _DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min
 
 
 def as_duration_ms(text: str) -> int:
-    """Milliseconds from 0; text without a unit is milliseconds already."""
+    """Parse a duration to milliseconds; without a unit it is in milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in _MILLISECONDS:
         raise ValueError(_DURATION_FORM)
@@ -61,7 +61,7 @@ def as_duration_ms(text: str) -> int:
 
 
 def as_long(least: int) -> Callable[[str], int]:
-    """Make a parser of whole numbers from `least` to 2**63 - 1."""
+    """Return a parser of whole numbers from `least` to 2**63 - 1."""
 
     def parse(text: str) -> int:
         digits = text.strip()
@@ -74,7 +74,7 @@ def as_long(least: int) -> Callable[[str], int]:
 
 
 def as_timestamp(text: str) -> int:
-    """Milliseconds since 1970."""
+    """Parse milliseconds since 1970."""
     try:
         return as_long(0)(text)
     except ValueError:
@@ -82,22 +82,22 @@ def as_timestamp(text: str) -> int:
 
 
 def as_topics(text: str) -> tuple[str, ...]:
-    """Topic names, comma between, each once, in order of their names."""
+    """Parse topic names, separated by commas, to each name once, in order."""
     names = sorted({name.strip() for name in text.split(",") if name.strip()})
     if not names:
-        raise ValueError("topic names, comma between")
+        raise ValueError("topic names, separated by commas")
     for name in names:
-        if not _is_topic(name):
-            raise ValueError(f"topic names of letters, digits, '.', '_' and '-', comma between; {name!r} is none")
+        if not is_topic_name(name):
+            raise ValueError(f"topic names, separated by commas, each of {TOPIC_FORM}; {name!r} is not one")
     return tuple(names)
 
 
 def as_assignment(text: str) -> tuple[Partition, ...]:
-    """Partitions by topic, each once, in order."""
+    """Parse partitions by topic to each partition once, in order."""
     value = _mapping(text, _ASSIGN_FORM)
     found: set[Partition] = set()
     for topic, numbers in value.items():
-        if not _is_topic(topic) or not isinstance(numbers, list):
+        if not is_topic_name(topic) or not isinstance(numbers, list):
             raise ValueError(_ASSIGN_FORM)
         for number in numbers:
             if type(number) is not int or not 0 <= number < 2**31:
@@ -109,10 +109,10 @@ def as_assignment(text: str) -> tuple[Partition, ...]:
 
 
 def as_pattern(text: str) -> str:
-    r"""A Java regular expression as Python writes it; a topic matches as a whole.
+    r"""Parse a Java regular expression to Python's form; it has to match a topic's whole name.
 
-    The two languages agree on what names of topics need. ``\Q...\E`` and ``(?<name>...)`` are translated; what Python does
-    not know, or reads in another way (``\p{...}``, ``[a&&[b]]``), is refused.
+    The two languages agree on the syntax that topic names need. ``\Q...\E`` and ``(?<name>...)`` are translated; syntax that
+    Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is refused.
     """
     pattern = text.strip()
     form = "a regular expression that Java and Python read alike"
@@ -124,7 +124,7 @@ def as_pattern(text: str) -> str:
     pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
         with warnings.catch_warnings():
-            # Python warns where a class within a class has a meaning in Java.
+            # Python warns of a class within a class, which has a meaning in Java.
             warnings.simplefilter("error")
             re.compile(pattern)
     except (re.error, Warning, OverflowError, RecursionError) as problem:
@@ -133,7 +133,7 @@ def as_pattern(text: str) -> str:
 
 
 def as_starting_offsets(text: str) -> StartingOffsets:
-    """``earliest``, ``latest``, or offsets of each partition."""
+    """Parse ``earliest``, ``latest``, or offsets of each partition."""
     word = text.strip().lower()
     if word == "earliest":
         return "earliest"
@@ -143,7 +143,7 @@ def as_starting_offsets(text: str) -> StartingOffsets:
 
 
 def as_timestamps(text: str) -> Mapping[Partition, int]:
-    """Milliseconds since 1970 of each partition."""
+    """Parse milliseconds since 1970 of each partition."""
     return _by_partition(text, 0, _TIMES_FORM)
 
 
@@ -153,7 +153,7 @@ def _by_partition(text: str, least: int, form: str) -> dict[Partition, int]:
         if not isinstance(numbers, dict):
             raise ValueError(form)
         for partition, number in numbers.items():
-            # bool is an int in Python, and not an offset.
+            # bool is an int in Python, but not an offset.
             if not (partition.isascii() and partition.isdecimal()) or type(number) is not int:
                 raise ValueError(form)
             if not least <= number <= LONGEST:
@@ -172,7 +172,3 @@ def _mapping(text: str, form: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(form)
     return value
-
-
-def _is_topic(name: str) -> bool:
-    return 0 < len(name) <= 249 and all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)

@@ -1,6 +1,6 @@
-"""Filters of a batch read that Spark hands over, as narrower offset ranges. Pure.
+"""Filter pushdown: a batch read's filters, as narrower offset ranges. Pure.
 
-Spark evaluates every filter again behind the read: a range may be too wide, never too narrow.
+Spark evaluates every filter again after the read: a range may be too wide, never too narrow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.topics import Partition
 from connector.kafka.source.ranges import OffsetRange
 
 __all__ = ["Narrowing"]
@@ -35,25 +35,25 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Narrowing:
-    """What the filters leave to read. All of them hold at once.
+    """The filters of one read; all of them hold at once.
 
     Parameters
     ----------
     filters : Sequence[Filter]
-        As Spark hands them over; one that says nothing of topic, partition, offset or timestamp changes nothing.
+        As Spark passes them; one about another column than topic, partition, offset or timestamp changes nothing.
     """
 
     filters: Sequence[Filter] = ()
 
     def keeps(self, partition: Partition) -> bool:
-        """Whether rows of this partition can pass."""
+        """Return whether rows of this partition can pass."""
         return all(
             _holds(each, "topic", partition.topic) and _holds(each, "partition", partition.number)
             for each in self.filters
         )
 
     def narrow(self, wanted: OffsetRange) -> OffsetRange:
-        """The part of a range whose offsets can pass; it may be empty."""
+        """Return the part of a range whose offsets can pass; it may be empty."""
         start, end = wanted.start, wanted.end
         for each in self.filters:
             value = _value(each, "offset")
@@ -76,7 +76,7 @@ class Narrowing:
         return OffsetRange(wanted.partition, start, max(start, end))
 
     def since_ms(self) -> int | None:
-        """Milliseconds since 1970 before which no row can pass; None where the filters leave it open.
+        """Return the milliseconds since 1970 before which no row can pass; None if the filters set no such limit.
 
         There is no such end: rows of a topic need not be in order of their timestamps.
         """
@@ -103,9 +103,9 @@ def _value(each: Filter, column: str) -> Any:
 
 
 def _holds(each: Filter, column: str, value: str | int) -> bool:
-    """Whether a filter may hold where the column has this value, which is not null; True where it says nothing of it."""
+    """Return whether a filter may hold if the column has this value, which is not null; True if it is not about it."""
     if isinstance(each, Not):
-        # Only what is decided here may be turned round: a filter that says nothing holds either way.
+        # Only a filter that is decided here may be negated: any other may hold either way.
         return not _decides(each.child, column, value) or not _holds(each.child, column, value)
     if not _decides(each, column, value):
         return True
@@ -137,6 +137,6 @@ def _decides(each: Filter, column: str, value: str | int) -> bool:
         return all(type(one) is type(value) for one in wanted or ())
     if isinstance(each, (StringStartsWith, StringEndsWith, StringContains)):
         return isinstance(value, str) and isinstance(wanted, str)
-    # Names of topics are ASCII: Python orders them as Spark does.
+    # Topic names are ASCII: Python sorts them as Spark does.
     known = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
     return isinstance(each, known) and type(wanted) is type(value)

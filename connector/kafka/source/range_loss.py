@@ -1,23 +1,25 @@
-"""Rows of a planned range that can't be read, as its task finds it. *Executor*.
+"""Rows of a planned range that its task can't read. *Executor*.
 
-A task executes its plan and decides next to nothing. It goes on behind rows only if retention has removed them
-(``failOnDataLoss=false``): the leader has refused the offset, and two of its answers, a pause apart, say that the
-partition begins later. The next planning sees the same and records it (`SourceOffset.missed`). If anything else is wrong,
-the task fails: the topic is deleted or re-created, or the log ends too early. All of that may be one broker's error, and
-the planning of a replay, on the driver, asks several brokers before it gives up anything.
+A task executes its plan and decides almost nothing. It continues after missing rows only if retention has removed them
+(``failOnDataLoss=false``): the leader has refused the offset, and by two of its answers, a pause apart, the partition begins
+later. The next planning sees the same and records it (`SourceOffset.missed`). If anything else is wrong (the topic is deleted
+or re-created, or the log ends too early), the task fails: it may be one broker's error, and the planning of a replay, on the
+driver, asks several brokers before it gives up anything.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from connector.kafka.client.config import ClientConfig, check_brokers
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.data_loss import log
 from connector.kafka.source.ranges import OffsetRange
-from connector.kafka.source.subscription import Subscription, TopicReader
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock, SystemClock
 from transactional.errors import StoreError, TwoPhaseCommitError
 
@@ -26,15 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Holding", "LossTolerance", "ask_twice"]
 
-_log = logging.getLogger("connector.kafka.data_loss")
-
 PAUSE_SECONDS: Final = 1.0
-"""Between two questions: a leader that was just elected knows by then what it holds."""
+"""Pause between two questions: after it, a leader that was just elected knows what it holds."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What a partition holds.
+    """The offsets that a partition holds.
 
     Parameters
     ----------
@@ -46,19 +46,19 @@ class Holding:
     last: int
 
     def has(self, offset: int) -> bool:
-        """Whether a row may be there, or come there next."""
+        """Return whether a row may have this offset, now or next."""
         return self.first <= offset <= self.last
 
 
 def ask_twice(
     ask: Callable[[], Holding | None], position: int, clock: Clock | None = None, pause: float = PAUSE_SECONDS
 ) -> Holding | None:
-    """Ask what a partition holds, again a pause later if the first answer says that `position` is not in it.
+    """Ask which offsets a partition holds, again after a pause if `position` is not among them.
 
     Returns
     -------
     Holding or None
-        All that one of the two answers has; None if there is no answer, or `position` is in one of them.
+        All offsets that one of the two answers has; None if there is no answer, or `position` is among them.
     """
     first = ask()
     if first is None or first.has(position):
@@ -73,13 +73,13 @@ def ask_twice(
 
 @dataclass(frozen=True)
 class LossTolerance:
-    """What ``failOnDataLoss=false`` lets a task do.
+    """The freedom that ``failOnDataLoss=false`` gives a task.
 
     Parameters
     ----------
     config : ClientConfig
     topic_id : str or None
-        Of the topic that was planned.
+        The id of the topic that was planned.
     clock : Clock, optional
     brokers : Callable[[ClientConfig], AdminClient]
         Makes the client that asks for the topic.
@@ -91,15 +91,15 @@ class LossTolerance:
     brokers: Callable[[ClientConfig], AdminClient] = check_brokers
 
     def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:
-        """Return the offset to read next behind rows that retention has removed.
+        """Return the offset to read next, after rows that retention has removed.
 
         Parameters
         ----------
         wanted : OffsetRange
         position : int
-            What was to be read next; the leader has refused it.
+            The offset that the leader has refused.
         holding : Holding
-            What the partition holds, by two answers.
+            The offsets that the partition holds, by two answers.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class LossTolerance:
         if not self._is_there(wanted.partition):
             raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
         on = min(holding.first, wanted.end)
-        _log.warning(
+        log.warning(
             "barrier-kafka: data loss while %s was read, and failOnDataLoss is false: up to %d rows are lost, offsets "
             "[%d, %d): the partition begins at %d now.",
             wanted,
@@ -123,7 +123,7 @@ class LossTolerance:
         return on
 
     def check_topic(self, wanted: OffsetRange, position: int) -> None:
-        """Raise if two answers say that the topic is not the one that was planned. Brokers that are away may come back.
+        """Raise if, by two answers, the topic is not the one that was planned. Brokers that are away may come back.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class LossTolerance:
             if self._is_there(wanted.partition):
                 return
         except TwoPhaseCommitError as problem:
-            _log.debug("the topic of %s can't be looked at: %s", wanted, problem)
+            log.debug("the topic of %s can't be looked at: %s", wanted, problem)
             return
         raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
 
@@ -145,8 +145,8 @@ class LossTolerance:
     def _unreadable(wanted: OffsetRange, position: int, why: str) -> StoreError:
         return StoreError(
             "READ_FAILED",
-            f"barrier-kafka: {wanted} can't be read on from offset {position}: {why}. The task gives up nothing. Start the "
-            "query again: failOnDataLoss is false, so its planning asks the brokers, goes on without what is gone, and "
+            f"barrier-kafka: {wanted} can't be read from offset {position} on: {why}. The task gives up nothing. Start the "
+            "query again: failOnDataLoss is false, so its planning asks the brokers, continues without what is gone, and "
             "records that.",
             partition=str(wanted.partition),
             offset=position,

@@ -1,15 +1,17 @@
-"""Offset ranges: what one reader task reads. Pure."""
+"""Offset ranges: each reader task reads one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from connector.kafka.source.offsets import Partition, Positions
+from connector.kafka.client.topics import Partition, listed
+from connector.kafka.source.data_loss import lost_error
+from connector.kafka.source.offsets import Loss, Positions, Reason
 from transactional.errors import StoreError
 
-__all__ = ["OffsetRange", "Splitting", "ranges_between"]
+__all__ = ["OffsetRange", "Splitting", "narrow", "ranges_between"]
 
 
 @dataclass(frozen=True, order=True)
@@ -37,19 +39,19 @@ class Splitting:
     Parameters
     ----------
     least : int or None
-        ``minPartitions``: about so many tasks, at least.
+        ``minPartitions``: the minimum number of tasks, about.
     longest : int or None
-        ``maxRecordsPerPartition``: offsets of one task.
+        ``maxRecordsPerPartition``: the maximum number of offsets of one task.
     """
 
     least: int | None = None
     longest: int | None = None
 
     def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Split what is too long, evenly; the order of the rows of a partition is that of its ranges.
+        """Split ranges that are too long, evenly; a partition's rows keep their order.
 
-        First by `longest`, then, where that makes fewer tasks than `least`, by share of all offsets: a range that is
-        small stays whole, and the others share the tasks that are left. A function of ranges and options alone, so that a
+        First by `longest`; then, if that makes fewer tasks than `least`, by share of all offsets: a small range stays
+        whole, and the others share the tasks that are left. The result depends on ranges and options alone, so that a
         replay has the same tasks.
 
         Parameters
@@ -70,7 +72,7 @@ class Splitting:
 
 
 def _share(length: int, total: int, tasks: int) -> int:
-    """Tasks of a range, by its share of all offsets; half a task is one."""
+    """Return how many tasks a range gets by its share of all offsets; half a task is one."""
     return max(1, (2 * length * tasks + total) // (2 * total))
 
 
@@ -81,7 +83,7 @@ def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """What lies between two positions, in order of topic and partition; empty ranges are left out.
+    """Return the ranges between two positions, in order of topic and partition; empty ranges are left out.
 
     Raises
     ------
@@ -93,21 +95,36 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
         lonely = sorted(set(start) ^ set(end))
         raise StoreError(
             "PARTITIONS_GONE",
-            f"Start and end of a micro-batch do not name the same partitions; only one names {_listed(lonely)}.",
+            f"Start and end of a micro-batch do not name the same partitions; only one names {listed(lonely)}.",
             partitions=[str(partition) for partition in lonely],
         )
-    back = [partition for partition in sorted(end) if end[partition] < start[partition]]
+    back = {p: Loss(start[p], end[p], Reason.TRUNCATED) for p in end if end[p] < start[p]}
     if back:
-        told = ", ".join(f"{p} (read up to {start[p]}, ends at {end[p]})" for p in back[:10])
-        raise StoreError(
-            "OFFSETS_WENT_BACK",
-            f"The topic ends before what was read already: {told}. It was deleted and created again, or lost rows in "
-            "an unclean leader election. Once it is clear what was lost, set failOnDataLoss to false for one run (it goes on "
-            "at the end that is there), or start the query on a new checkpoint location.",
-            partitions=[str(partition) for partition in back],
-        )
+        raise lost_error(back)
     return [OffsetRange(p, start[p], end[p]) for p in sorted(end) if end[p] > start[p]]
 
 
-def _listed(partitions: list[Partition]) -> str:
-    return ", ".join(str(partition) for partition in partitions[:10]) + (", ..." if len(partitions) > 10 else "")
+def narrow(
+    ranges: Sequence[OffsetRange], unreadable: Collection[Partition], earliest: Positions, latest: Positions
+) -> list[OffsetRange]:
+    """Cut a replay's ranges to what is left. Pure.
+
+    Ranges of which nothing is left stay, empty: the number and the order of the tasks are those of the first time, so that
+    a task's rows are compared with those that the same task committed then.
+
+    Parameters
+    ----------
+    ranges : Sequence[OffsetRange]
+    unreadable : Collection[Partition]
+        Partitions of which nothing can be read.
+    earliest, latest : Positions
+        The first row and the end of all other partitions.
+    """
+    found = []
+    for each in ranges:
+        if each.partition in unreadable:
+            found.append(replace(each, end=each.start))
+        else:
+            start = min(max(each.start, earliest[each.partition]), each.end)
+            found.append(OffsetRange(each.partition, start, max(start, min(each.end, latest[each.partition]))))
+    return found

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.source.bounds import Bound, OffsetBound, TimeBound, check_order
+from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import (
     EARLIEST,
     LATEST,
@@ -23,8 +24,8 @@ from connector.kafka.source.option_values import (
     as_topics,
 )
 from connector.kafka.source.ranges import Splitting
-from connector.kafka.source.rate_limit import TriggerLimits
-from connector.kafka.source.subscription import Retries, Subscription
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import Retries
 from connector.options import Option, OptionTable, ParsedOptions, as_bool, as_choice, as_str
 from transactional.errors import OptionError
 from transactional.schedule import Schedule
@@ -38,9 +39,6 @@ __all__ = [
     "STREAM_ONLY",
     "Kind",
     "ReadOptions",
-    "as_duration_ms",
-    "as_starting_offsets",
-    "as_topics",
     "parse_read_options",
 ]
 
@@ -55,21 +53,24 @@ READ_OPTIONS = OptionTable(
     "barrier-kafka",
     (
         Option(
-            "subscribe", None, as_topics, "Topics to read, comma between. One of subscribe, subscribePattern, assign."
+            "subscribe",
+            None,
+            as_topics,
+            "Topics to read, separated by commas. One of subscribe, subscribePattern, assign.",
         ),
         Option(
             "subscribePattern",
             None,
             as_pattern,
-            "A Java regular expression that the whole name of a topic matches. Topics that come while a query runs are read "
-            "from their first row.",
+            "A Java regular expression that the whole name of a topic matches. Topics that are created while a query runs are "
+            "read from their first row.",
         ),
         Option("assign", None, as_assignment, 'Partitions to read, as JSON {"topicA": [0, 1], "topicB": [2, 4]}.'),
         Option(
             "startingTimestamp",
             None,
             as_timestamp,
-            "A new query begins at the first row of each partition that is not older than so many milliseconds since 1970. "
+            "A new query begins at the first row of each partition that is not older than this time (milliseconds since 1970). "
             "Wins over startingOffsetsByTimestamp and startingOffsets.",
         ),
         Option(
@@ -82,22 +83,22 @@ READ_OPTIONS = OptionTable(
             "startingOffsetsByTimestampStrategy",
             "error",
             as_choice("error", "latest"),
-            "What a partition does that has no such row: error refuses the query, latest begins at its end.",
+            "For partitions without such a row: error refuses the query, latest begins at their end.",
         ),
         Option(
             "startingOffsets",
             None,
             as_starting_offsets,
             "Where a new query begins: earliest, latest (streams only), or JSON with every partition's offset (-2 earliest, "
-            "-1 latest). A query that has a checkpoint goes on from there; partitions added later are read from their "
-            "first row.",
+            "-1 latest). A query that has a checkpoint continues from it; partitions added later are read from their first "
+            "row.",
         ),
         Option(
             "endingTimestamp",
             None,
             as_timestamp,
-            "A batch read ends before the first row of each partition that is not older than so many milliseconds since "
-            "1970; where there is none, at the latest. Wins over endingOffsetsByTimestamp and endingOffsets.",
+            "A batch read ends before the first row of each partition that is not older than this time (milliseconds since "
+            "1970); without such a row, at the latest. Wins over endingOffsetsByTimestamp and endingOffsets.",
         ),
         Option(
             "endingOffsetsByTimestamp",
@@ -109,43 +110,43 @@ READ_OPTIONS = OptionTable(
             "endingOffsets",
             None,
             as_starting_offsets,
-            "Where a batch read ends: latest, or JSON with every partition's offset (-1 latest), that one excluded.",
+            "Where a batch read ends: latest, or JSON with every partition's offset (-1 latest), which is excluded.",
         ),
         Option(
             "failOnDataLoss",
             True,
             as_bool,
-            "Whether rows that are gone before they were read (expired, topic deleted) fail the query. false reads on behind "
+            "Whether rows that are gone before they were read (expired, topic deleted) fail the query. false continues after "
             "them, with a warning.",
         ),
         Option(
             "maxOffsetsPerTrigger",
             None,
             as_long(1),
-            "At most so many offsets per micro-batch, shared out among partitions by backlog; small ones are not starved.",
+            "Maximum number of offsets per micro-batch, shared among partitions by backlog; small ones are not starved.",
         ),
         Option(
             "minOffsetsPerTrigger",
             None,
             as_long(1),
-            "A micro-batch waits until so many offsets are there, or for maxTriggerDelay. The first of a run does not wait, "
-            "availableNow never does.",
+            "Minimum number of offsets per micro-batch: it waits for them for at most maxTriggerDelay. The first micro-batch "
+            "of a run does not wait, availableNow never does.",
         ),
         Option(
             "maxTriggerDelay",
             900_000,
             as_duration_ms,
-            "So long after the last micro-batch with rows, less than minOffsetsPerTrigger is enough: milliseconds, or text "
+            "How long after the last micro-batch with rows fewer than minOffsetsPerTrigger are enough: milliseconds, or text "
             "such as 30s or 5 min.",
         ),
         Option(
             "minPartitions",
             None,
             as_long(1),
-            "About so many tasks at least: long ranges are split among several. Without it, each partition is one task.",
+            "Minimum number of tasks, about: long ranges are split among several. Without it, each partition is one task.",
         ),
         Option(
-            "maxRecordsPerPartition", None, as_long(1), "A task reads at most so many offsets: longer ranges are split."
+            "maxRecordsPerPartition", None, as_long(1), "Maximum number of offsets per task: longer ranges are split."
         ),
         Option(
             "includeHeaders",
@@ -157,47 +158,46 @@ READ_OPTIONS = OptionTable(
             "groupIdPrefix",
             "spark-kafka-source",
             as_str,
-            "What the name of the consumer group begins with; the rest is made of brokers and topics. Its offsets are for "
-            "monitoring only.",
+            "Prefix of the consumer group's name; the rest is made from brokers and topics. Its offsets are for monitoring "
+            "only.",
         ),
         Option(
             "kafkaConsumer.pollTimeoutMs",
             120_000,
             as_long(1),
-            "A task fails when its partition gives nothing for so many milliseconds.",
+            "A task fails when its partition returns nothing for this long, in milliseconds.",
         ),
         Option(
             "fetchOffset.numRetries",
             3,
             as_long(0),
             "How often the driver asks the brokers again for partitions and offsets; each time it waits up to 15 s. Then the "
-            "query fails with KAFKA_TIMEOUT, and goes on when it is started again.",
+            "query fails with KAFKA_TIMEOUT, and continues when it is started again.",
         ),
-        Option("fetchOffset.retryIntervalMs", 1000, as_long(0), "Milliseconds before it asks again."),
+        Option("fetchOffset.retryIntervalMs", 1000, as_long(0), "Pause before it asks again, in milliseconds."),
         Option(
             "barrierInterval",
             0,
             as_duration_ms,
-            "At least so long from one checkpoint barrier to the next: milliseconds, or text such as 30s or 5 min. What "
-            "is written becomes visible with its checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
+            "Minimum interval between checkpoint barriers: milliseconds, or text such as 30s or 5 min. Rows become visible "
+            "with their checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
         ),
         Option(
             "minPauseBetweenCheckpoints",
             0,
             as_duration_ms,
-            "At least so long from the end of one checkpoint to the next barrier, also where barrierInterval is over: "
-            "milliseconds, or text such as 30s or 5 min. A restart counts it anew. The last barrier of availableNow does "
-            "not wait for it.",
+            "Minimum pause from the end of one checkpoint to the next barrier, even if barrierInterval is over: milliseconds, "
+            "or text such as 30s or 5 min. Restarting resets the timer. The last barrier of availableNow does not wait for it.",
         ),
     ),
 )
-"""Everything but ``kafka.*``, which goes to the client."""
+"""All options except ``kafka.*``, which go to the client."""
 
 GROUP_ID: Final = Option(
     "kafka.group.id",
     None,
     as_str,
-    "The whole name of the consumer group, for rights that depend on it. groupIdPrefix means nothing then.",
+    "The whole name of the consumer group, for rights that depend on it; groupIdPrefix is then ignored.",
 )
 """The one setting of the client that Spark lists among the source's options; it goes to the client, too."""
 
@@ -213,21 +213,21 @@ STREAM_ONLY: Final = frozenset(
         "minPauseBetweenCheckpoints",
     }
 )
-"""A batch read passes over them with a warning, as Spark's does."""
+"""A batch read ignores them with a warning, as Spark's does."""
 
 DEFAULTS_SHOWN: Mapping[str, str] = {
     "startingOffsets": "`latest`; batch: `earliest`",
     "endingOffsets": "`latest`",
     "maxTriggerDelay": "`15m`",
 }
-"""What the options' page says where the table's value says less."""
+"""Defaults as the options' page shows them, if the table's value alone is not clear."""
 
 _WAYS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Checked options of one read; shows no secret.
+    """Checked options of one read; their repr shows no secret.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class ReadOptions:
         Streams only.
     retries : Retries
     poll_seconds : float
-        How long a task waits for a row.
+        Maximum time that a task waits for a row.
     include_headers : bool
     fail_on_data_loss : bool
     """
@@ -272,12 +272,12 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
     options : Mapping[str, str]
         As Spark passes them; keys in any case.
     kind : {"stream", "batch"}, optional
-        None where Spark does not say it (at ``load()``): what only one of them refuses is not refused then.
+        None if it is not known yet (at ``load()``): options that only one of them refuses are not refused then.
 
     Raises
     ------
     OptionError
-        Naming the option and what to do.
+        Names the option and what to do.
     """
     parsed = READ_OPTIONS.parse(options)
     subscription = _subscription(parsed)
@@ -313,7 +313,7 @@ def _subscription(parsed: ParsedOptions) -> Subscription:
     if not given:
         raise OptionError(
             "MISSING_OPTION",
-            "barrier-kafka needs one of the options subscribe (topics, comma between), subscribePattern (a regular "
+            "barrier-kafka needs one of the options subscribe (topics, separated by commas), subscribePattern (a regular "
             'expression) and assign (JSON {"topic": [0, 1]}).',
             option="subscribe",
         )
@@ -359,22 +359,22 @@ def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
         if bound.at == word or (isinstance(bound.at, Mapping) and number in bound.at.values()):
             shown = word if bound.at == word else f"{number} ({word})"
             way = "begin at its end" if word == "latest" else "end at its beginning"
-            raise READ_OPTIONS.invalid(bound.option, shown, f"something else, as a batch read can't {way}")
+            raise READ_OPTIONS.invalid(bound.option, shown, f"another value: a batch read can't {way}")
     check_order(starting, ending)
     for option in sorted(STREAM_ONLY):
         if parsed.given(option):
-            _log.warning("barrier-kafka: the option %s means nothing in a batch read", option)
+            _log.warning("barrier-kafka: a batch read ignores the option %s", option)
 
 
 def _group_id(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> str:
-    """A name that stays the same from run to run; two queries that read the same topics share it."""
+    """Return a name that stays the same from run to run; two queries that read the same topics share it."""
     named = parsed.passthrough.get(GROUP_ID.key)
     if named is not None:
         if not named.strip():
             raise READ_OPTIONS.invalid(GROUP_ID.key, named, "the name of a consumer group")
         if parsed.given("groupIdPrefix"):
-            _log.warning("barrier-kafka: the option groupIdPrefix means nothing beside kafka.group.id")
+            _log.warning("barrier-kafka: the option groupIdPrefix is ignored, because kafka.group.id is set")
         return named.strip()
     servers = sorted(part.strip() for part in config.bootstrap_servers.split(","))
-    told = "\n".join([*servers, *subscription.words()])
-    return f"{parsed['groupIdPrefix']}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    text = "\n".join([*servers, *subscription.words()])
+    return f"{parsed['groupIdPrefix']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

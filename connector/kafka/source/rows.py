@@ -26,7 +26,7 @@ LATEST_MS: Final = (2**63 - 1) // 1000
 
 
 def spark_schema(include_headers: bool) -> StructType:
-    """The rows' schema, as Spark's Kafka source has it."""
+    """Return the rows' schema, which is that of Spark's Kafka source."""
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -55,7 +55,7 @@ def spark_schema(include_headers: bool) -> StructType:
 
 @lru_cache(maxsize=2)
 def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The same schema in Arrow's types, as Spark wants it from a Python source."""
+    """Return the same schema in Arrow's types, as Spark wants it from a Python source."""
     import pyarrow as pa
 
     fields = [
@@ -81,14 +81,13 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     messages : Sequence[Message]
         At least one, without errors, in the order of their offsets.
     topic, partition
-        Where all of them are from.
+        The partition that all of them come from.
     include_headers : bool
 
     Returns
     -------
     pyarrow.RecordBatch
-        Of `arrow_schema`. A message without a timestamp has null there; one without headers has null there, as in
-        Spark.
+        With `arrow_schema`. A message without a timestamp has null there; so has one without headers, as in Spark.
 
     Raises
     ------
@@ -102,7 +101,7 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     count = len(messages)
     first, last = messages[0].offset(), messages[-1].offset()
     if first is not None and last is not None and last - first == count - 1:
-        # Offsets rise strictly: without a gap the two ends say them all.
+        # Offsets rise strictly: without a gap the two ends determine them all.
         offsets = np.arange(first, last + 1, dtype=np.int64)
     else:
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
@@ -128,14 +127,14 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
 
 
 def _check_times(millis: Any, messages: Sequence[Message], topic: str, partition: int) -> None:
-    """Refuse what Spark's microseconds can't hold, as Spark's own source does: a producer has counted in nanoseconds."""
+    """Refuse times that Spark's microseconds can't hold, as Spark's own source does: a producer has sent nanoseconds."""
     if abs(int(millis.max())) <= LATEST_MS and abs(int(millis.min())) <= LATEST_MS:
         return
     at = next(index for index, time in enumerate(millis.tolist()) if abs(time) > LATEST_MS)
     raise StoreError(
         "BAD_TIMESTAMP",
         f"barrier-kafka: the row of {topic}-{partition} at offset {messages[at].offset()} has the timestamp {millis[at]}, in "
-        "milliseconds since 1970, which Spark's timestamps can't hold: its producer counted in another unit. Begin behind it.",
+        "milliseconds since 1970, which Spark's timestamps can't hold: its producer used another unit. Start after it.",
         partition=f"{topic}-{partition}",
         offset=messages[at].offset(),
         timestamp=int(millis[at]),
@@ -147,18 +146,18 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
     import pyarrow as pa
 
     kind = arrow_schema(True).field("headers").type
-    # Called so, its result is checked: the client returns with the error set, and a direct call raises it some steps later.
+    # This way its result is checked: the client returns with the error set, and a direct call raises it some steps later.
     read = operator.methodcaller("headers")
     lists: list[Any] = []
     try:
         for message in messages:
-            lists.append(read(message))  # noqa: PERF401 - how far it came says which one it was
+            lists.append(read(message))  # noqa: PERF401 - the length shows which one failed
     except (UnicodeDecodeError, SystemError):  # the client returns with the error set
         offset = messages[len(lists)].offset()
         raise StoreError(
             "BAD_HEADER",
             f"barrier-kafka: the row of {topic}-{partition} at offset {offset} has a header whose key is not UTF-8, and the "
-            "client can't read it: leave out includeHeaders, or begin behind it.",
+            "client can't read it: leave out includeHeaders, or start after it.",
             partition=f"{topic}-{partition}",
             offset=offset,
         ) from None
@@ -169,7 +168,7 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
         raise StoreError(
             "BAD_HEADER",
             f"barrier-kafka: the row of {topic}-{partition} at offset {messages[at].offset()} has a header whose key is null, "
-            "which Kafka does not allow: leave out includeHeaders, or begin behind it.",
+            "which Kafka does not allow: leave out includeHeaders, or start after it.",
             partition=f"{topic}-{partition}",
             offset=messages[at].offset(),
         )

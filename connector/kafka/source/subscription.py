@@ -1,36 +1,16 @@
-"""Which partitions a source reads, and what the brokers say of their offsets. *All of it on the driver*."""
+"""The topics and partitions that the user wants to read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final
 
-from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.connection import missing_right
-from connector.kafka.source.bounds import SHOWN, Bound, TimeBound, check_reach, listed
-from connector.kafka.source.offsets import Partition, Positions
-from connector.kafka.source.option_values import EARLIEST, LATEST
-from transactional.clock import Clock, SystemClock
-from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
+from connector.kafka.client.topics import Partition, listed
+from transactional.errors import OptionError
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-__all__ = ["Retries", "Subscription", "TopicReader"]
-
-T = TypeVar("T")
-
-REQUEST_SECONDS: Final = 15.0
-"""One answer; a healthy broker needs milliseconds."""
-
-PATIENCE_SECONDS: Final = 15.0
-"""Of one time; with Spark's three retries a minute, in which a broker restarts, or a partition changes its leader."""
-
-PAUSE_SECONDS: Final = 0.25
+__all__ = ["Subscription"]
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics of the brokers themselves."""
@@ -38,7 +18,7 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 @dataclass(frozen=True)
 class Subscription:
-    """What the user wants to read; one of the three is set.
+    """A choice of topics; one of the three is set.
 
     Parameters
     ----------
@@ -56,23 +36,23 @@ class Subscription:
 
     @property
     def option(self) -> str:
-        """The option that says so, for messages."""
+        """The option's name, for messages."""
         return "assign" if self.assigned else "subscribe" if self.pattern is None else "subscribePattern"
 
     def words(self) -> list[str]:
-        """What the user wrote, in one order."""
+        """Return the option's values, always in the same order."""
         return [*self.topics, *([] if self.pattern is None else [self.pattern]), *map(str, self.assigned)]
 
     def names(self) -> list[str]:
-        """Topics that must exist, in order; none of a pattern."""
+        """Return the topics that must exist, in order; none for a pattern."""
         return sorted({*self.topics, *(partition.topic for partition in self.assigned)})
 
     def means(self, topic: str) -> bool:
-        """Whether partitions of this topic are to be read, if it exists."""
+        """Return whether partitions of this topic are to be read, if it exists."""
         return self.matches(topic) if self.pattern is not None else topic in self.names()
 
     def matches(self, topic: str) -> bool:
-        """Whether a pattern means this topic. Kafka's own topics are never meant, as in Spark."""
+        """Return whether the pattern matches this topic. It never matches Kafka's own topics, as in Spark."""
         return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
 
     def check(self, partitions: Iterable[Partition]) -> None:
@@ -92,353 +72,3 @@ class Subscription:
                 option="assign",
                 partitions=[str(partition) for partition in strange],
             )
-
-
-@dataclass(frozen=True)
-class Retries:
-    """How often the brokers are asked again.
-
-    Parameters
-    ----------
-    number : int
-        ``fetchOffset.numRetries``, after the first time.
-    pause_seconds : float
-        ``fetchOffset.retryIntervalMs``.
-    """
-
-    number: int = 3
-    pause_seconds: float = 1.0
-
-
-class TopicReader:
-    """Asks the brokers about partitions and offsets, again where an answer is late.
-
-    Parameters
-    ----------
-    admin : AdminClient
-    config : ClientConfig
-    retries : Retries, optional
-        Spark's defaults where it is left out.
-    patience : float
-        Seconds until an error that may pass is one of these retries.
-    clock : Clock, optional
-    """
-
-    def __init__(
-        self,
-        admin: AdminClient,
-        config: ClientConfig,
-        retries: Retries | None = None,
-        patience: float = PATIENCE_SECONDS,
-        clock: Clock | None = None,
-    ) -> None:
-        self._admin = admin
-        self._config = config
-        self._retries = retries or Retries()
-        self._patience = patience
-        self._clock = clock or SystemClock()
-        self._option = "subscribe"
-        self.ids: dict[str, str] = {}
-        """The topics' ids, as `partitions` has met them last."""
-
-    def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
-        """All partitions that exist now, in order.
-
-        Parameters
-        ----------
-        subscription : Subscription
-        may_miss : Collection[str], optional
-            Topics that are left out where the brokers do not know them. A pattern's always are.
-
-        Raises
-        ------
-        StoreError
-            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``.
-        RetriableError
-            ``KAFKA_TIMEOUT``: the brokers were away, or without leaders, for longer than the retries.
-        """
-        from confluent_kafka import KafkaException, TopicCollection
-
-        self._option = subscription.option
-        assigned = frozenset(subscription.assigned)
-
-        def ask() -> list[Partition]:
-            topics = subscription.names()
-            if subscription.pattern is not None:
-                there = self._admin.list_topics(timeout=REQUEST_SECONDS).topics
-                topics = sorted(topic for topic in there if subscription.matches(topic))
-            self.ids = {}
-            if not topics:
-                return []
-            answers = self._admin.describe_topics(TopicCollection(topics), request_timeout=REQUEST_SECONDS)
-            found: list[Partition] = []
-            for topic in topics:
-                try:
-                    description = answers[topic].result()
-                except KafkaException as problem:
-                    # One of a pattern was deleted since it was listed.
-                    may = subscription.pattern is not None or topic in may_miss
-                    if may and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-                        continue
-                    raise
-                self.ids[topic] = str(description.topic_id)
-                found += [Partition(topic, each.id) for each in description.partitions]
-            return sorted(partition for partition in found if not assigned or partition in assigned)
-
-        return self._patiently(ask, "the partitions", subscription.words())
-
-    def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The offset of the first row that is still there, per partition."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._offsets({partition: OffsetSpec.earliest() for partition in partitions})
-
-    def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """`earliest`, by two answers, a pause apart, for partitions whose first row lies behind the wanted one.
-
-        Parameters
-        ----------
-        partitions : Sequence[Partition]
-        wanted : Positions
-            The row to read next; the first one, 0, of partitions that it does not have.
-        """
-        found = self.earliest(partitions)
-        behind = [partition for partition in partitions if found[partition] > wanted.get(partition, 0)]
-        if behind:
-            self._clock.sleep(self._retries.pause_seconds)
-            found.update({p: min(found[p], offset) for p, offset in self.earliest(behind).items()})
-        return found
-
-    def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
-        """Where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
-
-        Parameters
-        ----------
-        partitions : Sequence[Partition]
-        known : Positions, optional
-            What was read already. An answer before it is asked for again, because a broker that has just become the
-            leader may be behind; it stays where a read_uncommitted reader has read rows of open transactions.
-        """
-        from confluent_kafka.admin import OffsetSpec
-
-        known = known or {}
-        found = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
-        for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
-            behind = [partition for partition in partitions if found[partition] < known.get(partition, 0)]
-            if not behind:
-                break
-            if again:
-                self._clock.sleep(self._retries.pause_seconds)
-            found.update({p: known[p] for p, offset in self._high(behind).items() if offset >= known[p]})
-        return found
-
-    def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """`latest`, by two answers, a pause apart, for partitions that end before the wanted offset.
-
-        Parameters
-        ----------
-        partitions : Sequence[Partition]
-        wanted : Positions
-            Of all of them.
-        """
-        found = self.latest(partitions)
-        short = [partition for partition in partitions if found[partition] < wanted[partition]]
-        if short:
-            self._clock.sleep(self._retries.pause_seconds)
-            found.update({p: max(found[p], offset) for p, offset in self.latest(short).items()})
-        return found
-
-    def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """The first row that is not older than so many milliseconds since 1970, per partition; None without one."""
-        from confluent_kafka.admin import OffsetSpec
-
-        found = self._offsets({partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()})
-        return {partition: None if offset < 0 else offset for partition, offset in found.items()}
-
-    def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
-        """Make offsets of a bound, for each of these partitions.
-
-        Parameters
-        ----------
-        bound : Bound
-        partitions : Sequence[Partition]
-        strict : bool
-            Whether offsets that the partition does not hold are refused.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``; ``NO_ROW_SINCE``: a partition has no row that is not older than the time.
-        """
-        if isinstance(bound, TimeBound):
-            return self._resolve_times(bound, partitions)
-        if bound.at == "earliest":
-            return self.earliest(partitions)
-        if bound.at == "latest":
-            return self.latest(partitions)
-        wanted = {partition: bound.at[partition] for partition in partitions}
-        earliest = self.earliest([partition for partition, offset in wanted.items() if offset == EARLIEST])
-        latest = self.latest([partition for partition, offset in wanted.items() if offset == LATEST])
-        named = {partition: offset for partition, offset in wanted.items() if offset >= 0}
-        if strict and named:
-            # Up to the high watermark: an old query may have read behind an open transaction.
-            check_reach(bound, named, self.earliest([*named]), self._high([*named]))
-        return {**wanted, **earliest, **latest}
-
-    def _resolve_times(self, bound: TimeBound, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        times = {p: bound.at if isinstance(bound.at, int) else bound.at[p] for p in partitions}
-        found = self.since(times)
-        none = [partition for partition in partitions if found[partition] is None]
-        if none and bound.otherwise == "error":
-            told = ", ".join(f"{partition} since {times[partition]}" for partition in none[:SHOWN])
-            raise OptionError(
-                "NO_ROW_SINCE",
-                f"barrier-kafka: no row is as new as the option {bound.option} says ({told}). Set an earlier time, "
-                "startingOffsets, or startingOffsetsByTimestampStrategy to latest: these partitions begin at their end "
-                "then.",
-                option=bound.option,
-                partitions=[str(partition) for partition in none],
-            )
-        latest = self.latest(none)
-        return {p: latest[p] if offset is None else offset for p, offset in found.items()}
-
-    def _high(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._offsets({partition: OffsetSpec.latest() for partition in partitions}, committed=False)
-
-    def _offsets(self, specs: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, int]:
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-
-        if not specs:
-            return {}
-        if committed is None:
-            committed = self._config.settings.get("isolation.level", "read_committed") == "read_committed"
-        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-
-        def ask() -> dict[Partition, int]:
-            question = {TopicPartition(p.topic, p.number): spec for p, spec in specs.items()}
-            answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
-                question, isolation_level=isolation, request_timeout=REQUEST_SECONDS
-            )
-            try:
-                return {
-                    Partition(at.topic, at.partition): int(answer.result().offset) for at, answer in answers.items()
-                }
-            except KafkaException as problem:
-                if problem.args[0].name() in _OF_A_TOPIC:
-                    self._check_same([*specs])
-                raise
-
-        found = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
-        return {partition: found[partition] for partition in specs}
-
-    def _check_same(self, partitions: Sequence[Partition]) -> None:
-        """Raise where these are not the partitions any more that `partitions` has met: no waiting brings them back.
-
-        Raises
-        ------
-        StoreError
-            ``TOPIC_CHANGED``.
-        """
-        from confluent_kafka import KafkaException, TopicCollection
-
-        wanted = sorted({partition.topic for partition in partitions} & set(self.ids))
-        if not wanted:
-            return
-        there: set[Partition] = set()
-        for topic, answer in self._admin.describe_topics(
-            TopicCollection(wanted), request_timeout=REQUEST_SECONDS
-        ).items():
-            with suppress(KafkaException):
-                description = answer.result()
-                if str(description.topic_id) == self.ids[topic]:
-                    there |= {Partition(topic, each.id) for each in description.partitions}
-        changed = sorted({p.topic for p in partitions if p.topic in wanted and p not in there})
-        if changed:
-            raise StoreError(
-                "TOPIC_CHANGED",
-                f"{self._config.name}: {', '.join(changed)} was deleted, or made anew, while its offsets were asked for: try "
-                "again.",
-                topics=changed,
-            )
-
-    def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
-        from confluent_kafka import KafkaException
-        from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
-
-        once = Retrying(
-            retry=retry_if_exception(_may_pass),
-            stop=stop_after_delay(self._patience),
-            wait=wait_fixed(PAUSE_SECONDS),
-            before_sleep=lambda state: self._ask_for_leaders(state.outcome.exception() if state.outcome else None),
-            reraise=True,
-        )
-        asking = Retrying(
-            retry=retry_if_exception(_may_pass),
-            stop=stop_after_attempt(1 + self._retries.number),
-            wait=wait_fixed(self._retries.pause_seconds),
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
-        try:
-            return asking(lambda: once(ask))
-        except KafkaException as problem:
-            raise self._error(problem, what, topics) from None
-
-    def _ask_for_leaders(self, problem: BaseException | None) -> None:
-        """The client keeps the leaders that it knows for minutes, also where one has answered that it is none."""
-        from confluent_kafka import KafkaException
-
-        if isinstance(problem, KafkaException) and problem.args[0].name() == "NOT_LEADER_FOR_PARTITION":
-            with suppress(KafkaException):
-                self._admin.list_topics(timeout=1.0)  # of all topics: to ask for one could create it
-
-    def _error(self, problem: Any, what: str, topics: Sequence[str]) -> TwoPhaseCommitError:
-        error = problem.args[0]
-        reason, told = self._config.scrub(error.str()), ", ".join(topics)
-        if error.name() == "UNKNOWN_TOPIC_OR_PART":
-            return StoreError(
-                "UNKNOWN_TOPIC",
-                f"{self._config.name}: the brokers at {self._config.bootstrap_servers} do not know {what} of {told} "
-                f"(option {self._option}): {reason}. Check the name and that you may describe "
-                "the topic; it is not created by reading it.",
-                option=self._option,
-                reason=reason,
-            )
-        if error.name() == "TOPIC_AUTHORIZATION_FAILED":
-            return missing_right("DESCRIBE", f"topic {told}")
-        brokers = self._config.bootstrap_servers
-        message = f"{self._config.name}: the brokers at {brokers} did not tell {what} of {told}: {reason}."
-        if _may_pass(problem):
-            return RetriableError(
-                "KAFKA_TIMEOUT", f"{message} Are all brokers up? When they are, start the query again.", reason=reason
-            )
-        return StoreError("KAFKA_REFUSED", message, reason=reason)
-
-
-_OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
-"""Errors that may mean that a topic is deleted, or made anew with fewer partitions."""
-
-_PASSING: Final = frozenset(
-    # of the client itself: the brokers' return heals them
-    {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE", "_FAIL", "_INTR"}
-    | {"_UNKNOWN_BROKER", "_DESTROY_BROKER"}
-    # of a broker, while partitions are made or moved
-    | {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE"}
-    | {"FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
-    | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_TOPIC_ID"}
-    # a broker that can't say what is wrong with it
-    | {"UNKNOWN"}
-)
-"""Errors that pass by themselves; the client calls none retriable but those of a transactional producer.
-
-UNKNOWN_TOPIC_OR_PART is none of them: a topic that was just created is unknown to some brokers for a moment, and to wait
-a minute for a wrong name is worse.
-"""
-
-
-def _may_pass(problem: BaseException) -> bool:
-    from confluent_kafka import KafkaException
-
-    return isinstance(problem, KafkaException) and problem.args[0].name() in _PASSING

@@ -162,7 +162,7 @@ def test_what_is_wrong_with_a_record_is_said_and_the_others_are_decoded(server: 
         struct.pack(">bI", 0, 9999) + b"x": "does not know its schema id 9999",
         struct.pack(">bI", 0, json_id) + b"{}": f"schema id {json_id} is of type JSON",
         good[:-1]: f"not Avro of schema id {number}",
-        good + b"!": f"1 bytes are left behind a record of schema id {number}",
+        good + b"!": f"1 bytes are left after a record of schema id {number}",
         encoded(other, {"type": "string"}, "x"): "SchemaResolutionError",
     }
     found = decoded(decoder(server, "bad-value"), good, *payloads, good)

@@ -13,12 +13,12 @@ from kafka.errors import KafkaConnectionError
 
 from connector.kafka.client.agreement import ASKED_AT_MOST, TopicView, ask_each_broker
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.topic_ids import from_kafka_python
+from connector.kafka.client.topics import short_id
 from transactional.errors import RetriableError, StoreError
 
 CONFIG = ClientConfig("barrier-kafka", {"bootstrap.servers": "b:9092"})
 ID = uuid.UUID(int=5)
-HERE = TopicView(from_kafka_python(ID), frozenset({0, 1}))
+HERE = TopicView(short_id(ID), frozenset({0, 1}))
 
 Answer = Mapping[str, tuple[int, Sequence[int]]] | Exception
 """Of one broker: error code and partitions of each topic."""
@@ -121,4 +121,4 @@ def test_a_topic_that_may_not_be_seen_is_not_gone(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("number", [0, 1, 2**64 - 1, 2**127, 2**128 - 1 - 2**70, 0x4CD641BD9AC34D38FB799B04CBFE826D])
 def test_both_client_libraries_ids_of_a_topic_are_one(number: int) -> None:
     parts = [part - 2**64 if part >= 2**63 else part for part in (number >> 64, number % 2**64)]
-    assert from_kafka_python(str(uuid.UUID(int=number))) == str(Uuid(*parts))
+    assert short_id(str(uuid.UUID(int=number))) == str(Uuid(*parts))

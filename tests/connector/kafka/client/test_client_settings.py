@@ -200,7 +200,7 @@ def test_what_has_no_effect_is_ignored_and_said(key: str, caplog: pytest.LogCapt
         config = side(**{key: "5"})
         assert key not in config.settings
         caplog.clear()
-        config.tell_ignored()
+        config.warn_of_ignored()
         assert f"ignores the option kafka.{key}: {config.ignored[key]}" in caplog.text
 
 

@@ -3,14 +3,9 @@ from __future__ import annotations
 import pytest
 
 from connector.kafka.client.config import SINK_FORBIDDEN, SOURCE_FORBIDDEN, ClientConfig, client_config
-from connector.kafka.source.offsets import Partition
-from connector.kafka.source.read_options import (
-    READ_OPTIONS,
-    as_duration_ms,
-    as_starting_offsets,
-    as_topics,
-    parse_read_options,
-)
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.option_values import as_duration_ms, as_starting_offsets, as_topics
+from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.options import HOST_OPTIONS, Option, OptionTable, as_str
 from transactional.errors import OptionError
 

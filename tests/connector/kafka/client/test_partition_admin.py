@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from connector.kafka.client.admin import TopicInfo
-from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin, Probe
+from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
+from connector.kafka.client.partition_log import Witness
+from connector.kafka.client.topics import Partition
 from connector.kafka.sink.hanging import end_hanging
 from tests.connector.kafka.sink.fake_cluster import TOPIC_ID, described
 from transactional.errors import StoreError
 from transactional.testing import FakeClock
 
-PLACE = ("t", 0)
-PROBE = Probe(PLACE, TOPIC_ID, 10, 2)
+PARTITION = Partition("t", 0)
+WITNESS = Witness(PARTITION, TOPIC_ID, 10, 2)
 
 
 class Brokers:
@@ -94,19 +96,19 @@ def cut(end: int) -> Any:
 )
 def test_a_leader_that_moves_or_does_not_answer_is_asked_again(passing: Any) -> None:
     brokers = Brokers(passing, fetched(part(last_stable_offset=12)))
-    assert brokers.admin().stable_ends([PROBE])[0].stable == 12
+    assert brokers.admin().stable_ends([WITNESS])[0].stable == 12
     assert len(brokers.sent) == 2
 
 
 def test_a_log_in_which_the_epoch_ends_before_the_witness_has_lost_rows() -> None:
-    end = Brokers(fetched(part(diverging_epoch=cut(7), last_stable_offset=20))).admin().stable_ends([PROBE])[0]
+    end = Brokers(fetched(part(diverging_epoch=cut(7), last_stable_offset=20))).admin().stable_ends([WITNESS])[0]
     assert (end.cut_at, end.stable) == (7, -1)
 
 
 def test_a_leader_that_changed_without_a_row_has_lost_nothing() -> None:
     """Its log does not know the epoch, and says how far the one before reaches: as far as the witness, or farther."""
     brokers = Brokers(fetched(part(diverging_epoch=cut(10))), fetched(part(last_stable_offset=20)))
-    end = brokers.admin().stable_ends([PROBE])[0]
+    end = brokers.admin().stable_ends([WITNESS])[0]
     assert (end.cut_at, end.stable) == (None, 20)
     epochs = [sent[0][1].topics[0].partitions[0].last_fetched_epoch for sent in brokers.sent]
     assert epochs == [2, -1]
@@ -116,7 +118,7 @@ def test_a_leader_that_changed_without_a_row_has_lost_nothing() -> None:
     "answer", [part(error_code=1), part(error_code=100), part(log_start_offset=11)], ids=["range", "id", "start"]
 )
 def test_offsets_that_are_no_more_say_nothing(answer: Any) -> None:
-    assert Brokers(fetched(answer)).admin().stable_ends([PROBE])[0].gone.startswith("t [0] from 10: ")
+    assert Brokers(fetched(answer)).admin().stable_ends([WITNESS])[0].gone.startswith("t [0] from 10: ")
 
 
 @pytest.mark.parametrize(
@@ -129,23 +131,23 @@ def test_offsets_that_are_no_more_say_nothing(answer: Any) -> None:
 )
 def test_a_topic_that_is_another_one_is_not_asked(topics: dict[str, TopicInfo], told: str) -> None:
     brokers = Brokers(topics=topics)
-    assert told in brokers.admin().stable_ends([PROBE])[0].gone
+    assert told in brokers.admin().stable_ends([WITNESS])[0].gone
     assert brokers.sent == [[]]
 
 
 def test_the_aborted_transactions_are_told_by_their_producer() -> None:
     aborted = [SimpleNamespace(producer_id=7, first_offset=at) for at in (4, 30)]
-    end = Brokers(fetched(part(aborted_transactions=aborted))).admin().stable_ends([PROBE])[0]
+    end = Brokers(fetched(part(aborted_transactions=aborted))).admin().stable_ends([WITNESS])[0]
     assert end.aborted == {7: (4, 30)}
 
 
 def test_aborted_transactions_that_the_leader_leaves_out_are_not_taken_for_none() -> None:
     """So it answers for an offset that only its remote tier holds, and after a part of a batch."""
-    assert Brokers(fetched(part(aborted_transactions=None))).admin().stable_ends([PROBE])[0].aborted is None
+    assert Brokers(fetched(part(aborted_transactions=None))).admin().stable_ends([WITNESS])[0].aborted is None
 
 
 def test_one_request_a_leader_and_never_a_partition_twice_in_one() -> None:
-    probes = [PROBE, Probe(("t", 1), TOPIC_ID, 5, 0), Probe(PLACE, TOPIC_ID, 12, 2)]
+    probes = [WITNESS, Witness(Partition("t", 1), TOPIC_ID, 5, 0), Witness(PARTITION, TOPIC_ID, 12, 2)]
     answers = [
         fetched(part(0, last_stable_offset=50)),
         fetched(part(1, last_stable_offset=51)),
@@ -163,7 +165,7 @@ def test_one_request_a_leader_and_never_a_partition_twice_in_one() -> None:
 def test_a_probe_asks_for_no_bytes() -> None:
     """A part of a batch would come without the aborted transactions."""
     brokers = Brokers(fetched())
-    brokers.admin().stable_ends([PROBE])
+    brokers.admin().stable_ends([WITNESS])
     request = brokers.sent[0][0][1]
     assert (request.isolation_level, request.max_wait_ms) == (1, 0)
     assert request.topics[0].partitions[0].partition_max_bytes == 0
@@ -172,14 +174,14 @@ def test_a_probe_asks_for_no_bytes() -> None:
 @pytest.mark.parametrize("passing", [ConnectionError("gone"), *(producers(code=code) for code in (3, 5, 6, 9, 75))])
 def test_open_transactions_are_asked_for_again_while_leaders_move(passing: Any) -> None:
     brokers = Brokers(passing, producers(producer(7, 4), producer(8, -1)))
-    assert brokers.admin().open_transactions([PLACE]) == {PLACE: {7: OpenTransaction(3, 4, -1)}}
+    assert brokers.admin().open_transactions([PARTITION]) == {PARTITION: {7: OpenTransaction(3, 4, -1)}}
 
 
 def test_open_transactions_of_a_partition_that_is_gone_are_none() -> None:
-    assert Brokers(topics={}).admin().open_transactions([PLACE]) == {}
+    assert Brokers(topics={}).admin().open_transactions([PARTITION]) == {}
 
 
-@pytest.mark.parametrize("ask", [lambda a: a.stable_ends([PROBE]), lambda a: a.open_transactions([PLACE])])
+@pytest.mark.parametrize("ask", [lambda a: a.stable_ends([WITNESS]), lambda a: a.open_transactions([PARTITION])])
 def test_without_the_right_to_read_the_topic_its_name_is_told(ask: Callable[[PartitionAdmin], Any]) -> None:
     denied = fetched(part(error_code=29))
     denied.topics = producers(code=29).topics
@@ -192,7 +194,7 @@ def test_without_the_right_to_read_the_topic_its_name_is_told(ask: Callable[[Par
 def test_a_marker_is_written_as_the_coordinator_would_have(version: int, epoch: int, rules: int) -> None:
     one = SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])
     brokers = Brokers(SimpleNamespace(markers=[SimpleNamespace(topics=[one])]))
-    assert brokers.admin().write_marker(PLACE, 7, OpenTransaction(3, 4, 6), epoch, True, version) == 0
+    assert brokers.admin().write_marker(PARTITION, 7, OpenTransaction(3, 4, 6), epoch, True, version) == 0
     node, request = brokers.sent[0][0]
     marker = request.markers[0]
     assert node == 1

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from connector.kafka.client.admin import TopicInfo
-from connector.kafka.client.partition_log import Ending, Verdict, search_marker
-from connector.kafka.sink.handles import WrittenPartition
+from connector.kafka.client.partition_log import Ending, Verdict, Witness, search_marker
+from connector.kafka.client.topics import Partition
 from transactional.testing import FakeClock
 
 TOPIC = "f3b8a1de-2222-4444-8888-0123456789ab"
-PART = WrittenPartition("t", TOPIC, 0, 5)
+PART = Witness(Partition("t", 0), TOPIC, 5)
 
 
 def answered(code: int = 0, part_code: int = 0, high: int = 9) -> Any:

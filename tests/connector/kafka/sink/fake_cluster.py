@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from connector.kafka.client.admin import Description
-from connector.kafka.client.partition_admin import OpenTransaction, Probe, StableEnd
-from connector.kafka.client.partition_log import Ending, Verdict
+from connector.kafka.client.partition_admin import OpenTransaction, StableEnd
+from connector.kafka.client.partition_log import Ending, Verdict, Witness
+from connector.kafka.client.topics import Partition
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.fates import Fate
-from connector.kafka.sink.handles import FORMAT, KafkaHandle, Place, Prepared, WrittenPartition, parse_handle
+from connector.kafka.sink.handles import FORMAT, KafkaHandle, Prepared, parse_handle
 from transactional.testing import FakeClock
 
 __all__ = ["CLUSTER", "TOPIC_ID", "FakeCluster", "described", "prepared"]
@@ -72,9 +73,9 @@ class FakeCluster:
     ended: list[Any] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     initialised: list[str] = field(default_factory=list)
-    markers: list[tuple[Place, int, int, bool, int]] = field(default_factory=list)
+    markers: list[tuple[Partition, int, int, bool, int]] = field(default_factory=list)
     described_leaders: int = 0
-    probes: list[Probe] = field(default_factory=list)
+    probes: list[Witness] = field(default_factory=list)
     when_described: Callable[[], None] = lambda: None
     when_probed: Callable[[], None] = lambda: None
 
@@ -129,44 +130,44 @@ class FakeCluster:
 
     # -- the partitions ---------------------------------------------------------------------------------------------------
 
-    def open_transactions(self, places: Collection[Place]) -> dict[Place, dict[int, OpenTransaction]]:
+    def open_transactions(self, places: Collection[Partition]) -> dict[Partition, dict[int, OpenTransaction]]:
         self.described_leaders += bool(places)
         return {
             place: {
                 producer: OpenTransaction(EPOCH, 4, -1)
                 for (producer, partition), fate in self.fates.items()
-                if partition == place[1] and fate is Fate.OPEN
+                if partition == place.number and fate is Fate.OPEN
             }
             for place in places
         }
 
-    def stable_ends(self, probes: Sequence[Probe]) -> list[StableEnd]:
+    def stable_ends(self, probes: Sequence[Witness]) -> list[StableEnd]:
         self.when_probed()
         self.probes += probes
         return [self._end_of(probe) for probe in probes]
 
-    def _end_of(self, probe: Probe) -> StableEnd:
-        of_place = {producer: fate for (producer, part), fate in self.fates.items() if part == probe.place[1]}
+    def _end_of(self, probe: Witness) -> StableEnd:
+        of_place = {producer: fate for (producer, part), fate in self.fates.items() if part == probe.partition.number}
         if Fate.GONE in of_place.values():
-            return StableEnd(gone=f"{probe.place[0]} [{probe.place[1]}]: the topic does not exist")
+            return StableEnd(gone=f"{probe}: the topic does not exist")
         if Fate.CUT in of_place.values():
             return StableEnd(cut_at=6)
         if {Fate.OPEN, Fate.UNKNOWN} & set(of_place.values()):
             return StableEnd(stable=4)
         return StableEnd(stable=99, aborted={p: (4,) for p, fate in of_place.items() if fate is Fate.ABORTED})
 
-    def search(self, transaction: Prepared, part: WrittenPartition) -> Verdict:
-        fate = self.fates[transaction.producer_id, part.partition]
+    def search(self, producer_id: int, epoch: int, part: Witness) -> Verdict:
+        fate = self.fates[producer_id, part.partition.number]
         endings = {Fate.COMMITTED: Ending.COMMIT, Fate.ABORTED: Ending.ABORT}
         ending = endings.get(fate, Ending.UNKNOWN)
         return Verdict(ending, f"{part} has its {ending.value} marker at 11")
 
     def write_marker(
-        self, place: Place, producer: int, found: OpenTransaction, epoch: int, commit: bool, end_version: int
+        self, place: Partition, producer: int, found: OpenTransaction, epoch: int, commit: bool, end_version: int
     ) -> int:
         self.markers.append((place, producer, epoch, commit, end_version))
         if self.marker_code == NONE:
-            self.fates[producer, place[1]] = Fate.COMMITTED if commit else Fate.ABORTED
+            self.fates[producer, place.number] = Fate.COMMITTED if commit else Fate.ABORTED
         return self.marker_code
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from connector.kafka.client.admin import Description
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 
 
@@ -57,12 +59,13 @@ class FakeCluster:
     def plug_in(self, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
         """Let sinks of this test make their admins and producers here."""
         monkeypatch.setattr("connector.kafka.sink.kafka_sink.KafkaAdmin", self._admin)
+        monkeypatch.setattr("connector.kafka.sink.kafka_sink.check_brokers", lambda config: None)
         monkeypatch.setattr("confluent_kafka.Producer", self._producer)
         return self
 
     def state(self, name: str, state: str, *, epoch: int = 0, parts: Sequence[tuple[str, int]] = ()) -> None:
         """Say what the coordinator of an id knows."""
-        self.states[name] = Description(state, 7, epoch, 60_000, 1, tuple(parts))
+        self.states[name] = Description(state, 7, epoch, 60_000, 1, tuple(Partition(*part) for part in parts))
 
     # -- an admin ---------------------------------------------------------------------------------------------------
 
@@ -110,8 +113,8 @@ class FakeCluster:
 
     # -- what a sink makes --------------------------------------------------------------------------------------------
 
-    def _admin(self, configuration: Mapping[str, Any], clock: Any = None) -> FakeCluster:
-        assert configuration["bootstrap_servers"]
+    def _admin(self, config: ClientConfig, clock: Any = None) -> FakeCluster:
+        assert config.bootstrap_servers
         self.open_admins += 1
         return self
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from connector.kafka.client.admin import Description
-from connector.kafka.client.partition_admin import Probe, StableEnd
-from connector.kafka.client.partition_log import Ending, Verdict
+from connector.kafka.client.partition_admin import StableEnd
+from connector.kafka.client.partition_log import Ending, Verdict, Witness
 from connector.kafka.sink.end_txn import ANSWERS, Answer
 from connector.kafka.sink.fates import Fate
-from connector.kafka.sink.handles import Prepared, WrittenPartition, parse_handle
+from connector.kafka.sink.handles import Prepared, parse_handle
 from tests.connector.kafka.sink.fake_cluster import PRODUCER, FakeCluster, described, prepared
 from transactional.clock import Deadline
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TwoPhaseCommitError
@@ -194,7 +194,12 @@ def test_a_handle_of_an_earlier_release_is_looked_at_in_its_partitions_too() -> 
     """Format 1 has no leaders' epochs: only rows that were cut off can't be seen by them."""
     new = prepared(partitions=2)
     witnesses = [
-        {"topic": part.topic, "topicId": part.topic_id, "partition": part.partition, "offset": part.offset}
+        {
+            "topic": part.partition.topic,
+            "topicId": part.topic_id,
+            "partition": part.partition.number,
+            "offset": part.offset,
+        }
         for part in new.written
     ]
     old = parse_handle({**new.handle, "format": 1, "witnesses": witnesses})
@@ -284,10 +289,10 @@ class Compacted(FakeCluster):
 
     marker = Ending.UNKNOWN
 
-    def stable_ends(self, probes: Sequence[Probe]) -> list[StableEnd]:
+    def stable_ends(self, probes: Sequence[Witness]) -> list[StableEnd]:
         return [StableEnd(stable=99) for _ in probes]
 
-    def search(self, transaction: Prepared, part: WrittenPartition) -> Verdict:
+    def search(self, producer_id: int, epoch: int, part: Witness) -> Verdict:
         return Verdict(self.marker, f"{part} was searched")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from connector.kafka.client.admin import Description
 from connector.kafka.client.partition_log import Ending, parse_control_key
+from connector.kafka.client.topics import Partition
 from connector.kafka.sink.end_txn import ANSWERS, Answer, answer_for
 from connector.kafka.sink.fates import margin_of, state_from
 from connector.kafka.sink.handles import FORMAT, KafkaHandle, parse_handle
@@ -29,7 +30,7 @@ HANDLE = parse_handle(
 
 
 def described(state: str, epoch: int = 3, producer: int = 7) -> Description:
-    return Description(state, producer, epoch, 60_000, 1_000_000, (("t", 0),))
+    return Description(state, producer, epoch, 60_000, 1_000_000, (Partition("t", 0),))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from connector.kafka.client.admin import Description
-from connector.kafka.client.partition_admin import OpenTransaction, Probe, StableEnd
-from connector.kafka.client.partition_log import Ending, Verdict
+from connector.kafka.client.partition_admin import OpenTransaction, StableEnd
+from connector.kafka.client.partition_log import Ending, Verdict, Witness
+from connector.kafka.client.topics import Partition
 from connector.kafka.sink.fates import Fate, PartFate, ended_fates, judge_ended, open_fates
-from connector.kafka.sink.handles import Place, Prepared, WrittenPartition, parse_handle
+from connector.kafka.sink.handles import Prepared, parse_handle
 from tests.connector.kafka.sink.fake_cluster import EPOCH, PRODUCER, described, prepared
 from transactional.sink import Outcome
 
@@ -23,13 +24,13 @@ class Leader:
         self.opened = dict(opened or {})
         self.searched: list[int] = []
 
-    def open_transactions(self, places: Collection[Place]) -> dict[Place, dict[int, OpenTransaction]]:
+    def open_transactions(self, places: Collection[Partition]) -> dict[Partition, dict[int, OpenTransaction]]:
         return dict.fromkeys(places, self.opened)
 
-    def stable_ends(self, probes: Sequence[Probe]) -> list[StableEnd]:
+    def stable_ends(self, probes: Sequence[Witness]) -> list[StableEnd]:
         return [self.end for _ in probes]
 
-    def search(self, transaction: Prepared, part: WrittenPartition) -> Verdict:
+    def search(self, producer_id: int, epoch: int, part: Witness) -> Verdict:
         self.searched.append(part.offset)
         return Verdict(Ending.ABORT, f"{part} has its abort marker at 11")
 

@@ -7,7 +7,9 @@ import sys
 import pyarrow as pa
 import pytest
 
-from connector.kafka.sink.handles import FORMAT, KafkaHandle, WrittenPartition, parse_handle
+from connector.kafka.client.partition_log import Witness
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.handles import FORMAT, KafkaHandle, parse_handle
 from connector.kafka.sink.kafka_sink import KafkaSink
 from transactional.errors import OptionError, StoreError
 from transactional.sink import Options
@@ -34,7 +36,7 @@ HANDLE = KafkaHandle(
 def test_a_handle_is_the_same_after_json() -> None:
     assert json.loads(json.dumps(HANDLE)) == HANDLE
     prepared = parse_handle(json.loads(json.dumps(HANDLE)))
-    assert prepared.written == (WrittenPartition("out", TOPIC, 0, 5, 2), WrittenPartition("out", TOPIC, 3, 7, 2))
+    assert prepared.written == (Witness(Partition("out", 0), TOPIC, 5, 2), Witness(Partition("out", 3), TOPIC, 7, 2))
     assert prepared.handle == HANDLE
     assert prepared.key == ("q.0.1", 2**40, 0)
 
@@ -43,7 +45,7 @@ def test_a_handle_of_format_1_is_read_without_the_leaders_epochs() -> None:
     """A journal of an earlier release has it."""
     old = {key: value for key, value in HANDLE.items() if key not in ("topics", "written")}
     old |= {"format": 1, "witnesses": [{"topic": "out", "topicId": TOPIC, "partition": 3, "offset": 7}]}
-    assert parse_handle(old).written == (WrittenPartition("out", TOPIC, 3, 7, -1),)
+    assert parse_handle(old).written == (Witness(Partition("out", 3), TOPIC, 7, -1),)
 
 
 @pytest.mark.parametrize(("version", "epoch"), [(5, 1), (4, 0), (2, 0)])

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.kafka.client.topic_ids import from_kafka_python
-from connector.kafka.sink.kafka_sink import ABANDONED_AT_MOST, KafkaSink, KafkaTransaction
+from connector.kafka.client.topics import short_id
+from connector.kafka.sink.kafka_sink import KafkaSink, KafkaTransaction
+from connector.kafka.sink.transaction import ABANDONED_AT_MOST
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 from tests.connector.kafka.sink.fake_sink_cluster import FakeCluster
 from transactional.checkpoint import CompletedCheckpoint
@@ -113,7 +114,7 @@ def test_what_is_prepared_is_delivered_and_named_and_its_producer_is_dropped_but
     assert (handle["transactionalId"], handle["producerId"], handle["producerEpoch"]) == ("q.2.5", 7, 0)
     assert (handle["clusterId"], handle["endTxnVersion"], handle["timeoutMs"]) == ("cluster", 5, 60_000)
     back = json.loads(json.dumps(handle))
-    assert set(made.targets([back])) == {from_kafka_python(cluster.topic_infos["out"].topic_id)}
+    assert set(made.targets([back])) == {short_id(cluster.topic_infos["out"].topic_id)}
     assert made.output([back], CHECKPOINT) == {"out-0": 100, "out-1": 101}
     [producer] = cluster.producers
     assert [row["value"] for _, row in producer.rows] == [b"a", b"b", b"c"]
@@ -209,7 +210,7 @@ def test_producers_whose_abort_fails_are_kept_and_only_so_many(
     from collections import deque
 
     kept: deque[Any] = deque(maxlen=ABANDONED_AT_MOST)
-    monkeypatch.setattr("connector.kafka.sink.kafka_sink._abandoned", kept)
+    monkeypatch.setattr("connector.kafka.sink.transaction._abandoned", kept)
     for _ in range(ABANDONED_AT_MOST + 2):
         cluster.states.clear()
         made, transaction = begun(cluster)

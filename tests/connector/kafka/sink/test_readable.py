@@ -59,7 +59,7 @@ def test_markers_that_are_on_their_way_are_waited_for_without_asking_the_leaders
     assert ensure(cluster) == []
     assert (cluster.described_leaders, cluster.markers) == (0, [])
     # What can be read already is not asked again.
-    assert sum(probe.place == ("t", 1) for probe in cluster.probes) == 1
+    assert sum(probe.partition == ("t", 1) for probe in cluster.probes) == 1
 
 
 def test_markers_that_do_not_come_are_no_evidence_while_the_coordinator_still_writes_them() -> None:

@@ -5,15 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.kafka.sink.row_writer import (
-    CHUNK_ROWS,
-    Deliveries,
-    RowWriter,
-    check_columns,
-    deliver,
-    serve,
-    write_error,
-)
+from connector.kafka.sink.deliveries import Deliveries, deliver, serve, write_error
+from connector.kafka.sink.row_writer import CHUNK_ROWS, RowWriter, check_columns
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 from transactional.clock import Deadline
 from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError

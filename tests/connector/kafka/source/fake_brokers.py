@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from connector.kafka.client.agreement import TopicView
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.topics import Partition
 from transactional.clock import Clock
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.topics import Partition
 from transactional.testing import FakeClock
 
 AT = Partition("t", 0)

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from connector.kafka.source.data_loss import check_joint, lost_error, narrow, resume, stand
-from connector.kafka.source.next_offset import next_offset
-from connector.kafka.source.offsets import Loss, Partition, Reason, SetAside, SourceOffset
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.data_loss import check_joint, lost_error
+from connector.kafka.source.micro_batch import next_offset
+from connector.kafka.source.offsets import Loss, Reason, SetAside, SourceOffset
+from connector.kafka.source.ranges import OffsetRange, narrow
+from connector.kafka.source.standing import resume, stand
 from transactional.errors import LocationError
 from transactional.schedule import Schedule
 
@@ -34,7 +36,7 @@ def test_expired_and_truncated_partitions_go_on_where_rows_are() -> None:
 
 def test_a_topic_made_anew_is_read_from_its_first_row_and_its_other_partitions_end() -> None:
     standing = stand(BEFORE, [A, C], {"a": "other", "b": "two"})
-    assert (standing.known, standing.anew, standing.new) == ({C: 30}, (A,), ())
+    assert (standing.known, standing.recreated, standing.new) == ({C: 30}, (A,), ())
     positions, lost = resume(standing, {A: 3}, {A: 9, C: 30})
     assert positions == {A: 3, C: 30}
     assert lost == {A: Loss(10, 3, Reason.RECREATED), B: Loss(20, None, Reason.RECREATED)}

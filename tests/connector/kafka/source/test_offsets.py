@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.kafka.source.offsets import Partition, SourceOffset
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import SourceOffset
 from transactional.barrier import BarrierKind, CheckpointBarrier, barrier_of_line, sources_digest
 from transactional.errors import LocationError
 

@@ -8,8 +8,8 @@ import pytest
 
 from connector.kafka.client.admin import MOVING
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.source.offsets import Partition
-from connector.kafka.source.subscription import Retries, TopicReader
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.topic_reader import Retries, TopicReader
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.testing import FakeClock

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.topics import Partition
 from connector.kafka.source.pushdown import Narrowing
 from connector.kafka.source.ranges import OffsetRange
 

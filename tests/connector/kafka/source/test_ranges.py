@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.kafka.source.offsets import Partition
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.micro_batch import TriggerLimits, share_out
 from connector.kafka.source.ranges import OffsetRange, Splitting, ranges_between
-from connector.kafka.source.rate_limit import TriggerLimits, share_out
 from transactional.errors import StoreError
 
 A, B = Partition("a", 0), Partition("a", 1)
@@ -24,7 +24,7 @@ def test_ranges_cover_exactly_what_lies_between(data: st.DataObject, start: dict
 
 
 def test_an_end_before_its_start_is_an_error_with_both() -> None:
-    with pytest.raises(StoreError, match=r"OFFSETS_WENT_BACK.*a-1 \(read up to 9, ends at 3\)"):
+    with pytest.raises(StoreError, match=r"OFFSETS_WENT_BACK.*a-1: read up to 9, ends at 3"):
         ranges_between({A: 1, B: 9}, {A: 2, B: 3})
 
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.kafka.client.topics import Partition
 from connector.kafka.source.bounds import OffsetBound, TimeBound, check_partitions
-from connector.kafka.source.offsets import Partition
+from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import as_assignment, as_long, as_pattern, as_timestamps
 from connector.kafka.source.ranges import Splitting
-from connector.kafka.source.rate_limit import TriggerLimits
 from connector.kafka.source.read_options import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY, Kind, parse_read_options
-from connector.kafka.source.subscription import Retries, Subscription
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import Retries
 from transactional.errors import OptionError
 from transactional.schedule import Schedule
 
@@ -99,7 +100,7 @@ def test_a_stream_refuses_an_end(option: str) -> None:
 def test_a_batch_read_passes_over_what_is_for_streams(option: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         parse_read_options({**GIVEN, option: "5"}, "batch")
-    assert f"{option} means nothing in a batch read" in caplog.text
+    assert f"a batch read ignores the option {option}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -234,10 +235,10 @@ def test_partitions_and_timestamps_are_read_as_spark_reads_them() -> None:
 @pytest.mark.parametrize(
     ("bound", "told"),
     [
-        (OffsetBound("startingOffsets", {A: 1}), "startingOffsets says nothing of t-1: .*-2 for earliest"),
+        (OffsetBound("startingOffsets", {A: 1}), "startingOffsets leaves out t-1: .*-2 for earliest"),
         (
             TimeBound("endingOffsetsByTimestamp", {A: 1}, "latest"),
-            r"endingOffsetsByTimestamp says nothing of t-1: [^-]*$",
+            r"endingOffsetsByTimestamp leaves out t-1: [^-]*$",
         ),
         (OffsetBound("endingOffsets", {A: 1, B: 1, Partition("u", 0): 1}), "endingOffsets names u-0"),
     ],

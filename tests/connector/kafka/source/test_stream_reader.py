@@ -12,11 +12,12 @@ from confluent_kafka import KafkaException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from connector.kafka.client.agreement import TopicView
-from connector.kafka.source import stream_reader as reading
-from connector.kafka.source.offsets import Loss, Partition, Reason, SourceOffset
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.offsets import Loss, Reason, SourceOffset
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
-from connector.kafka.source.stream_reader import BarrierKafkaStreamReader, KafkaInputPartition, read_range
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log, failed
 from tests.connector.kafka.source.fake_consumer import FakeConsumer
 from transactional.errors import LocationError, StoreError
@@ -559,9 +560,9 @@ def test_the_record_reads_back_as_it_was_written() -> None:
 def test_a_reader_travels_to_executors_without_its_client() -> None:
     query, _ = begun()
     copy = pickle.loads(pickle.dumps(BarrierKafkaStreamReader(parse_read_options(query.options, "stream"))))
-    assert copy._admin is None
+    assert copy._backlog._admin is None
     query.reader.stop()
-    assert query.reader._admin is None
+    assert query.reader._backlog._admin is None
 
 
 def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,7 +593,7 @@ def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: py
         seen.append(more)
         return iter(())
 
-    monkeypatch.setattr(reading, "fetch", note)
+    monkeypatch.setattr("connector.kafka.source.fetch.fetch", note)
     options = parse_read_options(
         {
             "kafka.bootstrap.servers": "b:1",

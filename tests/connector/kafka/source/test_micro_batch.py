@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.kafka.source.next_offset import next_offset
-from connector.kafka.source.offsets import Partition, SourceOffset
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.micro_batch import next_offset
+from connector.kafka.source.offsets import SourceOffset
 from transactional.barrier import BarrierKind
 from transactional.errors import StoreError
 from transactional.schedule import Schedule
