@@ -172,7 +172,8 @@ class KafkaConnection:
 
     def version_of(self, request: Any, highest: int | None = None) -> int:
         """Return the newest version of a request that both sides know, `highest` at most."""
-        return int(self._manager.broker_version_data.api_version(request, max_version=highest))
+        limit = {} if highest is None else {"max_version": highest}
+        return int(self._manager.broker_version_data.api_version(request, **limit))
 
     def until(self, attempt: Callable[[], ResponseT | None], what: str) -> ResponseT:
         """Repeat `attempt` with growing pauses until it returns something.
