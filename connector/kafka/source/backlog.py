@@ -1,4 +1,4 @@
-"""A stream's backlog: which rows the brokers have for a query now, and which of its rows they no longer have. *Driver*."""
+"""A stream's backlog: the rows that the brokers have for a query now, and those that they no longer have. *Driver*."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Available:
 
 
 class Backlog:
-    """Compares a query's positions with what the brokers have. With ``failOnDataLoss=false`` it skips what is lost.
+    """Compares a query's positions with the brokers' partitions. With ``failOnDataLoss=false`` it skips lost rows.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Backlog:
             self._look_back(topics, standing, before)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return what is left of a replay's ranges: the topics may have changed since its offsets were picked.
+        """Return the rest of a replay's ranges: the topics may have changed since its offsets were picked.
 
         Raises
         ------

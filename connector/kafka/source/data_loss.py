@@ -73,7 +73,7 @@ def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
 
 
 def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
-    """Log what is lost, one line per partition. *Driver*.
+    """Log losses, one line per partition. *Driver*.
 
     Parameters
     ----------

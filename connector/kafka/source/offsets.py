@@ -45,7 +45,7 @@ def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partitio
 
 
 class Reason(enum.Enum):
-    """Why rows that a query had not read yet are gone."""
+    """The reason for which rows are gone before a query read them."""
 
     EXPIRED = "expired"
     """The partition begins after the query's position: retention, or an administrator's deletion of records."""
@@ -92,7 +92,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class SetAside:
-    """A topic's partitions that can't be found now, and would be read on if the same topic came back.
+    """A topic's partitions that can't be found now; reading continues there if the same topic comes back.
 
     Parameters
     ----------

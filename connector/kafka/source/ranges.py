@@ -34,7 +34,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Splitting:
-    """Into how many tasks ranges are split.
+    """How ranges are split into tasks.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
 def narrow(
     ranges: Sequence[OffsetRange], unreadable: Collection[Partition], earliest: Positions, latest: Positions
 ) -> list[OffsetRange]:
-    """Cut a replay's ranges to what is left. Pure.
+    """Cut a replay's ranges to the rows that are left. Pure.
 
     Ranges of which nothing is left stay, empty: the number and the order of the tasks are those of the first time, so that
     a task's rows are compared with those that the same task committed then.

@@ -90,7 +90,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def resume(
     standing: Standing, earliest: Positions, latest: Positions
 ) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
-    """Return where reading continues, and what is lost by that. Pure.
+    """Return where reading continues, and the losses. Pure.
 
     Parameters
     ----------
