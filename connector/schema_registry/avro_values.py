@@ -254,16 +254,16 @@ def _json(text: str) -> Any:
 def _without_times(schema: Any, times: bool) -> Any:
     """Return the schema without logical types except decimals, so that fastavro reads times as numbers."""
     if isinstance(schema, list):
-        return [_without_times(each, times) for each in schema]
+        return [_without_times(part, times) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {
+    plain = {
         key: _without_times(value, times) if key in ("type", "items", "values", "fields") else value
         for key, value in schema.items()
     }
-    if not times and found.get("logicalType") != "decimal":
-        found.pop("logicalType", None)
-    return found
+    if not times and plain.get("logicalType") != "decimal":
+        plain.pop("logicalType", None)
+    return plain
 
 
 class _Walk:
@@ -293,7 +293,9 @@ class _Walk:
         import pyarrow as pa
         from pyspark.sql.types import StructField, StructType
 
-        fields = [(each["name"], self.of(each["type"], f"{path}.{each['name']}", inside)) for each in node["fields"]]
+        fields = [
+            (field["name"], self.of(field["type"], f"{path}.{field['name']}", inside)) for field in node["fields"]
+        ]
         return ColumnType(
             StructType([StructField(name, of.spark) for name, of in fields]),
             pa.struct([(name, of.raw) for name, of in fields]),
@@ -301,14 +303,14 @@ class _Walk:
         )
 
     def _union(self, node: list[Any], path: str, inside: tuple[str, ...]) -> ColumnType:
-        others = [each for each in node if _kind(each) != "null"]
+        others = [branch for branch in node if _kind(branch) != "null"]
         if not others:
             return _primitive("null", path)
         if len(others) == 1:
             return self.of(others[0], path, inside)
-        kinds = {_kind(each) for each in others}
+        kinds = {_kind(branch) for branch in others}
         for wide, narrow in (("long", {"int", "long"}), ("double", {"float", "double"})):
-            if kinds == narrow and not any(isinstance(each, dict) and "logicalType" in each for each in others):
+            if kinds == narrow and not any(isinstance(branch, dict) and "logicalType" in branch for branch in others):
                 return _primitive(wide, path)
         raise _unsupported(path, f"a union of {', '.join(sorted(map(str, kinds)))}")
 

@@ -117,12 +117,12 @@ def decode_avro(
     _check_mode(mode)
     asked = Registry(registry)
     definition = asked.subject(subject or subject_name(topic, record, key=key), version, "AVRO")
-    found = column_type(definition)
-    spark = found.spark
+    types = column_type(definition)
+    spark = types.spark
     if mode == "ERRORS":
         spark = StructType([StructField("value", spark), StructField("error", StringType())])
     make: Any = arrow_udf  # Its stubs know no struct.
-    decode: Callable[..., Column] = make(_as_function(AvroDecoder(asked, definition, found, mode)), spark)
+    decode: Callable[..., Column] = make(_as_function(AvroDecoder(asked, definition, types, mode)), spark)
     return decode(column, *_position(position))
 
 
@@ -225,7 +225,7 @@ def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, 
         raise OptionError(
             "INVALID_OPTION", "position names three columns: topic, partition and offset", option="position"
         )
-    topic, partition, offset = (functions.col(each) if isinstance(each, str) else each for each in position)
+    topic, partition, offset = (functions.col(column) if isinstance(column, str) else column for column in position)
     return topic, partition, offset
 
 

@@ -30,10 +30,10 @@ def json_type(definition: Definition) -> StructType:
 
     schemas = {name: _loaded(text) for name, text in definition.references}
     root = _loaded(definition.text)
-    found = _Walk(schemas).of(root, root, "the schema", ())
-    if not isinstance(found, StructType):
-        raise _unsupported("the schema", f"{found.simpleString()}: columns are made of an object's properties")
-    return found
+    root_type = _Walk(schemas).of(root, root, "the schema", ())
+    if not isinstance(root_type, StructType):
+        raise _unsupported("the schema", f"{root_type.simpleString()}: columns are made of an object's properties")
+    return root_type
 
 
 class _Walk:
@@ -90,7 +90,8 @@ class _Walk:
         properties, more = node.get("properties"), node.get("additionalProperties")
         if properties:
             fields = [
-                StructField(name, self.of(each, root, f"{path}.{name}", inside)) for name, each in properties.items()
+                StructField(name, self.of(schema, root, f"{path}.{name}", inside))
+                for name, schema in properties.items()
             ]
             return StructType(fields)
         if isinstance(more, dict):
@@ -113,7 +114,7 @@ class _Walk:
         return self.of(node, document, path, (*inside, name))
 
     def _alternatives(self, nodes: Any, root: Any, path: str, inside: tuple[str, ...]) -> DataType:
-        named = [each for each in nodes if not (isinstance(each, dict) and each.get("type") == "null")]
+        named = [node for node in nodes if not (isinstance(node, dict) and node.get("type") == "null")]
         if len(named) == 1:
             return self.of(named[0], root, path, inside)
         raise _unsupported(path, "one of several schemas")

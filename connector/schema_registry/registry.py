@@ -103,8 +103,8 @@ class Registry:
     def url(self) -> str:
         """Its address, without user name and password."""
         shown = []
-        for each in str(self._settings["url"]).split(","):
-            parts = urlsplit(each.strip())
+        for address in str(self._settings["url"]).split(","):
+            parts = urlsplit(address.strip())
             shown.append(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
         return ",".join(shown)
 
@@ -133,7 +133,7 @@ class Registry:
             ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``.
         """
         try:
-            found = self._ask(lambda client: client.get_version(subject, version))
+            answer = self._ask(lambda client: client.get_version(subject, version))
         except UnknownSchemaError:
             raise OptionError(
                 "UNKNOWN_SUBJECT",
@@ -142,7 +142,7 @@ class Registry:
                 subject=subject,
                 version=version,
             ) from None
-        definition = self._definition(found.schema)
+        definition = self._definition(answer.schema)
         if definition.kind != wanted:
             raise OptionError(
                 "OTHER_SCHEMA_TYPE",
@@ -170,13 +170,15 @@ class Registry:
         return text
 
     def _secrets(self) -> set[str]:
-        found = {str(value) for key, value in self._settings.items() if key in ALSO_SECRET or hides_value(key) if value}
-        for each in [*found]:
-            found.add(each.partition(":")[2] or each)
-        for each in str(self._settings["url"]).split(","):
-            if password := urlsplit(each.strip()).password:
-                found |= {password, unquote(password)}
-        return found
+        secrets = {
+            str(value) for key, value in self._settings.items() if key in ALSO_SECRET or hides_value(key) if value
+        }
+        for item in [*secrets]:
+            secrets.add(item.partition(":")[2] or item)
+        for item in str(self._settings["url"]).split(","):
+            if password := urlsplit(item.strip()).password:
+                secrets |= {password, unquote(password)}
+        return secrets
 
     def _definition(self, schema: Schema) -> Definition:
         references: dict[str, str] = {}
@@ -188,9 +190,9 @@ class Registry:
             if reference.name in into:
                 continue
             subject, version = str(reference.subject), int(reference.version or 0)
-            found = self._ask(lambda client, s=subject, v=version: client.get_version(s, v, deleted=True))
-            self._collect(found.schema, into)
-            into[str(reference.name)] = found.schema.schema_str
+            answer = self._ask(lambda client, s=subject, v=version: client.get_version(s, v, deleted=True))
+            self._collect(answer.schema, into)
+            into[str(reference.name)] = answer.schema.schema_str
 
     def _ask(self, ask: Any) -> Any:
         client = self._connected()

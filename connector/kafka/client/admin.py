@@ -84,7 +84,7 @@ class KafkaAdmin(KafkaConnection):
         wanted = sorted(set(names))
 
         def attempt() -> dict[str, TopicInfo] | None:
-            found: dict[str, TopicInfo] = {}
+            infos: dict[str, TopicInfo] = {}
             for topic in self._metadata(wanted).topics:
                 if topic.error_code == TOPIC_DENIED:
                     raise missing_right("DESCRIBE", f"topic {topic.name}")
@@ -99,8 +99,8 @@ class KafkaAdmin(KafkaConnection):
                     return None
                 leaders = {part.partition_index: part.leader_id for part in topic.partitions}
                 operations = frozenset(topic.authorized_operations or ()) or None
-                found[topic.name] = TopicInfo(str(topic.topic_id), leaders, operations)
-            return found
+                infos[topic.name] = TopicInfo(str(topic.topic_id), leaders, operations)
+            return infos
 
         return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
 
@@ -171,8 +171,8 @@ class KafkaAdmin(KafkaConnection):
             unknown = [name for name in wanted if name not in self._coordinators]
             if unknown and self.version_of(FindCoordinatorRequest) >= 4:
                 answer = self.ask(lambda: FindCoordinatorRequest(key_type=1, coordinator_keys=unknown, min_version=4))
-                for found in answer.coordinators:
-                    self._remember(found.key, found)
+                for coordinator in answer.coordinators:
+                    self._remember(coordinator.key, coordinator)
             else:
                 for name in unknown:
                     one = partial(FindCoordinatorRequest, key=name, key_type=1, max_version=3)
@@ -183,13 +183,15 @@ class KafkaAdmin(KafkaConnection):
 
         return self.until(attempt, "the coordinators of transactions")
 
-    def _remember(self, transactional_id: str, found: Any) -> None:
-        if found.error_code == ID_DENIED:
+    def _remember(self, transactional_id: str, coordinator: Any) -> None:
+        if coordinator.error_code == ID_DENIED:
             raise missing_right("DESCRIBE", f"transactional id {transactional_id}")
-        if found.error_code == NONE:
-            self._coordinators[transactional_id] = found.node_id
-        elif found.error_code not in MOVING:
-            raise StoreError("KAFKA_REFUSED", f"FindCoordinator of {transactional_id}: {error_name(found.error_code)}")
+        if coordinator.error_code == NONE:
+            self._coordinators[transactional_id] = coordinator.node_id
+        elif coordinator.error_code not in MOVING:
+            raise StoreError(
+                "KAFKA_REFUSED", f"FindCoordinator of {transactional_id}: {error_name(coordinator.error_code)}"
+            )
 
     def forget_coordinator(self, transactional_id: str) -> None:
         """Forget the coordinator of this id, so that it is asked for again."""
@@ -200,7 +202,7 @@ class KafkaAdmin(KafkaConnection):
         from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
         left = set(ids)
-        found: dict[str, Description] = {}
+        descriptions: dict[str, Description] = {}
 
         def attempt() -> dict[str, Description] | None:
             by_node: dict[int, list[str]] = {}
@@ -219,17 +221,17 @@ class KafkaAdmin(KafkaConnection):
                         self.forget_coordinator(name)
                     continue
                 for txn in answer.transaction_states:
-                    if self._settles(txn, found):
+                    if self._settles(txn, descriptions):
                         left.discard(txn.transactional_id)
-            return None if left else found
+            return None if left else descriptions
 
         return self.until(attempt, "the state of transactions") if left else {}
 
-    def _settles(self, txn: Any, found: dict[str, Description]) -> bool:
+    def _settles(self, txn: Any, descriptions: dict[str, Description]) -> bool:
         name, code = txn.transactional_id, txn.error_code
         if code == NONE:
             partitions = sorted(Partition(topic.topic, part) for topic in txn.topics for part in topic.partitions)
-            found[name] = Description(
+            descriptions[name] = Description(
                 txn.transaction_state,
                 txn.producer_id,
                 txn.producer_epoch,
@@ -266,7 +268,7 @@ class KafkaAdmin(KafkaConnection):
                 (node, ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids)))
                 for node in nodes
             ]
-            found: set[str] = set()
+            ids: set[str] = set()
             for answer in self.send_all(requests):
                 if isinstance(answer, Exception):
                     self.pass_over(answer)
@@ -275,8 +277,8 @@ class KafkaAdmin(KafkaConnection):
                     return None
                 if answer.error_code != NONE:
                     raise StoreError("KAFKA_REFUSED", f"ListTransactions: {error_name(answer.error_code)}")
-                found.update(txn.transactional_id for txn in answer.transaction_states)
-            return sorted(found)
+                ids.update(txn.transactional_id for txn in answer.transaction_states)
+            return sorted(ids)
 
         return self.until(attempt, "a list of transactions from every broker")
 

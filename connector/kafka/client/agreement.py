@@ -86,7 +86,7 @@ def ask_each_broker(
 def _answers(connection: KafkaConnection, topics: Sequence[str]) -> list[dict[str, TopicView]] | None:
     """Return what the brokers answer now; None if too few of them gave a clear answer."""
     nodes = sorted({broker.node_id for broker in connection.ask(lambda: _request(())).brokers})[:ASKED_AT_MOST]
-    found = []
+    answers = []
     for answer in connection.send_all([(node, _request(topics)) for node in nodes]):
         if isinstance(answer, Exception):
             connection.pass_over(answer)
@@ -94,8 +94,8 @@ def _answers(connection: KafkaConnection, topics: Sequence[str]) -> list[dict[st
         views = {topic.name: _view(topic) for topic in answer.topics}
         clear = {name: view for name, view in views.items() if view is not None}
         if set(clear) == set(topics):
-            found.append(clear)
-    return found if len(found) >= max(1, min(ENOUGH, len(nodes))) else None
+            answers.append(clear)
+    return answers if len(answers) >= max(1, min(ENOUGH, len(nodes))) else None
 
 
 def _request(topics: Sequence[str]) -> Any:

@@ -116,9 +116,9 @@ class ClientConfig:
         OptionError
             ``INVALID_OPTION``: certificates or keys that can't be read.
         """
-        found = {theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings}
+        plain = {theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings}
         servers = [part.strip() for part in self.bootstrap_servers.split(",") if part.strip()]
-        return {**found, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
+        return {**plain, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
 
     def check_token(self) -> None:
         """Fetch the token with which clients will log in, if they use one: this error is clearer than theirs.

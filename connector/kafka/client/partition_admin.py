@@ -97,21 +97,21 @@ class PartitionAdmin:
             ``KAFKA_TIMEOUT``: a leader does not answer. That is no evidence of anything.
         """
         left = set(partitions)
-        found: dict[Partition, dict[int, OpenTransaction]] = {}
+        opened: dict[Partition, dict[int, OpenTransaction]] = {}
 
         def attempt() -> dict[Partition, dict[int, OpenTransaction]] | None:
             by_leader = _by_leader(self._topics(left), left)
-            left.intersection_update(each for of_leader in by_leader.values() for each in of_leader)
+            left.intersection_update(member for of_leader in by_leader.values() for member in of_leader)
             for _, answer in self._answers((node, _describe(asked), node) for node, asked in by_leader.items()):
                 for topic in answer.topics:
                     for part in topic.partitions:
                         partition = Partition(topic.name, part.partition_index)
                         if part.error_code == NONE:
-                            found[partition] = _open_producers(part)
+                            opened[partition] = _open_producers(part)
                             left.discard(partition)
                         elif not _passes(part.error_code, partition, "DescribeProducers"):
                             left.discard(partition)
-            return None if left else found
+            return None if left else opened
 
         return self._admin.until(attempt, "the open transactions of partitions") if left else {}
 
@@ -141,7 +141,7 @@ class PartitionAdmin:
                     ends[index] = StableEnd(gone=reason)
             layers = _layers({index: witness for index, witness in left.items() if index not in ends})
             sent = (
-                (node, _fetch([asked[layer[each]] for each in of_leader]), layer)
+                (node, _fetch([asked[layer[member]] for member in of_leader]), layer)
                 for layer in layers
                 for node, of_leader in _by_leader(topics, layer).items()
             )
@@ -179,14 +179,14 @@ class PartitionAdmin:
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=None)
         else:
             aborted: dict[int, tuple[int, ...]] = {}
-            for each in part.aborted_transactions:
-                aborted[each.producer_id] = (*aborted.get(each.producer_id, ()), each.first_offset)
+            for transaction in part.aborted_transactions:
+                aborted[transaction.producer_id] = (*aborted.get(transaction.producer_id, ()), transaction.first_offset)
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted)
 
     def held_back(self, topic: str) -> list[Partition]:
         """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer."""
-        found = self._admin.topics([topic], ()).get(topic)
-        leaders = {Partition(topic, number): leader for number, leader in (found.leaders if found else {}).items()}
+        info = self._admin.topics([topic], ()).get(topic)
+        leaders = {Partition(topic, number): leader for number, leader in (info.leaders if info else {}).items()}
         by_leader: dict[int, list[Partition]] = {}
         for partition, leader in sorted(leaders.items()):
             if leader >= 0:
@@ -205,7 +205,13 @@ class PartitionAdmin:
         return [partition for partition, offsets in sorted(seen.items()) if len(offsets) > 1]
 
     def write_marker(
-        self, partition: Partition, producer_id: int, found: OpenTransaction, epoch: int, commit: bool, end_version: int
+        self,
+        partition: Partition,
+        producer_id: int,
+        opened: OpenTransaction,
+        epoch: int,
+        commit: bool,
+        end_version: int,
     ) -> int:
         """Write the marker that a coordinator has left out, as it would have written it; return the answer's code.
 
@@ -213,7 +219,7 @@ class PartitionAdmin:
         ----------
         partition : Partition
         producer_id : int
-        found : OpenTransaction
+        opened : OpenTransaction
             The transaction that hangs there.
         epoch : int
             The epoch at which the coordinator ended it: that of the transaction, or the next one from EndTxn 5 on.
@@ -235,7 +241,7 @@ class PartitionAdmin:
             transaction_result=commit,
             topics=[kind.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.number])],
             # The one that the partition saw last: a higher one would shut out the coordinator itself.
-            coordinator_epoch=max(0, found.coordinator_epoch),
+            coordinator_epoch=max(0, opened.coordinator_epoch),
             transaction_version=2 if end_version >= 5 else 0,
         )
 
@@ -268,9 +274,11 @@ class PartitionAdmin:
 
 def _open_producers(part: Any) -> dict[int, OpenTransaction]:
     return {
-        each.producer_id: OpenTransaction(each.producer_epoch, each.current_txn_start_offset, each.coordinator_epoch)
-        for each in part.active_producers
-        if each.current_txn_start_offset >= 0
+        producer.producer_id: OpenTransaction(
+            producer.producer_epoch, producer.current_txn_start_offset, producer.coordinator_epoch
+        )
+        for producer in part.active_producers
+        if producer.current_txn_start_offset >= 0
     }
 
 
@@ -278,9 +286,9 @@ def _by_leader(topics: Mapping[str, TopicInfo], partitions: Iterable[Partition])
     """Group partitions by their leaders; those that do not exist are left out."""
     grouped: dict[int, list[Partition]] = {}
     for partition in sorted(partitions):
-        found = topics.get(partition.topic)
-        if found is not None and partition.number in found.leaders:
-            grouped.setdefault(found.leaders[partition.number], []).append(partition)
+        info = topics.get(partition.topic)
+        if info is not None and partition.number in info.leaders:
+            grouped.setdefault(info.leaders[partition.number], []).append(partition)
     return grouped
 
 

@@ -102,14 +102,14 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
 
 def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
     """Return why a partition is not the one of a witness any more; empty if it is."""
-    found = topics.get(witness.partition.topic)
-    if found is None:
+    info = topics.get(witness.partition.topic)
+    if info is None:
         return f"{witness} from {witness.offset}: the topic does not exist"
-    if found.topic_id != witness.topic_id:
+    if info.topic_id != witness.topic_id:
         return (
-            f"{witness} from {witness.offset}: the topic was created again ({witness.topic_id} is now {found.topic_id})"
+            f"{witness} from {witness.offset}: the topic was created again ({witness.topic_id} is now {info.topic_id})"
         )
-    if witness.partition.number not in found.leaders:
+    if witness.partition.number not in info.leaders:
         return f"{witness} from {witness.offset}: the partition does not exist"
     return ""
 

@@ -130,9 +130,9 @@ def _check_tokens(settings: Mapping[str, str], invalid: Any) -> list[str]:
         provider_of(settings[PROVIDER])
         return []
     for key, allowed in (("method", ("default", "oidc")), ("grant.type", ("client_credentials",))):
-        found = settings.get(f"sasl.oauthbearer.{key}")
-        if found is not None and found.lower() not in allowed:
-            raise invalid(f"sasl.oauthbearer.{key}", f"is {found!r}: only oidc with client_credentials is built in.")
+        value = settings.get(f"sasl.oauthbearer.{key}")
+        if value is not None and value.lower() not in allowed:
+            raise invalid(f"sasl.oauthbearer.{key}", f"is {value!r}: only oidc with client_credentials is built in.")
     if not settings.get(ENDPOINT):
         raise invalid(
             "sasl.mechanism",
@@ -212,17 +212,17 @@ def for_kafka_python(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
     protocol = settings.get("security.protocol")
     if protocol is None:
         return {}
-    found: dict[str, Any] = {"security_protocol": protocol}
+    security: dict[str, Any] = {"security_protocol": protocol}
     if protocol.startswith("SASL_"):
-        found["sasl_mechanism"] = settings["sasl.mechanism"]
-        if found["sasl_mechanism"] == "OAUTHBEARER":
-            found["sasl_oauth_token_provider"] = _provider(TokenSource.of(settings))
+        security["sasl_mechanism"] = settings["sasl.mechanism"]
+        if security["sasl_mechanism"] == "OAUTHBEARER":
+            security["sasl_oauth_token_provider"] = _provider(TokenSource.of(settings))
         else:
-            found["sasl_plain_username"] = settings["sasl.username"]
-            found["sasl_plain_password"] = Secret(settings["sasl.password"])
+            security["sasl_plain_username"] = settings["sasl.username"]
+            security["sasl_plain_password"] = Secret(settings["sasl.password"])
     if is_tls(settings):
-        found["ssl_context"] = ssl_context(name, settings)
-    return found
+        security["ssl_context"] = ssl_context(name, settings)
+    return security
 
 
 def _provider(source: TokenSource) -> Any:

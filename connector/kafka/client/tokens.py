@@ -128,10 +128,10 @@ def provider_of(path: str) -> Callable[[str], Any]:
     """
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-        if callable(found) and not isinstance(found, type):
-            inspect.signature(found).bind("the text of sasl.oauthbearer.config")
-            return found  # type: ignore[no-any-return]  # what it returns is checked when it is called
+        provider = getattr(importlib.import_module(module), name)
+        if callable(provider) and not isinstance(provider, type):
+            inspect.signature(provider).bind("the text of sasl.oauthbearer.config")
+            return provider  # type: ignore[no-any-return]  # what it returns is checked when it is called
         problem: object = "it is not a function"
     except (ImportError, AttributeError, ValueError, TypeError) as missing:
         problem = missing

@@ -104,7 +104,7 @@ class TransactionEnder:
         """
         wholes = self._end_all(transactions, True, deadline)
         self._refuse_unknown(transactions, wholes)
-        return [each for each, whole in zip(transactions, wholes, strict=True) if whole.state.outcome is Outcome.LOST]
+        return _with_outcome(Outcome.LOST, transactions, wholes)
 
     def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
         """Abort and fence all, and return those found committed. Raises as `commit` does.
@@ -120,9 +120,7 @@ class TransactionEnder:
             if not fenced_for_good:
                 wholes[index] = whole
         self._refuse_unknown(transactions, wholes)
-        return [
-            each for each, whole in zip(transactions, wholes, strict=True) if whole.state.outcome is Outcome.COMMITTED
-        ]
+        return _with_outcome(Outcome.COMMITTED, transactions, wholes)
 
     def abort_open(self, described: Mapping[str, Description], version: int, deadline: Deadline) -> int:
         """Abort and fence open transactions that no handle names, and return how many; those that moved on are left alone."""
@@ -131,18 +129,18 @@ class TransactionEnder:
                 KafkaHandle(
                     format=FORMAT,
                     transactionalId=name,
-                    producerId=found.producer_id,
-                    producerEpoch=found.producer_epoch,
+                    producerId=description.producer_id,
+                    producerEpoch=description.producer_epoch,
                     endTxnVersion=version,
                     clusterId=self._cluster_id,
                     topics={},
                     written={},
-                    startedAt=found.started_ms,
+                    startedAt=description.started_ms,
                     preparedAt=0,
-                    timeoutMs=found.timeout_ms,
+                    timeoutMs=description.timeout_ms,
                 )
             )
-            for name, found in described.items()
+            for name, description in described.items()
         ]
         wholes = self._end_all(transactions, False, deadline)
         return sum(whole.state.outcome is Outcome.LOST for whole in wholes)
@@ -161,16 +159,16 @@ class TransactionEnder:
         """
         wholes = self._wholes(transactions)
         self._open_together = frozenset(
-            each.key
-            for each, whole in zip(transactions, wholes, strict=True)
+            transaction.key
+            for transaction, whole in zip(transactions, wholes, strict=True)
             if whole.state.outcome is Outcome.PREPARED
         )
         return [whole.state for whole in wholes]
 
     def ensure_readable(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[dict[str, Any]]:
         """Wait until every row of committed transactions can be read; see `connector.kafka.sink.readable`."""
-        together = [each for each in transactions if each.key in self._open_together]
-        alone = [each for each in transactions if each.key not in self._open_together]
+        together = [transaction for transaction in transactions if transaction.key in self._open_together]
+        alone = [transaction for transaction in transactions if transaction.key not in self._open_together]
         return ensure_readable(self._admin, self._partitions, together, alone, deadline)
 
     def _wholes(self, transactions: Sequence[Prepared]) -> list[Whole]:
@@ -203,19 +201,23 @@ class TransactionEnder:
             return [wholes[index] for index in range(len(transactions))]
 
         clock = self._admin.clock
-        found: list[Whole] | None = backing_off(Deadline(MARKERS_SECONDS, clock), clock)(look)
-        if found is None:
+        judgements: list[Whole] | None = backing_off(Deadline(MARKERS_SECONDS, clock), clock)(look)
+        if judgements is None:
             waiting = [transactions[index] for index in ending]
-            parts = [part for each in waiting for part in each.written]
+            parts = [part for transaction in waiting for part in transaction.written]
             raise markers_pending(waiting, parts, "have ended, with a commit or an abort that can't be seen yet")
-        return found
+        return judgements
 
     def _judge_ended(self, transactions: Sequence[Prepared], described: Mapping[str, Description]) -> list[Whole]:
         now = self._admin.clock.now()
         wholes = []
-        for each, fates in zip(transactions, ended_fates(self._partitions, transactions), strict=True):
-            found = described.get(each.name)
-            wholes.append(judge_ended(each, found, with_markers(self._partitions, each, found, fates, now), now))
+        for transaction, fates in zip(transactions, ended_fates(self._partitions, transactions), strict=True):
+            description = described.get(transaction.name)
+            wholes.append(
+                judge_ended(
+                    transaction, description, with_markers(self._partitions, transaction, description, fates, now), now
+                )
+            )
         return wholes
 
     def _open_state(self, transaction: Prepared, described: Mapping[str, Description]) -> HandleState | None:
@@ -234,11 +236,12 @@ class TransactionEnder:
         return {
             index: Whole(
                 HandleState(
-                    Outcome.UNKNOWN, evidence=f"the handle is of cluster {each.cluster_id}, this is {self._cluster_id}"
+                    Outcome.UNKNOWN,
+                    evidence=f"the handle is of cluster {transaction.cluster_id}, this is {self._cluster_id}",
                 )
             )
-            for index, each in enumerate(transactions)
-            if each.cluster_id != self._cluster_id
+            for index, transaction in enumerate(transactions)
+            if transaction.cluster_id != self._cluster_id
         }
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -311,25 +314,25 @@ class TransactionEnder:
     def _send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        nodes = self._admin.coordinators(each.name for each in transactions)
+        nodes = self._admin.coordinators(transaction.name for transaction in transactions)
         answers: list[Any] = [None] * len(transactions)
         requests: list[tuple[int, Any]] = []
         sent: list[int] = []
-        for index, each in enumerate(transactions):
-            if not commit and each.end_version < 5:
+        for index, transaction in enumerate(transactions):
+            if not commit and transaction.end_version < 5:
                 # EndTxn(abort) below 5 leaves the epoch valid: a zombie's next record would open it again.
-                self._admin.init_producer_id(each.name, each.timeout_ms)
+                self._admin.init_producer_id(transaction.name, transaction.timeout_ms)
                 answers[index] = _Ended()
                 continue
             sent.append(index)
             requests.append(
                 (
-                    nodes[each.name],
+                    nodes[transaction.name],
                     EndTxnRequest(
-                        version=each.end_version,
-                        transactional_id=each.name,
-                        producer_id=each.producer_id,
-                        producer_epoch=each.producer_epoch,
+                        version=transaction.end_version,
+                        transactional_id=transaction.name,
+                        producer_id=transaction.producer_id,
+                        producer_epoch=transaction.producer_epoch,
                         committed=commit,
                     ),
                 )
@@ -343,8 +346,8 @@ class TransactionEnder:
     @staticmethod
     def _refuse_unknown(transactions: Sequence[Prepared], wholes: Iterable[Whole]) -> None:
         unknown = [
-            (each, whole)
-            for each, whole in zip(transactions, wholes, strict=True)
+            (transaction, whole)
+            for transaction, whole in zip(transactions, wholes, strict=True)
             if whole.state.outcome is Outcome.UNKNOWN
         ]
         if unknown:
@@ -374,6 +377,11 @@ class TransactionEnder:
             "Start the query again: the next run finishes them.",
             transactionalIds=[transactions[index].name for index in unsettled],
         )
+
+
+def _with_outcome(outcome: Outcome, transactions: Sequence[Prepared], wholes: Sequence[Whole]) -> list[Prepared]:
+    pairs = zip(transactions, wholes, strict=True)
+    return [transaction for transaction, whole in pairs if whole.state.outcome is outcome]
 
 
 class _Ended:

@@ -32,7 +32,7 @@ def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostE
         "TRANSACTION_LOST",
         f"{len(lost)} prepared transactions are lost; the first is {lost[0]}. {reason} Start the query again: it writes "
         "their rows again.",
-        handles=[each.handle for each in lost],
+        handles=[transaction.handle for transaction in lost],
     )
 
 
@@ -56,7 +56,7 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
     return AmbiguousOutcomeError(
         "OUTCOME_UNKNOWN",
         f"{what} Look at the topic, then decide: `barrier resolve LOCATION`.",
-        handles=[dict(each.handle) for each, _ in unknown],
+        handles=[dict(prepared.handle) for prepared, _ in unknown],
         evidence=whole.state.evidence,
     )
 
@@ -72,17 +72,17 @@ def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[objec
     ended : str
         How they ended, and what is not known or visible because of it.
     """
-    names = ", ".join(sorted({str(each) for each in partitions})[:PARTITIONS_NAMED])
+    names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",
         f"{len(transactions)} transactions {ended}: their markers are not written yet in {names}. Has one of these partitions "
         "no leader, or fewer replicas in sync than min.insync.replicas? Start the query again when it has: it waits again, "
         "and there is nothing to resolve.",
-        transactionalIds=[each.name for each in transactions],
+        transactionalIds=[item.name for item in transactions],
     )
 
 
-def skipped_marker(what: str, remedy: str, name: str, partition: Partition, found: OpenTransaction) -> StoreError:
+def skipped_marker(what: str, remedy: str, name: str, partition: Partition, opened: OpenTransaction) -> StoreError:
     """Return the error of a marker that is missing, and that can't be written.
 
     Parameters
@@ -92,7 +92,7 @@ def skipped_marker(what: str, remedy: str, name: str, partition: Partition, foun
     name : str
         The transactional id.
     partition : Partition
-    found : OpenTransaction
+    opened : OpenTransaction
     """
     return StoreError(
         "MARKERS_SKIPPED",
@@ -100,7 +100,7 @@ def skipped_marker(what: str, remedy: str, name: str, partition: Partition, foun
         f"the partition wait. {remedy}. `kafka-transactions.sh abort` is no remedy: it would lose the rows of a commit.",
         transactionalId=name,
         partition=f"{partition.topic} [{partition.number}]",
-        offset=found.start,
+        offset=opened.start,
     )
 
 

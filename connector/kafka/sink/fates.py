@@ -51,12 +51,12 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True)
 class PartFate:
-    """A fate, and how it is known; `found` is how the partition's leader describes an open one."""
+    """A fate, and how it is known; `opened` is how the partition's leader describes an open one."""
 
     part: Witness
     fate: Fate
     reason: str = ""
-    found: OpenTransaction | None = None
+    opened: OpenTransaction | None = None
 
     @property
     def evidence(self) -> str:
@@ -65,7 +65,7 @@ class PartFate:
             return self.reason
         if self.fate is Fate.COMMITTED:
             return f"{self.part} shows its rows before offset {self.part.offset}"
-        since = "" if self.found is None else f" from offset {self.found.start}"
+        since = "" if self.opened is None else f" from offset {self.opened.start}"
         return f"{self.part} has it open{since}"
 
 
@@ -92,14 +92,16 @@ class Whole:
 
 def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
     """Look at transactions that should be open: is each, in every partition, with all of its rows?"""
-    opened = partitions.open_transactions({part.partition for each in transactions for part in each.written})
+    opened = partitions.open_transactions(
+        {part.partition for transaction in transactions for part in transaction.written}
+    )
     ends = _probe(partitions, transactions, together=True)
     return [
         [
-            _without_rows(part, end) or _open_or_ended(partitions, each, part, opened)
-            for part, (_, end) in zip(each.written, of_each, strict=True)
+            _without_rows(part, end) or _open_or_ended(partitions, transaction, part, opened)
+            for part, (_, end) in zip(transaction.written, of_each, strict=True)
         ]
-        for each, of_each in zip(transactions, ends, strict=True)
+        for transaction, of_each in zip(transactions, ends, strict=True)
     ]
 
 
@@ -124,8 +126,8 @@ def ended_fates(
     ends = _probe(partitions, transactions, together)
     held = {
         part.partition
-        for each, of_each in zip(transactions, ends, strict=True)
-        for part, (offset, end) in zip(each.written, of_each, strict=True)
+        for prepared, of_each in zip(transactions, ends, strict=True)
+        for part, (offset, end) in zip(prepared.written, of_each, strict=True)
         if _without_rows(part, end) is None and end.stable <= offset
     }
     opened = partitions.open_transactions(held) if ask_leaders else {}
@@ -145,8 +147,8 @@ def ended_fates(
         return PartFate(part, Fate.COMMITTED)
 
     return [
-        [fate(each, part, offset, end) for part, (offset, end) in zip(each.written, of_each, strict=True)]
-        for each, of_each in zip(transactions, ends, strict=True)
+        [fate(prepared, part, offset, end) for part, (offset, end) in zip(prepared.written, of_each, strict=True)]
+        for prepared, of_each in zip(transactions, ends, strict=True)
     ]
 
 
@@ -155,14 +157,14 @@ def _probe(
 ) -> list[list[tuple[int, StableEnd]]]:
     """Ask about each written partition of each transaction; return the offset that was asked about, and the answer."""
     last: dict[tuple[Partition, str, int], int] = {}
-    for part in (part for each in transactions for part in each.written) if together else ():
+    for part in (part for transaction in transactions for part in transaction.written) if together else ():
         key = (part.partition, part.topic_id, part.leader_epoch)
         last[key] = max(part.offset, last.get(key, 0))
     asked: dict[Witness, int] = {}
     wanted: list[list[int]] = []
-    for each in transactions:
+    for transaction in transactions:
         indexes = []
-        for part in each.written:
+        for part in transaction.written:
             offset = last.get((part.partition, part.topic_id, part.leader_epoch), part.offset)
             probe = part if part.offset == offset else replace(part, offset=offset)
             indexes.append(asked.setdefault(probe, len(asked)))
@@ -190,10 +192,10 @@ def _open_or_ended(
     part: Witness,
     opened: Mapping[Partition, Mapping[int, OpenTransaction]],
 ) -> PartFate:
-    found = opened.get(part.partition, {}).get(transaction.producer_id)
+    open_transaction = opened.get(part.partition, {}).get(transaction.producer_id)
     # A later transaction of the producer begins after the witness.
-    if found is not None and found.start < part.offset:
-        return PartFate(part, Fate.OPEN, found=found)
+    if open_transaction is not None and open_transaction.start < part.offset:
+        return PartFate(part, Fate.OPEN, opened=open_transaction)
     return _by_marker(partitions, transaction, part)
 
 
@@ -247,10 +249,10 @@ _ENDINGS: Final = {
 
 def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
     """Judge a transaction that its coordinator calls open, and would commit: every partition has to have it open too."""
-    wrong = [each for each in fates if each.fate is not Fate.OPEN]
+    wrong = [part for part in fates if part.fate is not Fate.OPEN]
     if not wrong:
         return Whole(state, ongoing=True)
-    kinds = {each.fate for each in wrong}
+    kinds = {part.fate for part in wrong}
     if Fate.COMMITTED in kinds:
         evidence = f"a marker from outside committed it in part: {_named(wrong)}; {state.evidence}"
         return Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), ongoing=True, divided=True)
@@ -270,19 +272,19 @@ def with_markers(
     A partition counts as committed if no abort is listed there. Compaction removes aborted rows, and later the entry of that
     list: then only the marker itself is evidence; if it is gone too, there is none.
     """
-    if all(each.fate is not Fate.COMMITTED for each in fates):
+    if all(fate.fate is not Fate.COMMITTED for fate in fates):
         return fates
     trusted = state_from(transaction, description, now)
     outcome = trusted.outcome if trusted else _outcome_at_next_epoch(transaction, description, False)
     if outcome is Outcome.COMMITTED:
         return fates
-    return [_by_marker(partitions, transaction, each.part) if each.fate is Fate.COMMITTED else each for each in fates]
+    return [_by_marker(partitions, transaction, fate.part) if fate.fate is Fate.COMMITTED else fate for fate in fates]
 
 
 def judge_ended(transaction: Prepared, description: Description | None, fates: Sequence[PartFate], now: float) -> Whole:
     """Judge a transaction that is not open at its coordinator, or that the coordinator does not know any more."""
     trusted = state_from(transaction, description, now)
-    kinds = {each.fate for each in fates}
+    kinds = {fate.fate for fate in fates}
     known = trusted.outcome if trusted else None
     if known is None and kinds & {Fate.OPEN, Fate.CUT}:
         known = _outcome_at_next_epoch(transaction, description, Fate.ABORTED in kinds)
@@ -294,8 +296,8 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
             evidence = f"it was committed in part only: {evidence}"
         return Whole(HandleState(outcome, evidence=f"{evidence}; coordinator: {seen}"), divided=divided)
 
-    lost = [each for each in fates if each.fate in (Fate.ABORTED, Fate.CUT)]
-    committed = [each for each in fates if each.fate is Fate.COMMITTED]
+    lost = [fate for fate in fates if fate.fate in (Fate.ABORTED, Fate.CUT)]
+    committed = [fate for fate in fates if fate.fate is Fate.COMMITTED]
     if committed:
         against = lost or (trusted is not None and trusted.outcome is Outcome.LOST)
         if against:
@@ -325,6 +327,6 @@ def _outcome_at_next_epoch(transaction: Prepared, description: Description | Non
 
 
 def _named(fates: Iterable[PartFate]) -> str:
-    evidence = [each.evidence for each in fates if each.evidence]
+    evidence = [fate.evidence for fate in fates if fate.evidence]
     more = f"; {len(evidence) - MOST_NAMED} more partitions" if len(evidence) > MOST_NAMED else ""
     return "; ".join(evidence[:MOST_NAMED]) + more

@@ -101,8 +101,8 @@ def parse_handle(handle: Mapping[str, Any]) -> Prepared:
         )
     elif version == 1:
         written = tuple(
-            Witness(Partition(each["topic"], each["partition"]), each["topicId"], each["offset"])
-            for each in handle["witnesses"]
+            Witness(Partition(entry["topic"], entry["partition"]), entry["topicId"], entry["offset"])
+            for entry in handle["witnesses"]
         )
     else:
         raise StoreError(

@@ -31,12 +31,12 @@ class _Hanging:
     partition: Partition
     name: str
     description: Description
-    found: OpenTransaction
+    opened: OpenTransaction
 
     def __str__(self) -> str:
         return (
-            f"{self.name} (producer {self.description.producer_id}, epoch {self.found.epoch}) has ended, and "
-            f"{self.partition.topic} [{self.partition.number}] has it open from offset {self.found.start}"
+            f"{self.name} (producer {self.description.producer_id}, epoch {self.opened.epoch}) has ended, and "
+            f"{self.partition.topic} [{self.partition.number}] has it open from offset {self.opened.start}"
         )
 
 
@@ -61,29 +61,31 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     held = partitions.held_back(topic)
     hanging = _find(admin, partitions, held, prefix, known) if held else []
     version = admin.end_txn_version() if hanging else 0
-    for each in hanging:
-        above = each.description.producer_epoch - each.found.epoch
-        commit = ENDED.get(each.description.state)
+    for transaction in hanging:
+        above = transaction.description.producer_epoch - transaction.opened.epoch
+        commit = ENDED.get(transaction.description.state)
         if commit is None or above not in (0, 1) or (commit and above and version < 5):
             raise skipped_marker(
-                str(each),
+                str(transaction),
                 "Its coordinator does not know any more how it ended. A new prefix (transactionalIdPrefix) lets the query "
                 "continue; an administrator who knows how it ended can write the marker",
-                each.name,
-                each.partition,
-                each.found,
+                transaction.name,
+                transaction.partition,
+                transaction.opened,
             )
         code = partitions.write_marker(
-            each.partition,
-            each.description.producer_id,
-            each.found,
-            each.description.producer_epoch,
+            transaction.partition,
+            transaction.description.producer_id,
+            transaction.opened,
+            transaction.description.producer_epoch,
             commit,
             5 if above and version >= 5 else 4,
         )
         if code != NONE:
-            raise skipped_marker(str(each), refusal(code), each.name, each.partition, each.found)
-        log.warning("%s: the coordinator had left its marker out; the marker was written instead", each)
+            raise skipped_marker(
+                str(transaction), refusal(code), transaction.name, transaction.partition, transaction.opened
+            )
+        log.warning("%s: the coordinator had left its marker out; the marker was written instead", transaction)
     return len(hanging)
 
 
@@ -91,20 +93,20 @@ def _find(
     admin: KafkaAdmin, partitions: PartitionAdmin, held: Collection[Partition], prefix: str, known: Collection[Key]
 ) -> list[_Hanging]:
     opened = partitions.open_transactions(held)
-    strange = {(producer, found.epoch) for producers in opened.values() for producer, found in producers.items()}
+    strange = {(producer, record.epoch) for producers in opened.values() for producer, record in producers.items()}
     strange -= {(producer, epoch) for _, producer, epoch in known}
     if not strange:
         return []
     names = admin.transactional_ids(producer_ids=sorted({producer for producer, _ in strange}))
     ours = [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
     ended: Mapping[int, tuple[str, Description]] = {
-        found.producer_id: (name, found) for name, found in admin.describe(ours).items() if found.state not in BUSY
+        record.producer_id: (name, record) for name, record in admin.describe(ours).items() if record.state not in BUSY
     }
     # Asked once more: one that is still open after its coordinator finished with it hangs.
     suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]
     return [
-        _Hanging(partition, *ended[producer], found)
+        _Hanging(partition, *ended[producer], record)
         for partition, producers in sorted(partitions.open_transactions(suspects).items())
-        for producer, found in sorted(producers.items())
-        if producer in ended and (producer, found.epoch) in strange
+        for producer, record in sorted(producers.items())
+        if producer in ended and (producer, record.epoch) in strange
     ]

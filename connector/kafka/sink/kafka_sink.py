@@ -136,20 +136,20 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         identity = {"cluster": admin.cluster_id()}
         topic = self._settings.topic
         if topic is not None:
-            found = admin.topics([topic]).get(topic)
-            if found is None:
+            info = admin.topics([topic]).get(topic)
+            if info is None:
                 raise OptionError(
                     "UNKNOWN_TOPIC",
                     f"2pc-kafka: the topic {topic!r} (option topic) does not exist: create it, or correct the option.",
                     option="topic",
                     topic=topic,
                 )
-            if found.operations is not None and WRITE not in found.operations:
+            if info.operations is not None and WRITE not in info.operations:
                 raise missing_right("WRITE", f"topic {topic}")
-            if self._settings.exactly_once and found.operations is not None and READ not in found.operations:
+            if self._settings.exactly_once and info.operations is not None and READ not in info.operations:
                 # Without it there is no way to learn how a transaction ended whose id was initialised again.
                 raise missing_right("READ", f"topic {topic}")
-            identity.update(topic=topic, topicId=found.topic_id)
+            identity.update(topic=topic, topicId=info.topic_id)
         settings: dict[str, Any] = {}
         timeout_ms = int(DEFAULT_MESSAGE_SECONDS * 1000)
         if self._settings.exactly_once:
@@ -175,7 +175,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
             if now not in [dict(mark) for mark in (history.mark, *history.late)]:
                 raise put_back(f"{name} was initialised after the newest run ({dict(history.mark)} then, {now} now)")
-        newest = max(described, key=lambda each: described[each].started_ms, default="")
+        newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
         began = described[newest].started_ms if newest else 0
         seen = (history.seen or {}).get("committed") if history.binding else None
         if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
@@ -194,15 +194,18 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             return {}
         admin, name = self._driver_admin(), run_id(self._prefix())
         if mark:
-            found = admin.describe([name]).get(name)
+            description = admin.describe([name]).get(name)
             # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
             # knows this mark would take a new initialisation for another query's.
-            if found is None or {"producerId": found.producer_id, "epoch": found.producer_epoch} == dict(mark):
+            if description is None or {
+                "producerId": description.producer_id,
+                "epoch": description.producer_epoch,
+            } == dict(mark):
                 return mark
             raise FencedError(
                 "PREFIX_TAKEN",
                 f"Another query uses the transactionalIdPrefix {self._prefix()!r}: it has initialised {name} (epoch "
-                f"{mark['epoch']} is now {found.producer_epoch}). Give each query its own prefix.",
+                f"{mark['epoch']} is now {description.producer_epoch}). Give each query its own prefix.",
                 prefix=self._prefix(),
             )
         producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings, admin))
@@ -245,7 +248,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Abort and fence all of them; return those found committed."""
         if not handles:
             return []
-        return [each.handle for each in self._ender().abort(_parsed(handles), self._commit_deadline())]
+        return [prepared.handle for prepared in self._ender().abort(_parsed(handles), self._commit_deadline())]
 
     def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
         """Look at all of them with one question to each coordinator, and one to each leader of their partitions."""
@@ -257,9 +260,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         ours = self._ours(admin, ["Ongoing"])
         excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
         lingering = {
-            name: found
-            for name, found in admin.describe(ours).items()
-            if found.state == "Ongoing" and (name, found.producer_id, found.producer_epoch) not in excepted
+            name: description
+            for name, description in admin.describe(ours).items()
+            if description.state == "Ongoing"
+            and (name, description.producer_id, description.producer_epoch) not in excepted
         }
         ended = 0
         if lingering:

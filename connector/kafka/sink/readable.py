@@ -94,11 +94,11 @@ class _Wait:
         def look() -> list[dict[str, Any]] | None:
             nonlocal together, alone, waiting, complete
             ask = patience.passed()
-            for each, fates in [
+            for transaction, fates in [
                 *zip(together, ended_fates(self._partitions, together, together=True, ask_leaders=ask), strict=True),
                 *zip(alone, ended_fates(self._partitions, alone, ask_leaders=ask), strict=True),
             ]:
-                self._seen.setdefault(each.key, {}).update({fate.part.partition: fate for fate in fates})
+                self._seen.setdefault(transaction.key, {}).update({fate.part.partition: fate for fate in fates})
             self._refuse_lost([*together, *alone])
             together, alone = self._still_open(together), self._still_open(alone)
             waiting = [*together, *alone]
@@ -106,24 +106,24 @@ class _Wait:
                 return self._repaired
             if ask:
                 # Asked before the partitions were: the coordinator has written all markers that it ever writes.
-                for each in waiting:
-                    if each.key in complete:
-                        self._repair(each, complete[each.key])
+                for transaction in waiting:
+                    if transaction.key in complete:
+                        self._repair(transaction, complete[transaction.key])
                 complete = self._completed(waiting)
             return None
 
         repaired = backing_off(self._deadline, clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
         if repaired is None:
-            parts = [fate.part for each in waiting for fate in self._open_parts(each)]
+            parts = [fate.part for transaction in waiting for fate in self._open_parts(transaction)]
             raise markers_pending(waiting, parts, "are committed, and readers can't see their rows yet")
         return self._repaired
 
     def _still_open(self, transactions: Sequence[Prepared]) -> list[Prepared]:
         """Return the transactions that have open partitions, with these only."""
         return [
-            replace(each, written=tuple(fate.part for fate in fates))
-            for each in transactions
-            if (fates := self._open_parts(each))
+            replace(transaction, written=tuple(fate.part for fate in fates))
+            for transaction in transactions
+            if (fates := self._open_parts(transaction))
         ]
 
     def _open_parts(self, transaction: Prepared) -> list[PartFate]:
@@ -132,15 +132,15 @@ class _Wait:
     def _refuse_lost(self, transactions: Sequence[Prepared]) -> None:
         whole: list[Prepared] = []
         divided: list[tuple[Prepared, Whole]] = []
-        for each in transactions:
-            fates = list(self._seen[each.key].values())
+        for transaction in transactions:
+            fates = list(self._seen[transaction.key].values())
             gone = [fate for fate in fates if fate.fate in (Fate.ABORTED, Fate.CUT, Fate.UNKNOWN)]
             if fates and all(fate.fate is Fate.ABORTED for fate in fates):
-                whole.append(each)
+                whole.append(transaction)
             elif gone:
                 rest = [fate for fate in fates if fate not in gone]
                 evidence = "; ".join(fate.evidence for fate in [*gone, *rest])
-                divided.append((each, Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), divided=True)))
+                divided.append((transaction, Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), divided=True)))
         if divided:
             raise unknown_outcome(divided)
         if whole:
@@ -151,18 +151,19 @@ class _Wait:
             )
 
     def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
-        described = self._admin.describe([each.name for each in transactions])
+        described = self._admin.describe([transaction.name for transaction in transactions])
         return {
-            each.key: found
-            for each in transactions
-            if (found := described.get(each.name)) is not None and not found.state.startswith("Prepare")
+            transaction.key: description
+            for transaction in transactions
+            if (description := described.get(transaction.name)) is not None
+            and not description.state.startswith("Prepare")
         }
 
     def _repair(self, transaction: Prepared, description: Description) -> None:
         for fate in self._open_parts(transaction):
-            if fate.found is None:
+            if fate.opened is None:
                 continue
-            what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.found.start}"
+            what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.opened.start}"
             proof, version = self._proof(transaction, description)
             if not proof:
                 remedy = (
@@ -170,17 +171,17 @@ class _Wait:
                     f"{description.producer_id} at epoch {description.producer_epoch}), so the marker is not written: `barrier "
                     "resolve LOCATION` settles it by decision"
                 )
-                raise skipped_marker(what, remedy, transaction.name, fate.part.partition, fate.found)
+                raise skipped_marker(what, remedy, transaction.name, fate.part.partition, fate.opened)
             code = self._partitions.write_marker(
                 fate.part.partition,
                 transaction.producer_id,
-                fate.found,
+                fate.opened,
                 transaction.producer_epoch + (version >= 5),
                 True,
                 version,
             )
             if code != NONE:
-                raise skipped_marker(what, refusal(code), transaction.name, fate.part.partition, fate.found)
+                raise skipped_marker(what, refusal(code), transaction.name, fate.part.partition, fate.opened)
             log.warning("%s: its coordinator had left the commit marker out; the marker was written instead", what)
             self._repaired.append(
                 {
@@ -189,7 +190,7 @@ class _Wait:
                     "producerEpoch": transaction.producer_epoch,
                     "topic": fate.part.partition.topic,
                     "partition": fate.part.partition.number,
-                    "offset": fate.found.start,
+                    "offset": fate.opened.start,
                     "marker": "commit",
                     "proof": proof,
                 }

@@ -208,10 +208,10 @@ class RowWriter:
                 raise write_error(problem.args[0], to, partition, size) from None
 
     def _by_topic(self, chunk: pa.RecordBatch) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        rows: dict[str, list[int]] = {}
         for row, topic in enumerate(self._topics(chunk)):
-            found.setdefault(topic, []).append(row)
-        return found
+            rows.setdefault(topic, []).append(row)
+        return rows
 
     @staticmethod
     def _topics(chunk: pa.RecordBatch) -> list[str]:

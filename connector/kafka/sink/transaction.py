@@ -114,10 +114,10 @@ def _open(transaction: KafkaTransaction, producer: Producer, admin: KafkaAdmin, 
         raise write_error(problem.args[0], topic, None, 0) from None
     # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
     # delivered at all, no other program initialised the id in between, and this is our epoch.
-    found = admin.describe([transaction.name]).get(transaction.name)
-    if found is None:
+    description = admin.describe([transaction.name]).get(transaction.name)
+    if description is None:
         raise RetriableError("LANE_TAKEN", f"{transaction.name} is unknown right after it was initialised.")
-    transaction.producer_id, transaction.producer_epoch = found.producer_id, found.producer_epoch
+    transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
 
 
 def make_producer(client: ClientConfig, transaction: KafkaTransaction, settings: Mapping[str, Any]) -> Producer:
@@ -216,7 +216,7 @@ def roll_back(transaction: KafkaTransaction, clock: Clock) -> None:
             limit = Deadline(ROLLBACK_SECONDS, clock)
             admin.limit = limit
             described = admin.describe([transaction.name])
-            ours = {name: found for name, found in described.items() if _is_open(found, transaction)}
+            ours = {name: description for name, description in described.items() if _is_open(description, transaction)}
             TransactionEnder(admin, admin.cluster_id()).abort_open(ours, admin.end_txn_version(), limit)
     transaction.drop()
 
@@ -242,18 +242,18 @@ def _give_up(producer: Producer, in_transaction: bool) -> None:
 
 
 def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
-    found = admin.describe([transaction.name]).get(transaction.name)
-    if found is None or not _is_open(found, transaction):
-        seen = "unknown" if found is None else f"{found.state}, epoch {found.producer_epoch}"
+    description = admin.describe([transaction.name]).get(transaction.name)
+    if description is None or not _is_open(description, transaction):
+        seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
         raise RetriableError(
             "LANE_TAKEN",
             f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more ({seen}): another task "
             "initialised it, or kafka.transaction.timeout.ms passed while its rows were written.",
             transactionalId=transaction.name,
         )
-    return found
+    return description
 
 
-def _is_open(found: Description, transaction: KafkaTransaction) -> bool:
+def _is_open(description: Description, transaction: KafkaTransaction) -> bool:
     ours = (transaction.producer_id, transaction.producer_epoch)
-    return found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == ours
+    return description.state == "Ongoing" and (description.producer_id, description.producer_epoch) == ours

@@ -187,7 +187,7 @@ class Backlog:
         StoreError
             ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
         """
-        wanted = sorted({each.partition for each in ranges})
+        wanted = sorted({part.partition for part in ranges})
         # The recorded topics, whatever the options name now.
         names = tuple(sorted({partition.topic for partition in after.topics}))
         topics = self._topics()
@@ -281,13 +281,13 @@ class Backlog:
     def _look_back(self, topics: TopicReader, standing: Standing, before: SourceOffset) -> None:
         """Note what retention has removed of the micro-batch before while its tasks read it."""
         ranges = [
-            each
-            for each in self.missed.to_look_at(before)
-            if each.partition in standing.known
-            and topics.ids.get(each.partition.topic) == before.ids.get(each.partition.topic)
+            part
+            for part in self.missed.to_look_at(before)
+            if part.partition in standing.known
+            and topics.ids.get(part.partition.topic) == before.ids.get(part.partition.topic)
         ]
         # In order: of a partition's ranges the first begins first.
-        wanted = {each.partition: each.start for each in reversed(ranges)}
+        wanted = {part.partition: part.start for part in reversed(ranges)}
         self.missed.look(ranges, topics.surely_earliest([*wanted], wanted))
 
     def _topics(self) -> TopicReader:

@@ -73,10 +73,10 @@ class BarrierKafkaBatchReader(DataSourceReader):
         # In this order: `latest` of the start must not lie behind that of the end.
         start = topics.resolve(options.starting, wanted, strict=self.fail_on_data_loss)
         end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
-        ranges = [each for each in map(self._narrowing.narrow, self._ranges(start, end)) if len(each)]
+        ranges = [part for part in map(self._narrowing.narrow, self._ranges(start, end)) if len(part)]
         ranges = self._without_older_rows(topics, ranges)
         return [
-            KafkaInputPartition(each, topics.ids.get(each.partition.topic)) for each in options.splitting.split(ranges)
+            KafkaInputPartition(part, topics.ids.get(part.partition.topic)) for part in options.splitting.split(ranges)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -130,14 +130,14 @@ class BarrierKafkaBatchReader(DataSourceReader):
         since = self._narrowing.since_ms()
         if since is None:
             return list(ranges)
-        found = topics.since({each.partition: since for each in ranges})
+        offsets = topics.since({part.partition: since for part in ranges})
         narrowed = []
-        for each in ranges:
+        for part in ranges:
             # A partition without such a row has none in its range.
-            offset = found[each.partition]
-            start = each.end if offset is None else max(each.start, offset)
-            if start < each.end:
-                narrowed.append(OffsetRange(each.partition, start, each.end))
+            offset = offsets[part.partition]
+            start = part.end if offset is None else max(part.start, offset)
+            if start < part.end:
+                narrowed.append(OffsetRange(part.partition, start, part.end))
         return narrowed
 
 

@@ -59,7 +59,7 @@ def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
     lost : Mapping[Partition, Loss]
         At least one.
     """
-    reason = next(each for each in _CONDITIONS if any(loss.reason is each for loss in lost.values()))
+    reason = next(kind for kind in _CONDITIONS if any(loss.reason is kind for loss in lost.values()))
     of_it = {partition: loss for partition, loss in sorted(lost.items()) if loss.reason is reason}
     partitions = ", ".join(f"{p}: {_offsets(loss)}" for p, loss in list(of_it.items())[:SHOWN])
     topics = ", ".join(sorted({partition.topic for partition in of_it})[:SHOWN])

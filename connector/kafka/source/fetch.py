@@ -334,11 +334,11 @@ def _holding(consumer: Consumer, partition: Partition) -> Holding | None:
     from confluent_kafka import KafkaException, TopicPartition
 
     try:
-        found: Any = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=10)
+        watermarks: Any = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=10)
     except KafkaException:
         return None
     # None when it has waited in vain; negative if nothing is known yet.
-    return Holding(*found) if found and min(found) >= 0 else None
+    return Holding(*watermarks) if watermarks and min(watermarks) >= 0 else None
 
 
 def _note(error: Any) -> None:

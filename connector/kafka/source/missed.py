@@ -31,15 +31,15 @@ def not_left(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: M
     lost : Mapping[Partition, Loss]
         The reasons.
     """
-    found: dict[Partition, tuple[Loss, ...]] = {}
+    missed: dict[Partition, tuple[Loss, ...]] = {}
     for whole, part in zip(ranges, left, strict=True):
         # An empty part lies at either end of its range: nothing of it is left.
         cuts = [(whole.start, whole.end)] if not len(part) else [(whole.start, part.start), (part.end, whole.end)]
         for first, last in cuts:
             if first < last:
                 loss = Loss(first, last, lost[whole.partition].reason)
-                found[whole.partition] = _joined(found.get(whole.partition, ()), loss)
-    return found
+                missed[whole.partition] = _joined(missed.get(whole.partition, ()), loss)
+    return missed
 
 
 def expired_since(ranges: Sequence[OffsetRange], earliest: Positions) -> Missed:
@@ -51,30 +51,30 @@ def expired_since(ranges: Sequence[OffsetRange], earliest: Positions) -> Missed:
     earliest : Positions
         The first row that is left, of those partitions that exist.
     """
-    found: dict[Partition, tuple[Loss, ...]] = {}
-    for each in ranges:
-        first = min(earliest.get(each.partition, 0), each.end)
-        if first > each.start:
-            loss = Loss(each.start, first, Reason.EXPIRED)
-            found[each.partition] = _joined(found.get(each.partition, ()), loss)
-    return found
+    missed: dict[Partition, tuple[Loss, ...]] = {}
+    for part in ranges:
+        first = min(earliest.get(part.partition, 0), part.end)
+        if first > part.start:
+            loss = Loss(part.start, first, Reason.EXPIRED)
+            missed[part.partition] = _joined(missed.get(part.partition, ()), loss)
+    return missed
 
 
 def together(one: Missed, other: Missed) -> Missed:
     """Merge two records of missed offsets, in order of partition and offset, each loss once."""
-    found: dict[Partition, tuple[Loss, ...]] = {}
+    merged: dict[Partition, tuple[Loss, ...]] = {}
     for partition in sorted({*one, *other}):
-        for loss in sorted([*one.get(partition, ()), *other.get(partition, ())], key=lambda each: each.position):
-            found[partition] = _joined(found.get(partition, ()), loss)
-    return found
+        for loss in sorted([*one.get(partition, ()), *other.get(partition, ())], key=lambda known: known.position):
+            merged[partition] = _joined(merged.get(partition, ()), loss)
+    return merged
 
 
 def _joined(losses: tuple[Loss, ...], loss: Loss) -> tuple[Loss, ...]:
     """Add a loss, which continues an earlier one of its kind, lies within it, or stands alone."""
     end = loss.resumes or 0
-    for number, each in enumerate(losses):
-        if each.reason is loss.reason and each.position <= loss.position <= (each.resumes or 0):
-            longer = replace(each, resumes=max(each.resumes or 0, end))
+    for number, earlier in enumerate(losses):
+        if earlier.reason is loss.reason and earlier.position <= loss.position <= (earlier.resumes or 0):
+            longer = replace(earlier, resumes=max(earlier.resumes or 0, end))
             return (*losses[:number], longer, *losses[number + 1 :])
     return (*losses, loss)
 
@@ -89,7 +89,7 @@ class MissedRanges:
 
     def plan(self, ranges: Sequence[OffsetRange]) -> None:
         """Note the ranges of the tasks that run next."""
-        self._running = [each for each in ranges if len(each)]
+        self._running = [part for part in ranges if len(part)]
 
     def narrow(
         self, ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: Mapping[Partition, Loss]

@@ -212,12 +212,12 @@ class SourceOffset:
             ``PLANNED_ENDS_NESTED``: a planned end that has planned ends itself.
         """
         if not isinstance(value, Mapping) or value.get("source") != SOURCE_NAME:
-            found = value.get("source") if isinstance(value, Mapping) else type(value).__name__
+            source = value.get("source") if isinstance(value, Mapping) else type(value).__name__
             raise LocationError(
                 "NOT_OUR_OFFSET",
-                f"The checkpoint's offset was not written by {SOURCE_NAME} (found {found!r}): the query reads another "
+                f"The checkpoint's offset was not written by {SOURCE_NAME} (found {source!r}): the query reads another "
                 "source than before. Start it on a new checkpoint location.",
-                found=str(found),
+                found=str(source),
             )
         if value.get("version") != VERSION:
             raise LocationError(
@@ -269,14 +269,14 @@ def _missed_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition,
 
 
 def _by_topic(values: Mapping[Partition, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    topics: dict[str, dict[str, Any]] = {}
     for partition in sorted(values):
-        found.setdefault(partition.topic, {})[str(partition.number)] = values[partition]
-    return found
+        topics.setdefault(partition.topic, {})[str(partition.number)] = values[partition]
+    return topics
 
 
 def _by_partition(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Any]:
-    found = {
-        Partition(topic, int(number)): each for topic, of_topic in value.items() for number, each in of_topic.items()
+    values = {
+        Partition(topic, int(number)): entry for topic, of_topic in value.items() for number, entry in of_topic.items()
     }
-    return {partition: found[partition] for partition in sorted(found)}
+    return {partition: values[partition] for partition in sorted(values)}

@@ -54,10 +54,10 @@ _DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min
 
 def as_duration_ms(text: str) -> int:
     """Parse a duration to milliseconds; without a unit it is in milliseconds."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _MILLISECONDS:
+    parts = _DURATION.fullmatch(text.strip().lower())
+    if parts is None or parts[2] not in _MILLISECONDS:
         raise ValueError(_DURATION_FORM)
-    return int(found[1]) * _MILLISECONDS[found[2]]
+    return int(parts[1]) * _MILLISECONDS[parts[2]]
 
 
 def as_long(least: int) -> Callable[[str], int]:
@@ -95,17 +95,17 @@ def as_topics(text: str) -> tuple[str, ...]:
 def as_assignment(text: str) -> tuple[Partition, ...]:
     """Parse partitions by topic to each partition once, in order."""
     value = _mapping(text, _ASSIGN_FORM)
-    found: set[Partition] = set()
+    partitions: set[Partition] = set()
     for topic, numbers in value.items():
         if not is_topic_name(topic) or not isinstance(numbers, list):
             raise ValueError(_ASSIGN_FORM)
         for number in numbers:
             if type(number) is not int or not 0 <= number < 2**31:
                 raise ValueError(_ASSIGN_FORM)
-            found.add(Partition(topic, number))
-    if not found:
+            partitions.add(Partition(topic, number))
+    if not partitions:
         raise ValueError(_ASSIGN_FORM)
-    return tuple(sorted(found))
+    return tuple(sorted(partitions))
 
 
 def as_pattern(text: str) -> str:
@@ -120,7 +120,7 @@ def as_pattern(text: str) -> str:
         raise ValueError(form)
     if re.search(r"\\[pPhHRX]|&&", pattern):
         raise ValueError(rf"{form}: without \p, \h, \R, \X and &&")
-    pattern = re.sub(r"\\Q(.*?)(?:\\E|$)", lambda found: re.escape(found[1]), pattern, flags=re.DOTALL)
+    pattern = re.sub(r"\\Q(.*?)(?:\\E|$)", lambda quoted: re.escape(quoted[1]), pattern, flags=re.DOTALL)
     pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
         with warnings.catch_warnings():
@@ -148,7 +148,7 @@ def as_timestamps(text: str) -> Mapping[Partition, int]:
 
 
 def _by_partition(text: str, least: int, form: str) -> dict[Partition, int]:
-    found: dict[Partition, int] = {}
+    values: dict[Partition, int] = {}
     for topic, numbers in _mapping(text, form).items():
         if not isinstance(numbers, dict):
             raise ValueError(form)
@@ -158,10 +158,10 @@ def _by_partition(text: str, least: int, form: str) -> dict[Partition, int]:
                 raise ValueError(form)
             if not least <= number <= LONGEST:
                 raise ValueError(form)
-            found[Partition(topic, int(partition))] = number
-    if not found:
+            values[Partition(topic, int(partition))] = number
+    if not values:
         raise ValueError(form)
-    return found
+    return values
 
 
 def _mapping(text: str, form: str) -> dict[str, Any]:

@@ -48,29 +48,29 @@ class Narrowing:
     def keeps(self, partition: Partition) -> bool:
         """Return whether rows of this partition can pass."""
         return all(
-            _holds(each, "topic", partition.topic) and _holds(each, "partition", partition.number)
-            for each in self.filters
+            _holds(condition, "topic", partition.topic) and _holds(condition, "partition", partition.number)
+            for condition in self.filters
         )
 
     def narrow(self, wanted: OffsetRange) -> OffsetRange:
         """Return the part of a range whose offsets can pass; it may be empty."""
         start, end = wanted.start, wanted.end
-        for each in self.filters:
-            value = _value(each, "offset")
-            if type(each) is In and _column(each) == "offset":
-                offsets = [number for number in each.value if type(number) is int]
+        for condition in self.filters:
+            value = _value(condition, "offset")
+            if type(condition) is In and _column(condition) == "offset":
+                offsets = [number for number in condition.value if type(number) is int]
                 start, end = max(start, min(offsets, default=end)), min(end, max(offsets, default=start - 1) + 1)
             elif type(value) is not int:
                 continue
-            elif isinstance(each, (EqualTo, EqualNullSafe)):
+            elif isinstance(condition, (EqualTo, EqualNullSafe)):
                 start, end = max(start, value), min(end, value + 1)
-            elif isinstance(each, GreaterThan):
+            elif isinstance(condition, GreaterThan):
                 start = max(start, value + 1)
-            elif isinstance(each, GreaterThanOrEqual):
+            elif isinstance(condition, GreaterThanOrEqual):
                 start = max(start, value)
-            elif isinstance(each, LessThan):
+            elif isinstance(condition, LessThan):
                 end = min(end, value)
-            elif isinstance(each, LessThanOrEqual):
+            elif isinstance(condition, LessThanOrEqual):
                 end = min(end, value + 1)
         start = min(start, wanted.end)
         return OffsetRange(wanted.partition, start, max(start, end))
@@ -80,63 +80,63 @@ class Narrowing:
 
         There is no such end: rows of a topic need not be in order of their timestamps.
         """
-        found: list[int] = []
-        for each in self.filters:
-            value = _value(each, "timestamp")
+        limits: list[int] = []
+        for condition in self.filters:
+            value = _value(condition, "timestamp")
             if not isinstance(value, datetime) or value.tzinfo is None:
                 continue
             micros = (value - _EPOCH) // timedelta(microseconds=1)
-            if isinstance(each, GreaterThan):
-                found.append(micros // 1000 + 1)
-            elif isinstance(each, (GreaterThanOrEqual, EqualTo, EqualNullSafe)):
-                found.append(-(-micros // 1000))
-        return max([0, *found]) if found else None
+            if isinstance(condition, GreaterThan):
+                limits.append(micros // 1000 + 1)
+            elif isinstance(condition, (GreaterThanOrEqual, EqualTo, EqualNullSafe)):
+                limits.append(-(-micros // 1000))
+        return max([0, *limits]) if limits else None
 
 
-def _column(each: Filter) -> str | None:
-    path: Sequence[str] = getattr(each, "attribute", ())
+def _column(condition: Filter) -> str | None:
+    path: Sequence[str] = getattr(condition, "attribute", ())
     return path[0] if len(path) == 1 else None
 
 
-def _value(each: Filter, column: str) -> Any:
-    return getattr(each, "value", None) if _column(each) == column else None
+def _value(condition: Filter, column: str) -> Any:
+    return getattr(condition, "value", None) if _column(condition) == column else None
 
 
-def _holds(each: Filter, column: str, value: str | int) -> bool:
+def _holds(condition: Filter, column: str, value: str | int) -> bool:
     """Return whether a filter may hold if the column has this value, which is not null; True if it is not about it."""
-    if isinstance(each, Not):
+    if isinstance(condition, Not):
         # Only a filter that is decided here may be negated: any other may hold either way.
-        return not _decides(each.child, column, value) or not _holds(each.child, column, value)
-    if not _decides(each, column, value):
+        return not _decides(condition.child, column, value) or not _holds(condition.child, column, value)
+    if not _decides(condition, column, value):
         return True
-    wanted: Any = each.value  # type: ignore[attr-defined]
-    if isinstance(each, In):
+    wanted: Any = condition.value  # type: ignore[attr-defined]
+    if isinstance(condition, In):
         return value in wanted
-    if isinstance(each, (EqualTo, EqualNullSafe)):
+    if isinstance(condition, (EqualTo, EqualNullSafe)):
         return bool(value == wanted)
-    if isinstance(each, StringStartsWith):
+    if isinstance(condition, StringStartsWith):
         return str(value).startswith(wanted)
-    if isinstance(each, StringEndsWith):
+    if isinstance(condition, StringEndsWith):
         return str(value).endswith(wanted)
-    if isinstance(each, StringContains):
+    if isinstance(condition, StringContains):
         return wanted in str(value)
-    if isinstance(each, GreaterThan):
+    if isinstance(condition, GreaterThan):
         return bool(value > wanted)
-    if isinstance(each, GreaterThanOrEqual):
+    if isinstance(condition, GreaterThanOrEqual):
         return bool(value >= wanted)
-    if isinstance(each, LessThan):
+    if isinstance(condition, LessThan):
         return bool(value < wanted)
     return bool(value <= wanted)
 
 
-def _decides(each: Filter, column: str, value: str | int) -> bool:
-    if _column(each) != column:
+def _decides(condition: Filter, column: str, value: str | int) -> bool:
+    if _column(condition) != column:
         return False
-    wanted = getattr(each, "value", None)
-    if isinstance(each, In):
+    wanted = getattr(condition, "value", None)
+    if isinstance(condition, In):
         return all(type(one) is type(value) for one in wanted or ())
-    if isinstance(each, (StringStartsWith, StringEndsWith, StringContains)):
+    if isinstance(condition, (StringStartsWith, StringEndsWith, StringContains)):
         return isinstance(value, str) and isinstance(wanted, str)
     # Topic names are ASCII: Python sorts them as Spark does.
     known = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
-    return isinstance(each, known) and type(wanted) is type(value)
+    return isinstance(condition, known) and type(wanted) is type(value)

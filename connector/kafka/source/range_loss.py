@@ -67,8 +67,8 @@ def ask_twice(
     second = ask()
     if second is None:
         return None
-    found = Holding(min(first.first, second.first), max(first.last, second.last))
-    return None if found.has(position) else found
+    holding = Holding(min(first.first, second.first), max(first.last, second.last))
+    return None if holding.has(position) else holding
 
 
 @dataclass(frozen=True)

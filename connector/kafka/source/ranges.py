@@ -59,16 +59,22 @@ class Splitting:
         ranges : Sequence[OffsetRange]
             None of them empty.
         """
-        found = list(ranges)
+        parts = list(ranges)
         if self.longest is not None:
-            found = [part for each in found for part in _parts(each, -(-len(each) // self.longest))]
-        if self.least is None or len(found) >= self.least:
-            return found
-        total = sum(map(len, found))
-        small = [each for each in found if _share(len(each), total, self.least) == 1]
+            parts = [
+                part for whole_range in parts for part in _parts(whole_range, -(-len(whole_range) // self.longest))
+            ]
+        if self.least is None or len(parts) >= self.least:
+            return parts
+        total = sum(map(len, parts))
+        small = [whole_range for whole_range in parts if _share(len(whole_range), total, self.least) == 1]
         whole = set(small)
         rest, tasks = total - sum(map(len, small)), max(self.least - len(small), 1)
-        return [part for each in found for part in _parts(each, 1 if each in whole else _share(len(each), rest, tasks))]
+        return [
+            part
+            for whole_range in parts
+            for part in _parts(whole_range, 1 if whole_range in whole else _share(len(whole_range), rest, tasks))
+        ]
 
 
 def _share(length: int, total: int, tasks: int) -> int:
@@ -120,11 +126,11 @@ def narrow(
     earliest, latest : Positions
         The first row and the end of all other partitions.
     """
-    found = []
-    for each in ranges:
-        if each.partition in unreadable:
-            found.append(replace(each, end=each.start))
+    narrowed = []
+    for whole in ranges:
+        if whole.partition in unreadable:
+            narrowed.append(replace(whole, end=whole.start))
         else:
-            start = min(max(each.start, earliest[each.partition]), each.end)
-            found.append(OffsetRange(each.partition, start, max(start, min(each.end, latest[each.partition]))))
-    return found
+            start = min(max(whole.start, earliest[whole.partition]), whole.end)
+            narrowed.append(OffsetRange(whole.partition, start, max(start, min(whole.end, latest[whole.partition]))))
+    return narrowed

@@ -153,11 +153,11 @@ def stand_surely(
         ``TOPIC_CHANGED``: they do not agree.
     """
     partitions = topics.partitions(subscription, may_miss)
-    found = stand(at, partitions, topics.ids)
+    standing = stand(at, partitions, topics.ids)
     # A topic that the options do not name any more is given up by the user, whatever the brokers have.
-    doubtful = sorted({partition.topic for partition in found.lost if subscription.means(partition.topic)})
+    doubtful = sorted({partition.topic for partition in standing.lost if subscription.means(partition.topic)})
     if not doubtful:
-        return found
+        return standing
     answers = ask_each(doubtful)
     disputed = []
     for topic in doubtful:
@@ -171,7 +171,7 @@ def stand_surely(
             "start the query again.",
             topics=disputed,
         )
-    return found
+    return standing
 
 
 def _meant(topic: str, view: TopicView, subscription: Subscription) -> TopicView:

@@ -144,20 +144,20 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _pick(self, before: SourceOffset, limit: ReadLimit, now: int) -> SourceOffset | None:
         options, seen = self._options, self._backlog.seen
-        found = self._backlog.available(before)
+        available = self._backlog.available(before)
         target, ends_here = self._backlog.target, isinstance(limit, ReadAllAvailable)
         # A barrier that is due does not wait for minOffsetsPerTrigger.
-        held = not ends_here and target is None and options.limits.hold_back(found.waiting, self._triggered, now)
+        held = not ends_here and target is None and options.limits.hold_back(available.waiting, self._triggered, now)
         end = next_offset(
-            found.before,
-            found.before.topics if held else found.ends,
+            available.before,
+            available.before.topics if held else available.ends,
             limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             options.schedule,
             now,
             completed=self._completed[1] if self._completed else None,
             ends=target is not None or ends_here,
-            first=found.first,
-            lost=found.lost,
+            first=available.first,
+            lost=available.lost,
             missed=self._backlog.missed.offer(),
         )
         if end is None:

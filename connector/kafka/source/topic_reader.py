@@ -111,7 +111,7 @@ class TopicReader:
             if not topics:
                 return []
             answers = self._admin.describe_topics(TopicCollection(topics), request_timeout=REQUEST_SECONDS)
-            found: list[Partition] = []
+            partitions: list[Partition] = []
             for topic in topics:
                 try:
                     description = answers[topic].result()
@@ -122,8 +122,8 @@ class TopicReader:
                         continue
                     raise
                 self.ids[topic] = str(description.topic_id)
-                found += [Partition(topic, each.id) for each in description.partitions]
-            return sorted(partition for partition in found if not assigned or partition in assigned)
+                partitions += [Partition(topic, info.id) for info in description.partitions]
+            return sorted(partition for partition in partitions if not assigned or partition in assigned)
 
         return self._patiently(ask, "the partitions", subscription.words())
 
@@ -142,12 +142,12 @@ class TopicReader:
         wanted : Positions
             The row to read next; 0 for partitions that are not in it.
         """
-        found = self.earliest(partitions)
-        behind = [partition for partition in partitions if found[partition] > wanted.get(partition, 0)]
+        offsets = self.earliest(partitions)
+        behind = [partition for partition in partitions if offsets[partition] > wanted.get(partition, 0)]
         if behind:
             self._clock.sleep(self._retries.pause_seconds)
-            found.update({p: min(found[p], offset) for p, offset in self.earliest(behind).items()})
-        return found
+            offsets.update({p: min(offsets[p], offset) for p, offset in self.earliest(behind).items()})
+        return offsets
 
     def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
         """Return where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
@@ -163,15 +163,15 @@ class TopicReader:
         from confluent_kafka.admin import OffsetSpec
 
         known = known or {}
-        found = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
+        offsets = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
         for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
-            behind = [partition for partition in partitions if found[partition] < known.get(partition, 0)]
+            behind = [partition for partition in partitions if offsets[partition] < known.get(partition, 0)]
             if not behind:
                 break
             if again:
                 self._clock.sleep(self._retries.pause_seconds)
-            found.update({p: known[p] for p, offset in self._high(behind).items() if offset >= known[p]})
-        return found
+            offsets.update({p: known[p] for p, offset in self._high(behind).items() if offset >= known[p]})
+        return offsets
 
     def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
         """Return `latest`, by two answers, a pause apart, for partitions that end before the wanted offset.
@@ -182,19 +182,19 @@ class TopicReader:
         wanted : Positions
             An offset of each of them.
         """
-        found = self.latest(partitions)
-        short = [partition for partition in partitions if found[partition] < wanted[partition]]
+        offsets = self.latest(partitions)
+        short = [partition for partition in partitions if offsets[partition] < wanted[partition]]
         if short:
             self._clock.sleep(self._retries.pause_seconds)
-            found.update({p: max(found[p], offset) for p, offset in self.latest(short).items()})
-        return found
+            offsets.update({p: max(offsets[p], offset) for p, offset in self.latest(short).items()})
+        return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Return the first row that is not older than a time (milliseconds since 1970), per partition; None without one."""
         from confluent_kafka.admin import OffsetSpec
 
-        found = self._offsets({partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()})
-        return {partition: None if offset < 0 else offset for partition, offset in found.items()}
+        offsets = self._offsets({partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()})
+        return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
         """Return the offsets of a bound, for each of these partitions.
@@ -228,8 +228,8 @@ class TopicReader:
 
     def _resolve_times(self, bound: TimeBound, partitions: Sequence[Partition]) -> dict[Partition, int]:
         times = {p: bound.at if isinstance(bound.at, int) else bound.at[p] for p in partitions}
-        found = self.since(times)
-        none = [partition for partition in partitions if found[partition] is None]
+        offsets = self.since(times)
+        none = [partition for partition in partitions if offsets[partition] is None]
         if none and bound.otherwise == "error":
             shown = ", ".join(f"{partition} since {times[partition]}" for partition in none[:SHOWN])
             raise OptionError(
@@ -240,7 +240,7 @@ class TopicReader:
                 partitions=[str(partition) for partition in none],
             )
         latest = self.latest(none)
-        return {p: latest[p] if offset is None else offset for p, offset in found.items()}
+        return {p: latest[p] if offset is None else offset for p, offset in offsets.items()}
 
     def _high(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         from confluent_kafka.admin import OffsetSpec
@@ -270,8 +270,8 @@ class TopicReader:
                     self._check_same([*specs])
                 raise
 
-        found = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
-        return {partition: found[partition] for partition in specs}
+        offsets = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
+        return {partition: offsets[partition] for partition in specs}
 
     def _check_same(self, partitions: Sequence[Partition]) -> None:
         """Raise if these are not the partitions any more that `partitions` saw: no waiting brings them back.
@@ -293,7 +293,7 @@ class TopicReader:
             with suppress(KafkaException):
                 description = answer.result()
                 if str(description.topic_id) == self.ids[topic]:
-                    there |= {Partition(topic, each.id) for each in description.partitions}
+                    there |= {Partition(topic, info.id) for info in description.partitions}
         changed = sorted({p.topic for p in partitions if p.topic in wanted and p not in there})
         if changed:
             raise StoreError(
