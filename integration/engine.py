@@ -22,8 +22,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from connector.kafka.offsets import Partition, SourceOffset
-from connector.kafka.sink import KafkaSink, KafkaTransaction
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.kafka_sink import KafkaSink, KafkaTransaction
+from connector.kafka.source.offsets import SourceOffset
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink

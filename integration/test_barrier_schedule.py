@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from connector.kafka.reader import BarrierKafkaStreamReader
-from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from integration.test_kafka_source import (
     batches_of,
@@ -53,7 +53,7 @@ def test_barriers_come_at_the_interval_and_empty_ones_follow(kafka: Cluster, top
     kafka.create_topic(topic_name, partitions=2)
     clock = FakeClock()
     reader = reader_of(kafka, topic_name, startingOffsets="earliest", barrierInterval="2s")
-    reader._clock = clock
+    reader._clock = reader._backlog._clock = clock
     start = reader.initialOffset()
     assert ask(reader, start) is None
     ends: list[Offset] = [start]
@@ -91,7 +91,7 @@ def test_the_pause_begins_when_spark_first_asks_behind_the_barrier_and_anew_in_a
 
     def run() -> BarrierKafkaStreamReader:
         reader = reader_of(kafka, topic_name, startingOffsets="earliest", minPauseBetweenCheckpoints="3 s")
-        reader._clock = clock
+        reader._clock = reader._backlog._clock = clock
         return reader
 
     def follow(reader: BarrierKafkaStreamReader, start: Offset, row: int) -> Offset:
@@ -128,9 +128,9 @@ def test_the_groups_offsets_stand_at_barriers_only(kafka: Cluster, topic_name: s
     assert behind is not None
     reader.stop()
     reader.commit(behind)
-    assert reader._admin is None, "no broker was asked"
+    assert reader._backlog._admin is None, "no broker was asked"
     reader.commit(at_barrier)
-    assert reader._admin is not None
+    assert reader._backlog._admin is not None
 
 
 def planned_behind(start: Offset, ends: list[Offset]) -> Offset:

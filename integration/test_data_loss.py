@@ -19,11 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from connector.kafka.lanes import TransactionalId
-from connector.kafka.offsets import Partition
-from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
-from connector.kafka.source import BarrierKafkaDataSource
-from connector.kafka.subscription import TopicReader
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.transactional_ids import TransactionalId
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.fetch import KafkaInputPartition
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
+from connector.kafka.source.topic_reader import TopicReader
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.live_query import LiveQuery

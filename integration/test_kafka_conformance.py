@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.kafka.sink import KafkaSink
+from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
 from integration.topic_output import TopicOutput, nothing_is_ending
 from transactional.sink import Options

@@ -26,8 +26,8 @@ import pytest
 from confluent_kafka import Producer
 
 from connector.cli import main
-from connector.kafka.handles import KafkaHandle
-from connector.kafka.sink import KafkaSink
+from connector.kafka.sink.handles import KafkaHandle
+from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.spark.location import CheckpointLocation
 from integration.broker import Cluster
 from integration.driver_process import Faults, Place, wait_until

@@ -10,15 +10,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from connector.kafka.admin import KafkaAdmin, topic_uuid
-from connector.kafka.handles import KafkaHandle, Place, parse_handle
-from connector.kafka.partition_admin import PartitionAdmin, Probe
-from connector.kafka.sink import KafkaSink
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.client.partition_log import UNKNOWN_EPOCH
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.handles import KafkaHandle, parse_handle
+from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine import SCHEMA
@@ -47,14 +51,14 @@ def lenient() -> Iterator[Cluster]:
 
 @pytest.fixture
 def admin(lenient: Cluster) -> Iterator[KafkaAdmin]:
-    made = KafkaAdmin({"bootstrap_servers": lenient.bootstrap_servers})
+    made = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": lenient.bootstrap_servers}))
     yield made
     made.close()
 
 
-def abort_from_outside(servers: str, place: Place, most: int = 1) -> int:
+def abort_from_outside(servers: str, place: Partition, most: int = 1) -> int:
     """What ``kafka-transactions.sh abort --topic --partition --start-offset`` does to the first transactions open there."""
-    admin = KafkaAdmin({"bootstrap_servers": servers})
+    admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": servers}))
     try:
         partitions = PartitionAdmin(admin)
         opened = sorted(partitions.open_transactions([place])[place].items(), key=lambda each: each[1].start)
@@ -73,7 +77,7 @@ def test_a_part_that_is_aborted_from_outside_before_the_decision_stops_the_micro
     kafka: Cluster, make_query: MakeQuery
 ) -> None:
     query = make_query(kafka)
-    place = (query.output.topic, 1)
+    place = Partition(query.output.topic, 1)
 
     def abort(batch: int) -> None:
         if batch == 0:
@@ -93,7 +97,7 @@ def test_a_part_that_is_aborted_from_outside_after_the_decision_is_written_again
     query = make_query(kafka)
     query.die(point)
     before = query.outcomes(query.known())
-    assert abort_from_outside(kafka.bootstrap_servers, (query.output.topic, 2)) == 1
+    assert abort_from_outside(kafka.bootstrap_servers, Partition(query.output.topic, 2)) == 1
     lost = query.outcomes(query.known())
     assert Counter(lost) - Counter(before) == Counter([Outcome.LOST])
     query.finish()
@@ -120,7 +124,9 @@ def test_a_part_that_is_aborted_from_outside_between_look_and_commit_is_named(
     query = make_query(kafka)
     topic = query.output.topic
     with pytest.raises(AmbiguousOutcomeError, match="OUTCOME_UNKNOWN") as stopped:
-        while_paused(query, "decision.written", lambda: check(abort_from_outside(kafka.bootstrap_servers, (topic, 1))))
+        while_paused(
+            query, "decision.written", lambda: check(abort_from_outside(kafka.bootstrap_servers, Partition(topic, 1)))
+        )
     assert f"{topic} [1] has its rows from offset" in str(stopped.value)
     assert query.place.ledger().unsettled()
     with pytest.raises(AmbiguousOutcomeError, match="OUTCOME_UNKNOWN") as again:
@@ -148,7 +154,7 @@ def test_a_transaction_that_is_aborted_from_outside_whole_between_look_and_commi
         while_paused(
             query,
             "decision.written",
-            lambda: check(abort_from_outside(kafka.bootstrap_servers, (query.output.topic, 0))),
+            lambda: check(abort_from_outside(kafka.bootstrap_servers, Partition(query.output.topic, 0))),
         )
     assert query.place.ledger().unsettled()
     query.finish()
@@ -220,13 +226,13 @@ def test_a_transaction_that_timed_out_in_a_compacted_topic_is_lost_also_when_its
         sink = KafkaSink(Options({**options, "kafka.transaction.timeout.ms": "3000"}), SCHEMA)
         handle = prepare(sink, prefix, attempt=0, value=0)
         others = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-        looker = KafkaAdmin({"bootstrap_servers": cluster.bootstrap_servers})
+        looker = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": cluster.bootstrap_servers}))
         part = parse_handle(handle).written[0]
 
         def is_listed() -> bool:
             others.produce(topic, key="other", value="row")  # so that segments are rolled, and cleaned
             others.flush()
-            [end] = PartitionAdmin(looker).stable_ends([Probe(part.place, part.topic_id, part.offset)])
+            [end] = PartitionAdmin(looker).stable_ends([replace(part, leader_epoch=UNKNOWN_EPOCH)])
             return end.stable <= part.offset or handle["producerId"] in (end.aborted or {})
 
         wait_until(lambda: not is_listed(), "the log cleaner")
@@ -261,7 +267,7 @@ class Hanging:
         handle = prepare(self.sink(), self.prefix, attempt=0, value=0)
         produce_unknown(admin, handle, self.topic, partition=1, value=1)
         topics = admin.topics([self.topic])
-        offset, epoch = admin.end_offsets([(self.topic, 1)], topics)[self.topic, 1]
+        offset, epoch = admin.end_offsets([Partition(self.topic, 1)], topics)[Partition(self.topic, 1)]
         return {**handle, "written": {self.topic: [*handle["written"][self.topic], [1, offset, epoch]]}}
 
 
@@ -300,7 +306,7 @@ def produce_unknown(admin: KafkaAdmin, handle: KafkaHandle, topic: str, partitio
         topic_data=[
             of_topic(
                 name=topic,
-                topic_id=topic_uuid(handle["topics"][topic]),
+                topic_id=uuid.UUID(handle["topics"][topic]),
                 partition_data=[of_topic.PartitionProduceData(index=partition, records=bytes(batch.buffer()))],
             )
         ],
@@ -411,10 +417,10 @@ def test_other_brokers_keep_the_promise(make_query: MakeQuery, version: str, fea
         query.check_nothing_lost()
         query = make_query(cluster)
         query.die("decision.written")
-        assert abort_from_outside(cluster.bootstrap_servers, (query.output.topic, 2)) == 1
+        assert abort_from_outside(cluster.bootstrap_servers, Partition(query.output.topic, 2)) == 1
         assert Counter(query.outcomes(query.known())) == Counter({Outcome.LOST: 1, Outcome.PREPARED: 2})
         query.finish()
-        admin = KafkaAdmin({"bootstrap_servers": cluster.bootstrap_servers})
+        admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": cluster.bootstrap_servers}))
         try:
             hanging = Hanging(cluster, admin)
         finally:

@@ -29,9 +29,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connector.kafka.admin import CONCURRENT_TRANSACTIONS, KafkaAdmin
-from connector.kafka.connection import error_name
-from connector.kafka.sink import KafkaHandle, KafkaSink, KafkaTransaction
+from connector.kafka.client.admin import CONCURRENT_TRANSACTIONS, KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import error_name
+from connector.kafka.sink.kafka_sink import KafkaHandle, KafkaSink, KafkaTransaction
 from integration.broker import Cluster
 from integration.proxy import END_TXN
 from integration.topic_output import nothing_is_ending
@@ -227,7 +228,7 @@ def test_a_prepared_transaction_survives_the_death_of_its_process(
 
 def test_closing_a_producer_aborts_its_transaction_and_dropping_it_does_not(kafka: Cluster, topic: str) -> None:
     """Guards FACTS: the sink must never call `Producer.close()`."""
-    admin = KafkaAdmin({"bootstrap_servers": kafka.bootstrap_servers})
+    admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": kafka.bootstrap_servers}))
     names = {"closed": f"{topic}.closed", "dropped": f"{topic}.dropped"}
     for way, name in names.items():
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
@@ -730,7 +731,7 @@ def test_a_timeout_over_the_brokers_is_refused_with_both_numbers(kafka: Cluster,
 
 
 def test_unreachable_brokers_are_refused_within_30_seconds(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connector.kafka import connection
+    from connector.kafka.client import connection
 
     assert connection.CONNECT_SECONDS < 30
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)

@@ -16,10 +16,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from connector.kafka.fetch import borrow_consumer
-from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
-from connector.kafka.rows import spark_schema
-from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.fetch import KafkaInputPartition, borrow_consumer
+from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from transactional.errors import OptionError, StoreError
 
@@ -250,7 +250,7 @@ def test_the_groups_offsets_follow_the_batches(kafka: Cluster, topic_name: str) 
 
 def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name)
-    config = reader_of(kafka, topic_name)._config
+    config = reader_of(kafka, topic_name)._options.config
     with borrow_consumer(config) as first, borrow_consumer(config) as other:
         assert other is not first
     with borrow_consumer(config) as second:
@@ -263,7 +263,7 @@ def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: s
 
 def test_a_consumer_that_read_a_topic_of_another_id_is_not_used_again(kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name)
-    config = reader_of(kafka, topic_name)._config
+    config = reader_of(kafka, topic_name)._options.config
     with borrow_consumer(config, topic_name, "one") as first:
         pass
     with borrow_consumer(config, "another", "two") as second:
@@ -327,8 +327,8 @@ def test_no_client_is_pickled(kafka: Cluster, topic_name: str) -> None:
     kafka.create_topic(topic_name)
     reader = reader_of(kafka, topic_name)
     reader.initialOffset()
-    assert reader._admin is not None
-    assert pickle.loads(pickle.dumps(reader))._admin is None
+    assert reader._backlog._admin is not None
+    assert pickle.loads(pickle.dumps(reader))._backlog._admin is None
     reader.stop()
 
 
@@ -434,7 +434,7 @@ def test_partitions_whose_leaders_are_still_being_chosen_are_waited_for(kafka: C
 
 @pytest.mark.slow
 def test_unreachable_brokers_are_refused_at_load(registered: SparkSession) -> None:
-    """Within 30 s: see `connector.kafka.connection.CONNECT_SECONDS`."""
+    """Within 30 s: see `connector.kafka.client.connection.CONNECT_SECONDS`."""
     # Port 1 of the loopback address: nobody listens there.
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     with pytest.raises(Exception, match=r"(?s)BROKERS_UNREACHABLE.*127\.0\.0\.1:1.*refused"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from connector import LagListener
-from connector.kafka.offsets import Partition
+from connector.kafka.client.topics import Partition
 from connector.spark.lag import QueryLag, lag_of
 from integration.broker import Cluster
 from integration.driver_process import wait_until

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from connector.cli import main
-from connector.kafka.lanes import run_id
-from connector.kafka.sink import KafkaSink
+from connector.kafka.sink.kafka_sink import KafkaSink
+from connector.kafka.sink.transactional_ids import run_id
 from integration.broker import Cluster
 from integration.driver_process import Faults, Place, wait_until
 from integration.engine import SCHEMA, Engine, MortalSink, Work

@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 
-from connector.kafka.offsets import Partition, SourceOffset
-from connector.kafka.sink import KafkaHandle, KafkaSink
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.kafka_sink import KafkaHandle, KafkaSink
+from connector.kafka.source.offsets import SourceOffset
 from integration.broker import Cluster
 from integration.driver_process import Place
 from integration.engine import SCHEMA, Engine, MortalSink, Work

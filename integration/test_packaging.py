@@ -46,7 +46,7 @@ def test_the_shims_are_found_and_cheap_to_import(tmp_path: Path) -> None:
 def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() -> None:
     program = (
         "import sys\n"
-        "sys.modules['connector.kafka.sink'] = None\n"
+        "sys.modules['connector.kafka.sink.kafka_sink'] = None\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from pyspark_2pc_kafka import DefaultSource\n"
         "print(DefaultSource.name())\n"
@@ -60,4 +60,4 @@ def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() ->
     name, message = run.stdout.splitlines()
     assert name == "2pc-kafka"
     assert '"2pc-kafka" is installed but cannot be imported' in message
-    assert "connector.kafka.sink" in message
+    assert "connector.kafka.sink.kafka_sink" in message

@@ -17,7 +17,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from connector.kafka.schema_registry import decode_avro, decode_json
+from connector.schema_registry.columns import decode_avro, decode_json
 from integration.broker import Cluster
 from integration.schema_registry import RegistryServer
 

@@ -24,12 +24,13 @@ import pytest
 from rich.console import Console
 
 import connector
-from connector.kafka.config import SOURCE_FORBIDDEN, check_brokers, client_config
-from connector.kafka.fetch import borrow_consumer, fetch
-from connector.kafka.offsets import Partition
-from connector.kafka.ranges import OffsetRange
-from connector.kafka.read_options import READ_DEFAULTS, READ_OPTIONS
-from connector.kafka.sink import KafkaSink
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import SOURCE_FORBIDDEN, client_config
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.kafka_sink import KafkaSink
+from connector.kafka.source.fetch import borrow_consumer, fetch
+from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.read_options import READ_DEFAULTS, READ_OPTIONS
 from integration.certificates import Authority, Identity
 from integration.demo.feed import feed
 from integration.demo.flights import events, expected_rows, load_flights

@@ -19,11 +19,12 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import GreaterThanOrEqual, In
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connector.kafka.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
-from connector.kafka.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
-from connector.kafka.reader import BarrierKafkaStreamReader, KafkaInputPartition
-from connector.kafka.rows import spark_schema
-from connector.kafka.source import BarrierKafkaDataSource
+from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.fetch import KafkaInputPartition
+from connector.kafka.source.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
+from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from integration.test_kafka_source import add_partitions, collect, load, produce, reader_of, rows_between, wait_until
 from transactional.errors import OptionError, StoreError
@@ -257,7 +258,7 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"assign": '{"no-such-topic": [0]}'}, "UNKNOWN_TOPIC.*no-such-topic.*option assign"),
     ({"subscribePattern": "a("}, "INVALID_OPTION.*subscribePattern"),
     ({"startingOffsets": "first"}, "INVALID_OPTION.*startingOffsets is 'first'"),
-    ({"startingOffsets": '{"$a": {"0": 1}}'}, "INVALID_OPTION.*startingOffsets says nothing of source-parity-a-1"),
+    ({"startingOffsets": '{"$a": {"0": 1}}'}, "INVALID_OPTION.*startingOffsets leaves out source-parity-a-1"),
     (
         {"assign": '{"$a": [0]}', "startingOffsets": '{"$a": {"0": 7}}'},
         r"INVALID_OPTION.*startingOffsets names offsets that are not there \(source-parity-a-0: 7, and it holds \[0, 6\)",
@@ -267,7 +268,7 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"startingOffsetsByTimestamp": "1000"}, "INVALID_OPTION.*startingOffsetsByTimestamp"),
     (
         {"startingOffsetsByTimestamp": '{"$a": {"0": 1}}'},
-        "INVALID_OPTION.*startingOffsetsByTimestamp says nothing of source-parity-a-1",
+        "INVALID_OPTION.*startingOffsetsByTimestamp leaves out source-parity-a-1",
     ),
     (
         {"assign": '{"$a": [0]}', "startingOffsetsByTimestamp": '{"$a": {"0": 6001}}'},
@@ -306,7 +307,7 @@ BAD_BATCHES: Sequence[tuple[Mapping[str, str], str]] = [
     ({"startingOffsets": '{"$a": {"0": -1, "1": 0, "2": 0}}'}, r"INVALID_OPTION.*startingOffsets is '-1 \(latest\)'"),
     ({"endingOffsets": "earliest"}, "INVALID_OPTION.*endingOffsets is 'earliest'.*can't end at its beginning"),
     ({"endingOffsets": '{"$a": {"0": -2}}'}, r"INVALID_OPTION.*endingOffsets is '-2 \(earliest\)'"),
-    ({"endingOffsets": '{"$a": {"0": 1}}'}, "INVALID_OPTION.*endingOffsets says nothing of source-parity-a-1"),
+    ({"endingOffsets": '{"$a": {"0": 1}}'}, "INVALID_OPTION.*endingOffsets leaves out source-parity-a-1"),
     (
         {"assign": '{"$a": [0]}', "endingOffsets": '{"$a": {"0": 8}}'},
         r"INVALID_OPTION.*endingOffsets names offsets that are not there \(source-parity-a-0: 8",
@@ -523,7 +524,7 @@ def test_a_micro_batch_waits_for_the_least_or_for_the_delay_and_a_barrier_does_n
         maxOffsetsPerTrigger="4",
         barrierInterval="5s",
     )
-    reader._clock = clock
+    reader._clock = reader._backlog._clock = clock
     ends = [reader.initialOffset()]
 
     def after(seconds: float, rows: int) -> tuple[int, bool] | None:
@@ -556,7 +557,7 @@ def test_an_answer_behind_what_was_read_is_asked_for_again(kafka: Cluster, topic
     produce(kafka, topic_name, range(2), partitions=1)
     clock = FakeClock()
     reader = reader_of(kafka, topic_name, **{"fetchOffset.numRetries": "4", "fetchOffset.retryIntervalMs": "500"})
-    reader._clock = clock
+    reader._clock = reader._backlog._clock = clock
     start = reader.initialOffset()
     start["topics"][topic_name]["0"] = 5
     with pytest.raises(StoreError, match=r"OFFSETS_WENT_BACK.*read up to 5, ends at 2"):
@@ -614,7 +615,7 @@ def test_the_groups_offsets_are_kept_under_the_name_that_was_set(
     end = asked(reader, reader.initialOffset())
     assert end is not None
     reader.commit(end)
-    name = reader._config.settings["group.id"]
+    name = reader._options.config.settings["group.id"]
     assert name.startswith(group)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 

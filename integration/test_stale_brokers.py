@@ -12,12 +12,14 @@ from kafka.protocol.consumer import ListOffsetsResponse
 from kafka.protocol.metadata import MetadataResponse
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connector.kafka.agreement import TopicView, ask_each_broker
-from connector.kafka.config import ClientConfig, check_brokers
-from connector.kafka.reader import BarrierKafkaStreamReader
-from connector.kafka.rows import spark_schema
-from connector.kafka.source import BarrierKafkaDataSource
-from connector.kafka.subscription import Subscription, TopicReader
+from connector.kafka.client.agreement import TopicView, ask_each_broker
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import TopicReader
 from integration.broker import Cluster
 from integration.proxy import FETCH, LIST_OFFSETS, METADATA, Change, KafkaProxy
 from integration.test_kafka_source import produce, rows_between, values

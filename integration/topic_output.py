@@ -10,9 +10,10 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from connector.kafka.admin import KafkaAdmin
-from connector.kafka.end_txn import TransactionEnder
-from connector.kafka.lanes import TransactionalId
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.sink.end_txn import TransactionEnder
+from connector.kafka.sink.transactional_ids import TransactionalId
 from transactional.clock import Deadline
 
 __all__ = ["COMMITTED", "LiveReader", "TopicOutput", "nothing_is_ending"]
@@ -37,7 +38,7 @@ def quiet(**settings: Any) -> dict[str, Any]:
 
 def transactional_ids(servers: str, states: tuple[str, ...]) -> list[str]:
     """All of the cluster whose transaction is in one of these states."""
-    admin = KafkaAdmin({"bootstrap_servers": servers})
+    admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": servers}))
     try:
         return list(admin.transactional_ids(states))
     finally:
@@ -96,7 +97,7 @@ class TopicOutput:
 
     def lose(self, names: list[str]) -> None:
         """Abort these as far as they are open, as a stale run's sweep does that paused after it had listed."""
-        admin = KafkaAdmin({"bootstrap_servers": self.servers})
+        admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": self.servers}))
         try:
             opened = {name: found for name, found in admin.describe(names).items() if found.state == "Ongoing"}
             ender = TransactionEnder(admin, admin.cluster_id())

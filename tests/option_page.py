@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from connector.kafka.read_options import BATCH_ONLY, DEFAULTS_SHOWN, GROUP_ID, READ_OPTIONS, STREAM_ONLY
+from connector.kafka.source.read_options import BATCH_ONLY, DEFAULTS_SHOWN, GROUP_ID, READ_OPTIONS, STREAM_ONLY
 from connector.options import REQUIRED, Option
 
 __all__ = ["SOURCE_PAGE", "option_table", "source_options", "with_table"]

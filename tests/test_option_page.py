@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from connector.kafka.read_options import BATCH_ONLY, GROUP_ID, READ_OPTIONS, STREAM_ONLY
+from connector.kafka.source.read_options import BATCH_ONLY, GROUP_ID, READ_OPTIONS, STREAM_ONLY
 from tests.option_page import SOURCE_PAGE, source_options, with_table
 
 

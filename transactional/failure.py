@@ -65,7 +65,6 @@ _BY_CONDITION = {
     "LOCATION_UNREADABLE": Remedy.RESTART,
     # What may be there again: a broker, a registry, a token's server.
     "BROKERS_UNREACHABLE": Remedy.RESTART,
-    "NO_COORDINATOR": Remedy.RESTART,
     "NO_TOKEN": Remedy.RESTART,
     "READ_FAILED": Remedy.RESTART,
     "READ_STALLED": Remedy.RESTART,

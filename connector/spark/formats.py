@@ -151,7 +151,7 @@ def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
 @functools.cache
 def _ours() -> dict[str, Any]:
     from connector.delta.format import TwoPhaseDeltaDataSource
-    from connector.kafka.sink import TwoPhaseKafkaDataSource
-    from connector.kafka.source import BarrierKafkaDataSource
+    from connector.kafka.sink.kafka_sink import TwoPhaseKafkaDataSource
+    from connector.kafka.source.data_source import BarrierKafkaDataSource
 
     return {each.name(): each for each in (BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource)}

@@ -19,7 +19,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from connector.kafka.offsets import SOURCE_NAME, Partition, positions_from_json
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import SOURCE_NAME, positions_from_json
 
 __all__ = ["LagListener", "QueryLag", "SourceLag", "lag_of"]
 

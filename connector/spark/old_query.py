@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector.kafka.offsets import Positions, SourceOffset, positions_from_json
+from connector.kafka.client.topics import is_topic_name
+from connector.kafka.source.offsets import Positions, SourceOffset, positions_from_json
 from connector.spark.location import CheckpointLocation
 from connector.spark.location_files import read_file
 from connector.spark.offset_log import newest, source_lines
@@ -37,8 +37,6 @@ __all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_u
 
 _VOID: Final = "-"
 """The line of a source that had nothing so far."""
-
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 SHOWN: Final = 80
 """Characters of another source's line that an error shows."""
@@ -234,7 +232,7 @@ def _kafka_positions(line: str) -> Positions | None:
     if not isinstance(value, dict):
         return None
     for topic, offsets in value.items():
-        if not _TOPIC.fullmatch(topic) or not isinstance(offsets, dict) or not offsets:
+        if not is_topic_name(topic) or not isinstance(offsets, dict) or not offsets:
             return None
         if not all(n.isdecimal() and type(at) is int and at >= 0 for n, at in offsets.items()):
             return None

@@ -26,7 +26,7 @@ SINKS: Final = "barrier_kafka.sinks"
 GROUPS: Final = (SINKS, "barrier_kafka.hooks", "barrier_kafka.token_providers")
 """Groups of entry points: what is installed may be imported, too."""
 
-_OURS: Final = {"2pc-kafka": "connector.kafka.sink:KafkaSink", "2pc-delta": "connector.delta.sink:DeltaSink"}
+_OURS: Final = {"2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink", "2pc-delta": "connector.delta.sink:DeltaSink"}
 
 _registered: dict[str, SinkType] = {}
 

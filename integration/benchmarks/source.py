@@ -158,7 +158,7 @@ def bare(cluster: Cluster, topic: str, partitions: int, *, arrow: bool) -> float
 def _consume(servers: str, topic: str, partitions: Sequence[int], arrow: bool, ready: Any, counts: Any) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
-    from connector.kafka.rows import to_record_batch
+    from connector.kafka.source.rows import to_record_batch
 
     settings = {"bootstrap.servers": servers, "group.id": "bare", "isolation.level": "read_committed"}
     consumer = Consumer(settings)
@@ -181,7 +181,7 @@ def _consume(servers: str, topic: str, partitions: Sequence[int], arrow: bool, r
 
 def latest(cluster: Cluster, topic: str) -> float:
     """Seconds of one `latestOffset`."""
-    from connector.kafka.source import BarrierKafkaDataSource
+    from connector.kafka.source.data_source import BarrierKafkaDataSource
 
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
     source = BarrierKafkaDataSource(options)

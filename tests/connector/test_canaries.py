@@ -19,11 +19,11 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.delta.write_options import WRITE_OPTIONS as DELTA_OPTIONS
-from connector.kafka.client_settings import JAVA_SETTINGS
-from connector.kafka.read_options import READ_OPTIONS, parse_read_options
-from connector.kafka.registry_client import ALSO_SECRET, Registry
-from connector.kafka.write_options import WRITE_OPTIONS as KAFKA_OPTIONS
+from connector.kafka.client.client_settings import JAVA_SETTINGS
+from connector.kafka.sink.write_options import WRITE_OPTIONS as KAFKA_OPTIONS
+from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.options import HOST_OPTIONS
+from connector.schema_registry.registry import ALSO_SECRET, Registry
 from connector.spark import life_report
 from connector.spark.hosted_sink import HostedSink
 from connector.spark.offset_log import spark_view
@@ -210,7 +210,7 @@ def test_what_spark_would_show_of_a_source_is_named(caplog: pytest.LogCaptureFix
     login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
     login |= {"kafka.sasl.oauthbearer.token.provider": f"{__name__}:canary"}
     login |= {"kafka.sasl.oauthbearer.config": canary("config")}
-    parse_read_options({**BASES["barrier-kafka"][1], **login}).config.tell_shown()
+    parse_read_options({**BASES["barrier-kafka"][1], **login}).config.warn_of_shown()
     [said] = caplog.messages
     assert "shows the option kafka.sasl.oauthbearer.config" in said
     assert canary("config") not in said

@@ -31,7 +31,7 @@ class AwayTwice(FileSink):
     def inspect(self, handles: Sequence[Any]) -> Any:
         type(self).asked += 1
         if self.asked < 3:
-            raise RetriableError("NO_COORDINATOR", "no broker answers")
+            raise RetriableError("KAFKA_TIMEOUT", "no broker answers")
         return super().inspect(handles)
 
 

@@ -64,7 +64,7 @@ def marks(trap: Path) -> list[str]:
     return sorted(path.name for path in trap.iterdir() if path.suffix == "" and path.name != "__pycache__")
 
 
-KINDS = {FileSink.name(): "integration.file_sink:FileSink", "2pc-kafka": "connector.kafka.sink:KafkaSink"}
+KINDS = {FileSink.name(): "integration.file_sink:FileSink", "2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink"}
 
 
 def prepared(folder: Path, sink: str = FileSink.name(), schema: Any = None, kind: str = "", **options: str) -> CliPlace:

@@ -155,7 +155,7 @@ def test_what_the_store_refuses_start_raises(
     "problem",
     [
         RetriableError("KAFKA_TIMEOUT", "a coordinator moves"),
-        StoreError("NO_COORDINATOR", "it moves"),
+        StoreError("NO_TOKEN", "its server restarts"),
         ProtocolError("UNKNOWN_SPARK", "another name for a field of DataStreamWriter"),
         OptionError("MISSING_PACKAGE", "the workers may have it"),
         ImportError("confluent_kafka"),

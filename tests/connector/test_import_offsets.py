@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from connector.cli import main
-from connector.kafka.offsets import Partition, SourceOffset
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import SourceOffset
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import source_lines, spark_view
 from connector.spark.saved_files import sync_folders

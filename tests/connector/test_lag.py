@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import connector
-from connector.kafka.offsets import Partition, SourceOffset, positions_to_json
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import SourceOffset, positions_to_json
 from connector.spark.lag import LagListener, QueryLag, lag_of
 
 

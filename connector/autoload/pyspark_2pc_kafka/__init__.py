@@ -6,7 +6,7 @@ PySpark imports every top-level module named ``pyspark_*`` and registers its ``D
 from pyspark.sql.datasource import DataSource
 
 try:
-    from connector.kafka.sink import TwoPhaseKafkaDataSource as DefaultSource
+    from connector.kafka.sink.kafka_sink import TwoPhaseKafkaDataSource as DefaultSource
 except Exception as problem:  # noqa: BLE001 - whatever is wrong here, raising would hide every Python source of Spark.
     _problem = f"{type(problem).__name__}: {problem}"
 
@@ -23,5 +23,5 @@ except Exception as problem:  # noqa: BLE001 - whatever is wrong here, raising w
             raise ImportError(
                 f'The format "2pc-kafka" is installed but cannot be imported ({_problem}). '
                 "Does the Python of Spark's workers (PYSPARK_PYTHON) have all that barrier-kafka needs? "
-                "Try there: python -c 'import connector.kafka.sink'"
+                "Try there: python -c 'import connector.kafka.sink.kafka_sink'"
             )

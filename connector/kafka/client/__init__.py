@@ -1,0 +1,1 @@
+"""What source and sink share: one client configuration, security, tokens, and the questions to a cluster."""

@@ -1,0 +1,159 @@
+"""Brokers that answer, a client that takes its settings, a group that may be used: checked before the first row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.client.config import BOOTSTRAP, ClientConfig
+from connector.kafka.client.errors import login_failed, missing_right
+from connector.kafka.client.tls import is_tls, ssl_context, tls_failed, tls_hint, tls_problem
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["REACH_SECONDS", "check_brokers", "check_group", "check_reader"]
+
+REACH_SECONDS: Final = 20.0
+"""A user waits for at most 30 s until an unreachable broker is an error: the rest is for Spark's own worker."""
+
+GROUP_SECONDS: Final = 5.0
+GROUP_PAUSE_SECONDS: Final = 0.1
+"""The first question about any group makes the brokers create a topic for all of them."""
+
+_LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"})
+_FATAL: Final = _LOGIN | {"_SSL", "TOPIC_AUTHORIZATION_FAILED"}
+"""Errors of a connection that would come again."""
+
+_NO_TOPIC: Final = "__consumer_offsets"
+"""Asked for by name, because a metadata request without a name lists every topic of the cluster."""
+
+
+def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> AdminClient:
+    """Check that a broker answers, and return the client that asked. *Called on the driver, before the first row*.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    deadline : Deadline, optional
+        20 s from now by default.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``: the client refuses the settings.
+    StoreError
+        At once if waiting can't help: ``AUTHENTICATION_FAILED``, ``TLS_FAILED``, ``NO_TOKEN``. When the deadline has
+        passed: ``BROKERS_UNREACHABLE``, with the addresses and the client's last reason.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    deadline = deadline or Deadline(REACH_SECONDS)
+    reasons: list[str] = []
+    fatal: list[str] = []
+
+    def note(error: Any) -> None:
+        # "All brokers down" only follows the reasons; it does not replace them.
+        if error.name() != "_ALL_BROKERS_DOWN" or not reasons:
+            reasons.append(f"{error.str()}")
+        if error.name() in _FATAL:
+            fatal.append(error.name())
+        elif "SSL routines" in error.str():
+            # A broker that refuses our certificate ends the connection as if it had broken.
+            fatal.append("_SSL")
+
+    # Without a limit a silent address takes the client's own 30 s before it has a reason.
+    limits: dict[str, Any] = {"socket.connection.setup.timeout.ms": "5000", "log_level": 0, "error_cb": note}
+    config.check_token()
+    if is_tls(config.settings):
+        ssl_context(config.name, config.settings)  # names the file or password that is wrong
+    try:
+        admin = AdminClient({**limits, **config.for_librdkafka()})
+    except (KafkaException, ValueError, TypeError, AttributeError) as problem:
+        raise config.refused(problem) from None
+    while True:
+        # Short waits, so that a fatal error ends it early.
+        step = min(1.0, deadline.left())
+        try:
+            admin.list_topics(topic=_NO_TOPIC, timeout=step)
+        except KafkaException as problem:
+            admin.poll(0)
+            if fatal or deadline.passed():
+                reason = config.scrub(reasons[-1] if reasons else problem.args[0].str())
+                raise _unusable(config, fatal, reason) from None
+        else:
+            return admin
+
+
+def _unusable(config: ClientConfig, fatal: list[str], reason: str) -> StoreError:
+    if fatal and fatal[-1] in _LOGIN:
+        return login_failed(config.name, config.bootstrap_servers, reason)
+    if "_SSL" in fatal:
+        return tls_failed(config.name, config.bootstrap_servers, tls_problem(config.name, config.settings) or reason)
+    return StoreError(
+        "BROKERS_UNREACHABLE",
+        f"{config.name}: no broker of {config.bootstrap_servers} (option kafka.bootstrap.servers) can be used: {reason}. "
+        f"Check the addresses, that the brokers run, and kafka.security.protocol.{tls_hint(config.settings)}",
+        option="kafka.bootstrap.servers",
+        addresses=config.bootstrap_servers,
+        reason=reason,
+    )
+
+
+def check_reader(config: ClientConfig) -> None:
+    """Check that a reader's client takes the settings, without a connection. *Called on the driver, before the first row*.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``, with the option's name.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    # Without an address it does not connect. The login was checked before, and would cost a token.
+    plain = {k: v for k, v in config.settings.items() if k != BOOTSTRAP and not k.startswith(("sasl.", "https."))}
+    try:
+        Consumer({**plain, "security.protocol": "PLAINTEXT", "log_level": 0}).close()
+    except (KafkaException, ValueError, TypeError, AttributeError) as problem:
+        raise config.refused(problem) from None
+
+
+def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: Deadline | None = None) -> None:
+    """Check that offsets may be committed to the group that the user named. *Called on the driver, at* ``load()``.
+
+    A coordinator that loads or moves, or brokers that give no answer, end the check without an error: these offsets are for
+    monitoring only.
+
+    Raises
+    ------
+    StoreError
+        ``MISSING_RIGHT``: READ on the group.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AclOperation
+    from tenacity import Retrying, retry_if_exception_type, wait_fixed
+
+    limit = deadline or Deadline(GROUP_SECONDS)
+
+    def ask() -> None:
+        asked = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=REACH_SECONDS
+        )
+        try:
+            allowed = asked[group].result().authorized_operations
+        except KafkaException as problem:
+            if problem.args[0].name() == "GROUP_AUTHORIZATION_FAILED":
+                raise missing_right("READ", f"group {group}") from None
+            raise
+        if allowed and AclOperation.READ not in allowed:
+            raise missing_right("READ", f"group {group}")
+
+    Retrying(
+        retry=retry_if_exception_type(KafkaException),
+        wait=wait_fixed(GROUP_PAUSE_SECONDS),
+        stop=lambda _: limit.passed(),
+        sleep=SystemClock().sleep,
+        retry_error_callback=lambda _: None,
+    )(ask)

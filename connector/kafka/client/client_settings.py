@@ -1,0 +1,342 @@
+"""Java's names of client settings, as users of ``format("kafka")`` write them: turned into librdkafka's, or refused.
+
+One table, `JAVA_SETTINGS`: a name is renamed (with its unit), ignored with a reason, or refused with what to do. Names
+that mean the same in both clients are not in it and are passed unchanged; the client refuses unknown ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from connector.options import shown_value
+from transactional.errors import OptionError
+
+__all__ = [
+    "JAVA_SETTINGS",
+    "READ_ONLY",
+    "WRITE_ONLY",
+    "Ignored",
+    "Refused",
+    "Renamed",
+    "Role",
+    "Rule",
+    "Translation",
+    "as_markdown",
+    "translate",
+]
+
+Role = str
+"""``source`` or ``sink``."""
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def _kbytes(text: str) -> str:
+    return str(max(1, -(-_whole(text) // 1024)))
+
+
+def _not_negative(text: str) -> str:
+    # -1 in Java is 0 in librdkafka: the system's own size, or never.
+    return str(max(0, _whole(text)))
+
+
+def _at_least_one(text: str) -> str:
+    return str(max(1, _whole(text)))
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A setting that has another name, or another unit, in librdkafka.
+
+    Parameters
+    ----------
+    to : str
+        librdkafka's name.
+    unit : str
+        What changes in the value, for the docs; empty if nothing does.
+    convert : Callable[[str], str]
+        Raises ValueError with the form that it expects.
+    """
+
+    to: str
+    unit: str = ""
+    convert: Callable[[str], str] = _same
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A setting of something that does not exist here; no row differs without it. `reason` is for the log and the docs."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A setting that can't be left out without harm. `way` says what to do instead."""
+
+    way: str
+
+
+Rule = Renamed | Ignored | Refused
+
+_ROWS_ARE_BYTES: Final = Refused("rows are bytes here; cast or parse the columns in the query.")
+_NO_GROUP: Final = Ignored("the source assigns partitions itself and joins no group.")
+_NO_METRICS: Final = Ignored("metrics of Java clients; use a StreamingQueryListener, or kafka.statistics.interval.ms.")
+_LEVEL: Final = Refused("set kafka.compression.level, which is that of the codec in kafka.compression.type.")
+_OWN_PARTITIONER: Final = Ignored(
+    "tunes Java's partitioner; rows without a key are spread by kafka.sticky.partitioning.linger.ms."
+)
+_JAVA_CLASS: Final = "Java classes can't run here"
+_TOKENS: Final = (
+    f"{_JAVA_CLASS}: for OAUTHBEARER set kafka.sasl.oauthbearer.token.endpoint.url, kafka.sasl.oauthbearer.client.id and "
+    "kafka.sasl.oauthbearer.client.secret, or kafka.sasl.oauthbearer.token.provider (package.module:function)."
+)
+_KERBEROS: Final = Refused(
+    "Kerberos (GSSAPI) is in neither of the two client libraries as installed: set kafka.sasl.mechanism to PLAIN, "
+    "SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."
+)
+_JAVA_SSL: Final = Refused(
+    f"{_JAVA_CLASS}; certificates and keys are PEM: kafka.ssl.ca.location, kafka.ssl.certificate.location and "
+    "kafka.ssl.key.location."
+)
+_LOGIN: Final = Ignored("tunes Java's login; both clients fetch a new token before the old one ends.")
+_JWT: Final = Refused("only the client credentials grant is built in: set kafka.sasl.oauthbearer.token.provider.")
+
+JAVA_SETTINGS: Final[Mapping[str, Rule]] = {
+    # -- producer
+    "max.request.size": Renamed("message.max.bytes"),
+    "buffer.memory": Renamed("queue.buffering.max.kbytes", "bytes → kbytes", _kbytes),
+    "batch.size": Renamed("batch.size", "0 → 1", _at_least_one),
+    "compression.gzip.level": _LEVEL,
+    "compression.lz4.level": _LEVEL,
+    "compression.zstd.level": _LEVEL,
+    "max.block.ms": Ignored("a task waits for room in its queue as long as its transaction lives."),
+    "metadata.max.idle.ms": Ignored("tunes Java's metadata cache; a producer lives for one task here."),
+    "partitioner.class": Refused(
+        "Java classes can't run here; the default places keys where Java's producers do: leave it out, set "
+        "kafka.partitioner, or add a column partition."
+    ),
+    "partitioner.ignore.keys": Refused("set kafka.partitioner to random, or add a column partition."),
+    "partitioner.adaptive.partitioning.enable": _OWN_PARTITIONER,
+    "partitioner.availability.timeout.ms": _OWN_PARTITIONER,
+    "transaction.two.phase.commit.enable": Refused("the sink prepares and commits its transactions itself."),
+    "key.serializer": _ROWS_ARE_BYTES,
+    "value.serializer": _ROWS_ARE_BYTES,
+    # -- consumer
+    "fetch.max.wait.ms": Renamed("fetch.wait.max.ms"),
+    "max.partition.fetch.bytes": Renamed("fetch.message.max.bytes"),
+    "max.poll.records": Ignored("the source reads whole ranges; set maxOffsetsPerTrigger for smaller micro-batches."),
+    "max.poll.interval.ms": _NO_GROUP,
+    "session.timeout.ms": _NO_GROUP,
+    "heartbeat.interval.ms": _NO_GROUP,
+    "group.remote.assignor": _NO_GROUP,
+    "default.api.timeout.ms": Ignored("the source has its own limits for each question to the brokers."),
+    "exclude.internal.topics": Ignored("a pattern never finds internal topics here."),
+    "key.deserializer": _ROWS_ARE_BYTES,
+    "value.deserializer": _ROWS_ARE_BYTES,
+    # -- both
+    "request.timeout.ms": Renamed("socket.timeout.ms"),
+    "receive.buffer.bytes": Renamed("socket.receive.buffer.bytes", "-1 → 0", _not_negative),
+    "send.buffer.bytes": Renamed("socket.send.buffer.bytes", "-1 → 0", _not_negative),
+    "connections.max.idle.ms": Renamed("connections.max.idle.ms", "-1 → 0", _not_negative),
+    "socket.connection.setup.timeout.max.ms": Ignored(
+        "kafka.socket.connection.setup.timeout.ms holds for every attempt."
+    ),
+    "bootstrap.controllers": Refused("set kafka.bootstrap.servers to brokers."),
+    "config.providers": Refused(f"{_JAVA_CLASS}: give the values themselves, read in your own program."),
+    "interceptor.classes": Refused("interceptors are Java classes and can't run here."),
+    "metric.reporters": Refused("metric reporters are Java classes; use a StreamingQueryListener."),
+    "auto.include.jmx.reporter": _NO_METRICS,
+    "metrics.num.samples": _NO_METRICS,
+    "metrics.recording.level": _NO_METRICS,
+    "metrics.sample.window.ms": _NO_METRICS,
+    "plugin.library.paths": Refused("plugins of the client are not loaded here."),
+    # -- login: SASL
+    "sasl.jaas.config": Refused(
+        "a JAAS text is for Java clients: set kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password."
+    ),
+    "sasl.client.callback.handler.class": Refused(_TOKENS),
+    "sasl.login.callback.handler.class": Refused(_TOKENS),
+    "sasl.login.class": Refused(_TOKENS),
+    "sasl.kerberos.service.name": _KERBEROS,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.keytab": _KERBEROS,
+    "sasl.kerberos.principal": _KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
+    "sasl.kerberos.ticket.renew.jitter": _KERBEROS,
+    "sasl.kerberos.ticket.renew.window.factor": _KERBEROS,
+    "sasl.login.refresh.buffer.seconds": _LOGIN,
+    "sasl.login.refresh.min.period.seconds": _LOGIN,
+    "sasl.login.refresh.window.factor": _LOGIN,
+    "sasl.login.refresh.window.jitter": _LOGIN,
+    "sasl.login.connect.timeout.ms": _LOGIN,
+    "sasl.login.read.timeout.ms": _LOGIN,
+    "sasl.login.retry.backoff.ms": _LOGIN,
+    "sasl.login.retry.backoff.max.ms": _LOGIN,
+    "sasl.oauthbearer.client.credentials.client.id": Renamed("sasl.oauthbearer.client.id"),
+    "sasl.oauthbearer.client.credentials.client.secret": Renamed("sasl.oauthbearer.client.secret"),
+    "sasl.oauthbearer.jwt.retriever.class": Refused(_TOKENS),
+    "sasl.oauthbearer.jwt.validator.class": Refused(_TOKENS),
+    "sasl.oauthbearer.assertion.algorithm": _JWT,
+    "sasl.oauthbearer.assertion.file": _JWT,
+    "sasl.oauthbearer.assertion.private.key.file": _JWT,
+    "sasl.oauthbearer.assertion.private.key.pem": _JWT,
+    "sasl.oauthbearer.assertion.private.key.passphrase": _JWT,
+    "enable.sasl.oauthbearer.unsecure.jwt": Refused(
+        "only librdkafka can make unsecured tokens: set kafka.sasl.oauthbearer.token.provider (package.module:function)."
+    ),
+    # -- encryption: SSL. For stores (ssl.truststore.*, ssl.keystore.*) see `connector.kafka.client.java_stores`.
+    "security.providers": _JAVA_SSL,
+    "ssl.engine.factory.class": _JAVA_SSL,
+    "ssl.keymanager.algorithm": _JAVA_SSL,
+    "ssl.trustmanager.algorithm": _JAVA_SSL,
+    "ssl.provider": _JAVA_SSL,
+    "ssl.secure.random.implementation": _JAVA_SSL,
+}
+"""Java's name, without ``kafka.`` → what becomes of it."""
+
+READ_ONLY: Final = frozenset(
+    {
+        "allow.auto.create.topics",
+        "check.crcs",
+        "coordinator.query.interval.ms",
+        "fetch.error.backoff.ms",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "fetch.min.bytes",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "group.id",
+        "isolation.level",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+    }
+)
+"""librdkafka's settings for readers only: the sink leaves them out, as Java's producers do."""
+
+WRITE_ONLY: Final = frozenset(
+    {
+        "acks",
+        "batch.num.messages",
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "linger.ms",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.max.bytes",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "partitioner",
+        "queue.buffering.backpressure.threshold",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "request.required.acks",
+        "retries",
+        "sticky.partitioning.linger.ms",
+        "transaction.timeout.ms",
+    }
+)
+"""librdkafka's settings for writers only: the source leaves them out, as Java's consumers do."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The user's settings in librdkafka's names.
+
+    Parameters
+    ----------
+    settings : Mapping[str, str]
+    origins : Mapping[str, str]
+        librdkafka's name → the user's, without ``kafka.``, if the two differ.
+    ignored : Mapping[str, str]
+        The user's name, without ``kafka.`` → why it has no effect. Settings of the other side are not in it.
+    """
+
+    settings: Mapping[str, str]
+    origins: Mapping[str, str]
+    ignored: Mapping[str, str]
+
+
+def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
+    """Turn Java's names into librdkafka's, and leave out settings of the other side. Offline.
+
+    Parameters
+    ----------
+    name : str
+        The format, for messages.
+    given : Mapping[str, str]
+        Without ``kafka.``, lower-cased.
+    role : Role
+
+    Raises
+    ------
+    OptionError
+        ``FORBIDDEN_OPTION`` with what to do; ``INVALID_OPTION``: a value that can't be converted, or one setting given
+        by both of its names.
+    """
+    settings: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    ignored: dict[str, str] = {}
+    foreign = WRITE_ONLY if role == "source" else READ_ONLY
+    for key, text in given.items():
+        rule = JAVA_SETTINGS.get(key)
+        if isinstance(rule, Refused):
+            raise OptionError(
+                "FORBIDDEN_OPTION", f"{name} does not take the option kafka.{key}: {rule.way}", option=f"kafka.{key}"
+            )
+        if isinstance(rule, Ignored):
+            ignored[key] = rule.reason
+            continue
+        to = rule.to if rule else key
+        if to in foreign:
+            continue
+        if to != key and to in given:
+            raise OptionError(
+                "INVALID_OPTION",
+                f"{name}: the options kafka.{key} and kafka.{to} are one setting (Java's name and librdkafka's): give one.",
+                option=f"kafka.{key}",
+            )
+        try:
+            settings[to] = rule.convert(text) if rule else text
+        except ValueError as expectation:
+            shown = shown_value(key, text)
+            raise OptionError(
+                "INVALID_OPTION",
+                f"{name}: the option kafka.{key} is {shown!r}; expected {expectation}.",
+                option=f"kafka.{key}",
+                value=shown,
+            ) from None
+        if to != key:
+            origins[to] = key
+    return Translation(settings, origins, ignored)
+
+
+def as_markdown() -> str:
+    """Return the table for `docs/security.md`."""
+    lines = ["| `kafka.` | becomes |", "|---|---|"]
+    for key, rule in JAVA_SETTINGS.items():
+        match rule:
+            case Renamed(to, unit):
+                outcome = f"`{to}`" + (f" ({unit})" if unit else "")
+            case Ignored(reason):
+                outcome = f"ignored: {reason}"
+            case Refused(way):
+                outcome = f"refused: {way}"
+        lines.append(f"| `{key}` | {outcome} |")
+    return "\n".join(lines) + "\n"

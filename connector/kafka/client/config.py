@@ -1,0 +1,233 @@
+"""One client configuration: the user's options ``kafka.*``, for both client libraries.
+
+librdkafka (confluent-kafka) reads and writes rows; kafka-python ends transactions. Both get the same addresses and the
+same security, which the user gives once, in librdkafka's names.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from connector.kafka.client import security
+from connector.kafka.client.client_settings import translate
+from connector.kafka.client.java_stores import java_stores
+from connector.kafka.client.tokens import TokenSource
+from connector.options import OptionTable, ParsedOptions, hides_value
+from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
+
+__all__ = [
+    "SINK_FORBIDDEN",
+    "SOURCE_FORBIDDEN",
+    "ClientConfig",
+    "client_config",
+]
+
+_log = logging.getLogger(__name__)
+
+BOOTSTRAP: Final = "bootstrap.servers"
+
+SOURCE_FORBIDDEN: Mapping[str, str] = {
+    "auto.offset.reset": "set startingOffsets; later runs continue from the checkpoint.",
+    "enable.auto.commit": "positions live in Spark's checkpoint; group offsets are committed after each checkpoint.",
+    "auto.commit.interval.ms": "positions live in Spark's checkpoint.",
+    "enable.auto.offset.store": "positions live in Spark's checkpoint.",
+    "enable.partition.eof": "the source needs it to find the end of a range.",
+    "group.instance.id": "the source assigns partitions itself and joins no group.",
+    "group.protocol": "the source assigns partitions itself and joins no group.",
+    "partition.assignment.strategy": "the source assigns partitions itself and joins no group.",
+    "transactional.id": "a source writes nothing.",
+}
+"""Keys (without ``kafka.``) that the source refuses → what to do instead."""
+
+SINK_FORBIDDEN: Mapping[str, str] = {
+    "transactional.id": "set transactionalIdPrefix; each task's name is made from it.",
+    "enable.auto.commit": "a sink reads nothing.",
+    "auto.offset.reset": "a sink reads nothing.",
+    "enable.gapless.guarantee": "transactions give the guarantee.",
+    "delivery.report.only.error": "the sink counts deliveries itself.",
+    "message.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
+    "delivery.timeout.ms": "the sink derives it from kafka.transaction.timeout.ms.",
+}
+"""Keys (without ``kafka.``) that the sink refuses → what to do instead."""
+
+_FIXED: Mapping[str, tuple[frozenset[str], str]] = {
+    "enable.idempotence": (frozenset({"true"}), "transactions need true, which is the default."),
+    "acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
+    "request.required.acks": (frozenset({"all", "-1"}), "transactions need all, which is the default."),
+}
+"""Keys of the sink that may be set, but only to the value that it uses anyway → those values, and why."""
+
+_SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key|url", re.IGNORECASE)
+"""Options that Spark hides by itself: the defaults of spark.redaction.regex and spark.sql.redaction.options.regex."""
+
+_KAFKA_PYTHON: Mapping[str, str] = {"client.id": "client_id", "client.dns.lookup": "client_dns_lookup"}
+"""librdkafka's name → kafka-python's, for settings that are neither addresses nor security."""
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """Checked ``kafka.*`` options, without their prefix; its repr shows no secret.
+
+    Parameters
+    ----------
+    name : str
+        The format, for messages.
+    settings : Mapping[str, str]
+        In librdkafka's names, defaults of the format included. Has ``bootstrap.servers``.
+    origins : Mapping[str, str]
+        librdkafka's name → the name that the user wrote, without ``kafka.``, if the two differ.
+    ignored : Mapping[str, str]
+        The name that the user wrote, without ``kafka.`` → why it has no effect here.
+    """
+
+    name: str
+    settings: Mapping[str, str] = field(repr=False)
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ignored: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses, as the user wrote them."""
+        return self.settings[BOOTSTRAP]
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether clients log in, or connections are encrypted."""
+        return self.settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT"
+
+    def with_setting(self, key: str, value: str) -> ClientConfig:
+        """Return a copy with another setting."""
+        return replace(self, settings={**self.settings, key: value})
+
+    def for_librdkafka(self, **extra: Any) -> dict[str, Any]:
+        """Return the settings for confluent-kafka; `extra` (underscores for dots) wins."""
+        more = {key.replace("_", "."): value for key, value in extra.items()}
+        return {**security.for_librdkafka(self.settings), **more}
+
+    def for_kafka_python(self) -> dict[str, Any]:
+        """Return addresses and security for kafka-python's clients, which need no other setting.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: certificates or keys that can't be read.
+        """
+        plain = {theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings}
+        servers = [part.strip() for part in self.bootstrap_servers.split(",") if part.strip()]
+        return {**plain, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
+
+    def check_token(self) -> None:
+        """Fetch the token with which clients will log in, if they use one: this error is clearer than theirs.
+
+        Raises
+        ------
+        StoreError
+            ``NO_TOKEN``.
+        """
+        if self.settings.get("sasl.mechanism") == "OAUTHBEARER" and self.is_secured:
+            try:
+                TokenSource.of(self.settings).token()
+            except StoreError as problem:
+                raise StoreError(problem.condition, self.scrub(problem.message), **problem.parameters) from None
+
+    def scrub(self, text: str) -> str:
+        """Return the text without any secret of the settings: clients quote these in their errors."""
+        for key, value in self.settings.items():
+            if hides_value(key) and value:
+                text = text.replace(value, "(hidden)")
+        return text
+
+    def warn_of_ignored(self) -> None:
+        """Log the settings that have no effect here. *Called on the driver, once per start.*"""
+        for key, reason in self.ignored.items():
+            _log.warning("%s ignores the option kafka.%s: %s", self.name, key, reason)
+
+    def warn_of_shown(self) -> None:
+        """Log which secrets Spark would show in the plans of a source. *Called on the driver, once per load.*
+
+        Spark 4.2 shows no option of a sink (plans, UI, event log); a key given as text is encrypted, see `security`.
+        """
+        for key, value in self.settings.items():
+            if value and hides_value(key) and not _SPARK_HIDES.search(key) and key != "ssl.key.pem":
+                _log.warning(
+                    "Spark shows the option kafka.%s in plans (DataFrame.explain). Put no secret in it, or set "
+                    "spark.sql.redaction.options.regex=(?i)url|oauthbearer.config for the session",
+                    self.origins.get(key, key),
+                )
+
+    def refused(self, problem: Exception) -> TwoPhaseCommitError:
+        """Return the error of settings that the client refuses, with the option's name as the user wrote it."""
+        detail = problem.args[0] if problem.args else problem
+        reason = self.scrub(detail.str() if hasattr(detail, "str") else str(detail)).strip().rstrip(".")
+        if hasattr(detail, "name") and detail.name() == "_CRIT_SYS_RESOURCE":
+            return RetriableError(
+                "CLIENT_NOT_STARTED",
+                f"{self.name}: this machine has no thread, memory or file left for a Kafka client: {reason}.",
+                reason=reason,
+            )
+        quoted = re.findall(r"[\"`]([a-z0-9._]+)[\"`]", reason)
+        options = [f"kafka.{self.origins.get(key, key)}" for key in quoted if "." in key or key in self.settings]
+        named = options[0] if options else "kafka.*"
+        return OptionError(
+            "INVALID_OPTION",
+            f"{self.name}: the Kafka client refuses the option {named}: {reason}.",
+            option=named,
+            reason=reason,
+        )
+
+
+def client_config(
+    table: OptionTable,
+    options: ParsedOptions,
+    forbidden: Mapping[str, str],
+    defaults: Mapping[str, str] | None = None,
+) -> ClientConfig:
+    """Return the client configuration that the user's options ``kafka.*`` make.
+
+    Parameters
+    ----------
+    table : OptionTable
+        The format's, for messages.
+    options : ParsedOptions
+    forbidden : Mapping[str, str]
+        `SOURCE_FORBIDDEN` or `SINK_FORBIDDEN`.
+    defaults : Mapping[str, str], optional
+        The format's own defaults, below what the user wrote.
+
+    Raises
+    ------
+    OptionError
+        ``MISSING_OPTION``: no brokers, or part of a login; ``FORBIDDEN_OPTION``: a key that only the connector sets, or that
+        one of the two libraries does not know, with what to do instead; ``INVALID_OPTION``.
+    """
+    given = {key.removeprefix("kafka."): text.strip() for key, text in options.passthrough.items()}
+    if not given.get(BOOTSTRAP):
+        raise OptionError(
+            "MISSING_OPTION",
+            f"{table.name} needs the option kafka.bootstrap.servers: the brokers' addresses, host:port, comma between.",
+            option="kafka.bootstrap.servers",
+        )
+    for key, text in given.items():
+        way = forbidden.get(key)
+        allowed, reason = _FIXED.get(key, (None, "")) if forbidden is SINK_FORBIDDEN else (None, "")
+        if allowed is not None and text.lower() not in allowed:
+            way = reason
+        if way is not None:
+            raise OptionError(
+                "FORBIDDEN_OPTION",
+                f"{table.name} does not take the option kafka.{key}: {way}",
+                option=f"kafka.{key}",
+            )
+    plain, stores = java_stores(table.name, given)
+    translated = translate(table.name, plain, "sink" if forbidden is SINK_FORBIDDEN else "source")
+    settings = security.check_security(table.name, translated.settings)
+    if "isolation.level" in settings:
+        # librdkafka takes any case, the driver compares texts: if they disagreed, ranges would end where no task can read.
+        settings["isolation.level"] = settings["isolation.level"].lower()
+    return ClientConfig(
+        table.name, {**(defaults or {}), **settings}, {**stores, **translated.origins}, translated.ignored
+    )

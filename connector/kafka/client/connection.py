@@ -1,0 +1,233 @@
+"""Connections to all brokers of a cluster, which send requests as they are built, and return each answer by itself.
+
+kafka-python's network and protocol classes do the work. When a question runs out of time, librdkafka is asked what is wrong:
+it gives the reason, and kafka-python does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from tenacity import Retrying, retry_if_result, wait_exponential
+
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import login_failed
+from transactional.clock import Clock, Deadline, SystemClock
+from transactional.errors import RetriableError, StoreError
+
+__all__ = ["KafkaConnection", "backing_off"]
+
+CONNECT_SECONDS: Final = 20.0
+"""A query is refused within 30 s when no broker can be reached: the rest is for Spark's own worker."""
+
+REQUEST_SECONDS: Final = 30.0
+"""Limit of one question, with its retries while a coordinator or leader moves; a failover takes a few seconds."""
+
+REASON_SECONDS: Final = 5.0
+"""How long to look for the reason of a question that ran out of time."""
+
+IN_FLIGHT: Final = 200
+"""Requests in flight on one connection, at most. The library refuses more instead of queueing them."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
+"""Pauses between retries double from the first to the longest. Markers are usually written within 20 ms."""
+
+ANSWER_BYTES: Final = 100_000_000
+"""The largest answer that is read; kafka-python's connections take 1 MB by default."""
+
+ResponseT = TypeVar("ResponseT")
+
+
+class _NoWire(logging.Filter):
+    """Drop records that show requests as they are sent: those that log in hold the password."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG
+
+
+for _name in ("kafka.net.connection", "kafka.protocol.parser"):
+    logging.getLogger(_name).addFilter(_NoWire())
+
+
+def backing_off(
+    deadline: Deadline, clock: Clock, first: float = FIRST_PAUSE_SECONDS, longest: float = LONGEST_PAUSE_SECONDS
+) -> Retrying:
+    """Return a retrier that calls a function until it returns something, with pauses that double.
+
+    It returns None when the deadline has passed; the function is called at least once.
+
+    Parameters
+    ----------
+    deadline : Deadline
+    clock : Clock
+    first, longest : float
+        The first pause and the longest one, in seconds.
+    """
+    return Retrying(
+        retry=retry_if_result(lambda result: result is None),
+        wait=wait_exponential(multiplier=first, max=longest),
+        stop=lambda _: deadline.passed(),
+        sleep=lambda pause: clock.sleep(min(pause, deadline.left())),
+        retry_error_callback=lambda _: None,
+    )
+
+
+class KafkaConnection:
+    """Connections to all brokers, made when they are needed and dropped by `close`; for one thread at a time.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    clock : Clock, optional
+
+    Attributes
+    ----------
+    limit : Deadline or None
+        Limit of a question with its retries; None is 30 s.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``: certificates or keys that can't be read.
+    StoreError
+        ``BROKERS_UNREACHABLE``, ``AUTHENTICATION_FAILED``, ``TLS_FAILED`` or ``NO_TOKEN``, within 30 s.
+    """
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        from kafka.errors import KafkaError
+        from kafka.net.manager import KafkaConnectionManager
+        from kafka.net.selector import NetworkSelector
+
+        self.clock: Clock = clock or SystemClock()
+        self.limit: Deadline | None = None
+        self._config = config
+        settings = {
+            "max_in_flight_requests_per_connection": IN_FLIGHT + 10,
+            "receive_message_max_bytes": ANSWER_BYTES,
+            "reconnect_backoff_max_ms": 1000,
+            **config.for_kafka_python(),
+        }
+        self._network: Any = NetworkSelector(**settings)
+        self._manager: Any = KafkaConnectionManager(self._network, **settings)
+        self._network.start()
+        try:
+            self._manager.bootstrap(int(CONNECT_SECONDS * 1000))
+        except (KafkaError, OSError) as problem:
+            self._manager.close()
+            self._network.stop(timeout_ms=1000)
+            check_brokers(config, Deadline(REASON_SECONDS))
+            raise StoreError(
+                "BROKERS_UNREACHABLE",
+                f"{config.name}: no broker of {config.bootstrap_servers} (option kafka.bootstrap.servers) could be used within "
+                f"{CONNECT_SECONDS:.0f} s ({type(problem).__name__}: {config.scrub(str(problem))}). Check the addresses, that "
+                "the brokers run, and kafka.security.protocol.",
+                addresses=config.bootstrap_servers,
+            ) from problem
+
+    def close(self) -> None:
+        """Drop all connections and the thread that serves them."""
+        self._manager.close()
+        self._network.close()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
+        """Send requests to their nodes, pipelined; answers in order, an exception in place of a missing one."""
+        answers: list[Any] = []
+        for start in range(0, len(requests), IN_FLIGHT):
+            answers += self._manager.run(self._exchange, requests[start : start + IN_FLIGHT])
+        if any(isinstance(answer, Exception) for answer in answers):
+            self._manager.cluster.request_update()
+        return answers
+
+    async def _exchange(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
+        # All are sent before the first answer is awaited.
+        sent = [self._start(node, request) for node, request in requests]
+        return [await _finish(future) for future in sent]
+
+    def _start(self, node: int, request: Any) -> Any:
+        try:
+            return self._manager.send(request, node_id=node)
+        except Exception as problem:  # noqa: BLE001 - an unknown node is an answer too.
+            return problem
+
+    def ask(self, request: Callable[[], Any], node: Callable[[], int] | None = None) -> Any:
+        """Send one request to a node (any, by default), again while connections break."""
+
+        def attempt() -> Any:
+            target = node() if node else self._manager.least_loaded_node()
+            answer = self.send_all([(target, request())])[0]
+            if isinstance(answer, Exception):
+                return self.pass_over(answer)
+            return answer
+
+        return self.until(attempt, "an answer")
+
+    def any_node(self) -> int:
+        """Return the id of the broker with the fewest requests in flight."""
+        return int(self.until(self._manager.least_loaded_node, "a broker"))
+
+    def version_of(self, request: Any, highest: int | None = None) -> int:
+        """Return the newest version of a request that both sides know, `highest` at most."""
+        limit = {} if highest is None else {"max_version": highest}
+        return int(self._manager.broker_version_data.api_version(request, **limit))
+
+    def until(self, attempt: Callable[[], ResponseT | None], what: str) -> ResponseT:
+        """Repeat `attempt` with growing pauses until it returns something.
+
+        Raises
+        ------
+        RetriableError
+            ``KAFKA_TIMEOUT`` when `limit` has passed.
+        StoreError
+            ``AUTHENTICATION_FAILED``, ``TLS_FAILED``, ``NO_TOKEN``: when `limit` has passed, and this is why.
+        """
+        deadline = self.limit or Deadline(REQUEST_SECONDS, self.clock)
+        result: ResponseT | None = backing_off(deadline, self.clock)(attempt)
+        if result is None:
+            raise self._timed_out(what)
+        return result
+
+    def _timed_out(self, what: str) -> RetriableError:
+        reason = ""
+        try:
+            check_brokers(self._config, Deadline(REASON_SECONDS))
+        except StoreError as problem:
+            if problem.condition != "BROKERS_UNREACHABLE":
+                raise
+            reason = f" {problem.message}"
+        return RetriableError(
+            "KAFKA_TIMEOUT", f"Kafka did not give {what} in time. Are all brokers up?{reason}", what=what
+        )
+
+    def pass_over(self, problem: Exception) -> None:
+        """Pass over the error of a broken or busy connection; raise every other one."""
+        from kafka.errors import (
+            AuthorizationError,
+            IllegalSaslStateError,
+            IncompatibleBrokerVersion,
+            SaslAuthenticationFailedError,
+            UnknownBrokerIdError,
+            UnsupportedSaslMechanismError,
+        )
+        from kafka.errors import RetriableError as KafkaRetriableError
+
+        if isinstance(problem, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)):
+            reason = self._config.scrub(f"{type(problem).__name__}: {problem}")
+            raise login_failed(self._config.name, self._config.bootstrap_servers, reason) from None
+        if isinstance(problem, (AuthorizationError, IncompatibleBrokerVersion)):
+            raise StoreError(
+                "KAFKA_REFUSED", f"Kafka refused a request: {type(problem).__name__}: {problem}", error=str(problem)
+            ) from problem
+        if not isinstance(problem, (KafkaRetriableError, UnknownBrokerIdError, OSError)):
+            raise problem
+
+
+async def _finish(future: Any) -> Any:
+    try:
+        return future if isinstance(future, Exception) else await future
+    except Exception as problem:  # noqa: BLE001 - the caller judges each by itself.
+        return problem

@@ -1,0 +1,89 @@
+"""Java's key stores and trust stores: PEM ones are translated, all others refused with the commands that export them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from transactional.errors import OptionError
+
+__all__ = ["java_stores"]
+
+_TRUST_STORE: Final = (
+    "Java key stores can't be read here. Export it once: keytool -list -rfc -keystore truststore.jks > ca.pem; then set "
+    "kafka.ssl.ca.location to ca.pem."
+)
+_KEY_STORE: Final = (
+    "JKS and PKCS#12 can't be read by both client libraries. Export it once: keytool -importkeystore -srckeystore keystore.jks "
+    "-destkeystore client.p12 -deststoretype PKCS12 (JKS only); openssl pkcs12 -in client.p12 -nokeys -out client.pem; "
+    "openssl pkcs12 -in client.p12 -nocerts -out client.key; then set kafka.ssl.certificate.location, "
+    "kafka.ssl.key.location and kafka.ssl.key.password."
+)
+_STORES: Final[Mapping[str, tuple[str, Mapping[str, tuple[str, ...]]]]] = {
+    "ssl.truststore": (_TRUST_STORE, {"certificates": ("ssl.ca.pem",), "location": ("ssl.ca.location",)}),
+    "ssl.keystore": (
+        _KEY_STORE,
+        {
+            "certificate.chain": ("ssl.certificate.pem",),
+            "key": ("ssl.key.pem",),
+            # One PEM file with the key and the chain.
+            "location": ("ssl.certificate.location", "ssl.key.location"),
+        },
+    ),
+}
+"""Java's stores: how to export each, and what becomes of each key if the type is PEM."""
+
+_PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
+
+
+def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Turn Java's PEM stores into librdkafka's settings, and refuse its other stores with the way to export them.
+
+    Returns
+    -------
+    tuple[dict[str, str], dict[str, str]]
+        The settings, and the origins of the new ones (librdkafka's name → Java's).
+
+    Raises
+    ------
+    OptionError
+        ``FORBIDDEN_OPTION``, ``INVALID_OPTION``.
+    """
+    settings, origins = dict(given), dict[str, str]()
+    for store, (export, keys) in _STORES.items():
+        kind = settings.get(f"{store}.type", "").upper()
+        texts = [key for key in keys if key != "location" and f"{store}.{key}" in settings]
+        is_pem = kind == "PEM" or (kind == "" and bool(texts))
+        for key in [key for key in settings if key.startswith(f"{store}.")]:
+            to = keys.get(key.removeprefix(f"{store}."), ())
+            if not is_pem or (not to and not key.endswith(".type")):
+                way = export if not is_pem else "a PEM store has no password of its own: see kafka.ssl.key.password."
+                raise OptionError(
+                    "FORBIDDEN_OPTION", f"{name} does not take the option kafka.{key}: {way}", option=f"kafka.{key}"
+                )
+            text = settings.pop(key)
+            for target in to:
+                if target in given:
+                    raise OptionError(
+                        "INVALID_OPTION",
+                        f"{name}: the options kafka.{key} and kafka.{target} are one setting: give one.",
+                        option=f"kafka.{key}",
+                    )
+                settings[target], origins[target] = text, key
+    for key in ("ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem", "https.ca.pem"):
+        if key in settings:
+            settings[key] = _with_lines(settings[key])
+    return settings, origins
+
+
+def _with_lines(text: str) -> str:
+    """Return PEM as OpenSSL reads it: in Java's properties it often is one line."""
+    if "\n" in text:
+        return text
+    lines: list[str] = []
+    for block in _PEM.finditer(text):
+        kind, body = block[1], "".join(block[2].replace("\\n", " ").split())
+        cut = [body[at : at + 64] for at in range(0, len(body), 64)]
+        lines += [f"-----BEGIN {kind}-----", *cut, f"-----END {kind}-----"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,185 @@
+"""A partition's own log, which shows how a transaction ended: the producer's first control batch is its marker.
+
+The coordinator forgets: of an id that was initialised again, or that expired, it no longer knows how the transaction before
+ended. The markers in the partitions stay as long as the rows.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, TopicInfo
+from connector.kafka.client.connection import FIRST_PAUSE_SECONDS
+from connector.kafka.client.errors import error_name
+from connector.kafka.client.topics import Partition
+from transactional.clock import Deadline
+
+__all__ = ["Ending", "Verdict", "Witness", "parse_control_key", "search_marker", "why_gone"]
+
+FETCH_BYTES: Final = 1 << 20
+"""The size of one fetch; the broker returns one whole batch at least, however large it is."""
+
+JUDGE_SECONDS: Final = 300.0
+"""Limit of one transaction's search. The marker usually follows the witness directly; if a timeout wrote it, all that others
+wrote meanwhile lies in between, and is read at tens of megabytes per second."""
+
+OFFSET_OUT_OF_RANGE: Final = 1
+GONE: Final = frozenset({3, 100, 103, 104})
+"""Codes of a topic that is no longer the one asked for."""
+
+UNKNOWN_EPOCH: Final = -1
+"""A leader epoch that no broker reported: nothing is compared with it."""
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A partition that a transaction wrote into, and an offset that separates its rows from its marker.
+
+    Parameters
+    ----------
+    partition : Partition
+    topic_id : str
+    offset : int
+        The high watermark after every row was delivered and before the transaction ended. All of its rows lie before it,
+        and whatever marker ends it lies at it or after it.
+    leader_epoch : int
+        The leader's epoch at that moment. A log in which this epoch ends before `offset` has lost rows.
+    """
+
+    partition: Partition
+    topic_id: str
+    offset: int
+    leader_epoch: int = UNKNOWN_EPOCH
+
+    def __str__(self) -> str:
+        return f"{self.partition.topic} [{self.partition.number}]"
+
+
+class Ending(enum.Enum):
+    """How a transaction ended, by a partition's log."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An ending, and how it is known."""
+
+    ending: Ending
+    evidence: str
+
+
+def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witness) -> Verdict:
+    """Search a partition, from the witness on, for the marker that ended a transaction there.
+
+    A marker of `epoch` (EndTxn below version 5) or of the next one (version 5, time-outs, fencing) is the
+    transaction's own: every later transaction of the producer has a later epoch or begins later.
+
+    Returns
+    -------
+    Verdict
+        `UNKNOWN` if the topic is another one, the log starts after the witness, or no marker is there.
+    """
+
+    def attempt() -> Verdict | None:
+        topics = admin.topics([witness.partition.topic], [witness.partition])
+        reason = why_gone(topics, witness)
+        if reason:
+            return Verdict(Ending.UNKNOWN, reason)
+        leader = topics[witness.partition.topic].leaders[witness.partition.number]
+        return _search(admin, leader, producer_id, epoch, witness)
+
+    return admin.until(attempt, "the end of a transaction from its partition's log")
+
+
+def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
+    """Return why a partition is not the one of a witness any more; empty if it is."""
+    info = topics.get(witness.partition.topic)
+    if info is None:
+        return f"{witness} from {witness.offset}: the topic does not exist"
+    if info.topic_id != witness.topic_id:
+        return (
+            f"{witness} from {witness.offset}: the topic was created again ({witness.topic_id} is now {info.topic_id})"
+        )
+    if witness.partition.number not in info.leaders:
+        return f"{witness} from {witness.offset}: the partition does not exist"
+    return ""
+
+
+def parse_control_key(key: bytes | None) -> Ending:
+    """Parse a control record's key: version and type, two bytes each; type 0 aborts, 1 commits."""
+    if key is None or len(key) < 4:
+        return Ending.UNKNOWN
+    _, kind = struct.unpack_from(">hh", key)
+    return {0: Ending.ABORT, 1: Ending.COMMIT}.get(kind, Ending.UNKNOWN)
+
+
+def _search(admin: KafkaAdmin, leader: int, producer_id: int, epoch: int, witness: Witness) -> Verdict | None:
+    from kafka.record.memory_records import MemoryRecords
+
+    def unknown(reason: str) -> Verdict:
+        return Verdict(Ending.UNKNOWN, f"{witness} from {witness.offset}: {reason}")
+
+    deadline = Deadline(JUDGE_SECONDS, admin.clock)
+    offset = witness.offset
+    while not deadline.passed():
+        answer = admin.ask(partial(_fetch_request, witness, offset), lambda: leader)
+        if answer.error_code in MOVING:
+            return None
+        if answer.error_code != NONE:
+            return unknown(error_name(answer.error_code))
+        part = answer.responses[0].partitions[0]
+        if part.error_code in GONE:
+            return unknown(f"the topic is another one ({error_name(part.error_code)})")
+        if part.error_code in (TOPIC_DENIED, CLUSTER_DENIED):
+            return unknown("this user lacks READ on the topic")
+        if part.error_code == OFFSET_OUT_OF_RANGE or part.log_start_offset > witness.offset:
+            return unknown(f"the log now holds {part.log_start_offset} to {part.high_watermark}")
+        if part.error_code in MOVING:
+            return None
+        if part.error_code != NONE:
+            return unknown(error_name(part.error_code))
+        before = offset
+        for batch in MemoryRecords(bytes(part.records or b"")):
+            offset = max(offset, batch.last_offset + 1)
+            ours = batch.producer_id == producer_id and batch.producer_epoch in (epoch, epoch + 1)
+            if not (batch.is_control_batch and ours and batch.last_offset >= witness.offset):
+                continue
+            marker = next(iter(batch), None)  # compaction leaves an empty batch of a producer's last marker
+            ending = parse_control_key(marker.key if marker else None)
+            if ending is not Ending.UNKNOWN:
+                return Verdict(
+                    ending,
+                    f"{witness} has its {ending.value} marker at {batch.base_offset} "
+                    f"(producer {producer_id}, epoch {batch.producer_epoch})",
+                )
+        if offset >= part.high_watermark:
+            return unknown(f"no marker of producer {producer_id} up to {part.high_watermark}")
+        if offset == before:  # a broker that throttles, or fetches from a tier, answers with nothing
+            admin.clock.sleep(FIRST_PAUSE_SECONDS)
+    return unknown(f"not searched to its end within {JUDGE_SECONDS:.0f} s")
+
+
+def _fetch_request(witness: Witness, offset: int) -> Any:
+    from kafka.protocol.consumer import FetchRequest
+
+    topic = FetchRequest.FetchTopic(
+        topic=witness.partition.topic,
+        topic_id=uuid.UUID(witness.topic_id),
+        partitions=[
+            FetchRequest.FetchTopic.FetchPartition(
+                partition=witness.partition.number, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+            )
+        ],
+    )
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, isolation_level=0, topics=[topic], max_version=17
+    )

@@ -1,0 +1,174 @@
+"""TLS: one context for kafka-python that trusts what librdkafka trusts, and what is wrong when a handshake fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from transactional.errors import OptionError, StoreError
+
+__all__ = ["is_tls", "ssl_context", "tls_failed", "tls_hint", "tls_problem"]
+
+HANDSHAKE_SECONDS: Final = 5.0
+"""Limit of the handshake that finds out why librdkafka's own failed."""
+
+LISTEN_SECONDS: Final = 0.5
+"""How long to wait for what a broker sends right after its handshake."""
+
+_NAMES: Final = (
+    "kafka.bootstrap.servers and the brokers' advertised.listeners must use names that their certificates have; "
+    "kafka.ssl.endpoint.identification.algorithm=none would trust any name."
+)
+_AUTHORITY: Final = "kafka.ssl.ca.location must hold the authority that signed the brokers' certificates."
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "certificate has expired": "Renew the brokers' certificate; or is this machine's clock wrong?",
+    "certificate is not yet valid": "Is this machine's clock wrong?",
+    "self-signed certificate": _AUTHORITY,
+    "unable to get": _AUTHORITY,
+    "Hostname mismatch": _NAMES,
+    "IP address mismatch": _NAMES,
+    "WRONG_VERSION_NUMBER": "This listener does not speak TLS: check kafka.security.protocol, and the port.",
+    "CERTIFICATE_REQUIRED": "The brokers ask for a client certificate: set kafka.ssl.certificate.location and "
+    "kafka.ssl.key.location.",
+    "alert bad certificate": "The brokers ask for a client certificate that they trust: set kafka.ssl.certificate.location and "
+    "kafka.ssl.key.location.",
+    "alert": "The brokers do not take this client's certificate: check kafka.ssl.certificate.location.",
+    "": "Check kafka.security.protocol, the port, and kafka.ssl.*.",
+}
+"""Part of OpenSSL's reason → what to do; the first that fits."""
+
+
+def is_tls(settings: Mapping[str, str]) -> bool:
+    """Return whether connections are encrypted."""
+    return settings.get("security.protocol", "").endswith("SSL")
+
+
+def tls_failed(name: str, servers: str, problem: ssl.SSLError | str) -> StoreError:
+    """Return the error of a TLS handshake that would fail again."""
+    reason = problem if isinstance(problem, str) else getattr(problem, "verify_message", "") or str(problem)
+    advice = next(way for part, way in _ADVICE.items() if part in reason)
+    return StoreError(
+        "TLS_FAILED",
+        f"{name}: no encrypted connection to the brokers at {servers}: {reason.rstrip('.')}. {advice}",
+        servers=servers,
+        reason=reason,
+    )
+
+
+def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
+    """Shake hands with one broker after the other, and return the first refusal that gives a reason, or None.
+
+    librdkafka's own text is the same for an expired certificate and an unknown authority.
+    """
+    context = ssl_context(name, settings)
+    answers = (_shake_hands(context, host, port) for host, port in _addresses(settings))
+    return next((problem for problem in answers if isinstance(problem, ssl.SSLError)), None)
+
+
+def tls_hint(settings: Mapping[str, str]) -> str:
+    """Return a sentence for a user who speaks plain text to a listener that wants TLS, else an empty text."""
+    if is_tls(settings):
+        return ""
+    trusting = {"bootstrap.servers": settings["bootstrap.servers"], "enable.ssl.certificate.verification": "false"}
+    context = ssl_context("", trusting)
+    if any(_shake_hands(context, host, port) is None for host, port in list(_addresses(settings))[:1]):
+        protocol = settings.get("security.protocol", "PLAINTEXT")
+        return f" It is {protocol}, and this listener speaks TLS: set it to SSL or SASL_SSL."
+    return ""
+
+
+def _shake_hands(context: ssl.SSLContext, host: str, port: int) -> OSError | None:
+    """Return why no TLS connection can be made, or None."""
+    try:
+        with (
+            socket.create_connection((host, port), timeout=HANDSHAKE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            # Under TLS 1.3 a broker refuses our certificate after the handshake. Else it waits: a client speaks first.
+            secured.settimeout(LISTEN_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                secured.recv(1)
+    except OSError as problem:
+        return problem
+    return None
+
+
+def _addresses(settings: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    for address in settings["bootstrap.servers"].split(","):
+        host, _, port = address.strip().rpartition("://")[2].rpartition(":")
+        yield host.strip("[]"), int(port) if port.isdecimal() else 9092
+
+
+def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
+    """Return the context that gives kafka-python what librdkafka makes of the same settings.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``, naming what can't be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    verify = settings.get("enable.ssl.certificate.verification", "true") != "false"
+    context.check_hostname = verify and settings.get("ssl.endpoint.identification.algorithm") != "none"
+    context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+    at = ""
+    try:
+        if "ssl.ca.pem" in settings:
+            at = "ssl.ca.pem"
+            context.load_verify_locations(cadata=settings[at])
+        elif settings.get("ssl.ca.location", "probe") != "probe":
+            at = "ssl.ca.location"
+            path = settings[at]
+            context.load_verify_locations(
+                cafile=None if os.path.isdir(path) else path, capath=path if os.path.isdir(path) else None
+            )
+        else:
+            context.load_default_certs()
+        if "ssl.crl.location" in settings:
+            at = "ssl.crl.location"
+            context.load_verify_locations(settings[at])
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        if "ssl.cipher.suites" in settings:
+            at = "ssl.cipher.suites"
+            context.set_ciphers(settings[at])
+        at = next((key for key in ("ssl.key.location", "ssl.key.pem") if key in settings), "")
+        if at:
+            with _file_of(settings, "ssl.certificate") as certificate, _file_of(settings, "ssl.key") as key:
+                # Without a password OpenSSL would ask for it at the terminal.
+                context.load_cert_chain(certificate, key, settings.get("ssl.key.password", ""))
+    except (OSError, ValueError) as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        if at.startswith("ssl.key"):
+            reason += ". Is kafka.ssl.key.password right, and do key and certificate belong together?"
+        raise OptionError(
+            "INVALID_OPTION",
+            f"{name}: the value of the option kafka.{at} can't be used: {reason}",
+            option=f"kafka.{at}",
+        ) from None
+    return context
+
+
+@contextlib.contextmanager
+def _file_of(settings: Mapping[str, str], key: str) -> Iterator[str]:
+    """Yield the path of a certificate or key; one given as text is put into a file that only this user can read."""
+    text = settings.get(f"{key}.pem")
+    if text is None:
+        yield settings[f"{key}.location"]
+    elif hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        handle = os.memfd_create("pem")  # never on a disk
+        with open(handle, "wb") as memory:
+            memory.write(text.encode())
+            memory.flush()
+            yield f"/proc/self/fd/{handle}"
+    else:
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(text)
+            file.flush()
+            yield file.name

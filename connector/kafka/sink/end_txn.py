@@ -1,0 +1,390 @@
+"""The end of prepared transactions: raw EndTxn requests, and a table of what their answers mean.
+
+Any process that knows transactional id, producer id and epoch may end a transaction. Request version 5 raises
+the epoch (KIP-890), so each can be committed once only and a late duplicate changes nothing; below 5 a duplicate would
+commit the producer's next transaction, so the coordinator is asked first.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from connector.kafka.client.admin import Description, KafkaAdmin
+from connector.kafka.client.connection import backing_off
+from connector.kafka.client.errors import error_name
+from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.sink.errors import markers_pending, unknown_outcome
+from connector.kafka.sink.fates import Whole, ended_fates, judge_ended, judge_open, open_fates, state_from, with_markers
+from connector.kafka.sink.handles import FORMAT, KafkaHandle, Key, Prepared, parse_handle
+from connector.kafka.sink.readable import ensure_readable
+from transactional import faults
+from transactional.clock import Deadline
+from transactional.errors import StoreError, TwoPhaseCommitError
+from transactional.sink import HandleState, Outcome
+
+__all__ = ["ANSWERS", "Answer", "TransactionEnder", "answer_for"]
+
+MARKERS_SECONDS: Final = 15.0
+"""How long a look waits for the markers of transactions that have ended."""
+
+ENDED_BY_REQUEST: Final = "ended by this request"
+
+
+class Answer(enum.Enum):
+    """What an answer to EndTxn means for the transaction."""
+
+    ENDED = "it ended as asked, now or earlier"
+    RETRY = "nothing yet; ask again"
+    FIND_COORDINATOR = "nothing yet; ask its coordinator again, which may have moved"
+    JUDGE = "not by this request; the coordinator's state or the partitions' logs show how it ended"
+    REFUSED = "an operator has to act"
+
+
+ANSWERS: Final[Mapping[int, Answer]] = {
+    0: Answer.ENDED,  # NONE
+    51: Answer.RETRY,  # CONCURRENT_TRANSACTIONS: markers are being written
+    14: Answer.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
+    7: Answer.RETRY,  # REQUEST_TIMED_OUT
+    19: Answer.RETRY,  # NOT_ENOUGH_REPLICAS
+    20: Answer.RETRY,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    13: Answer.RETRY,  # NETWORK_EXCEPTION
+    56: Answer.RETRY,  # KAFKA_STORAGE_ERROR
+    89: Answer.RETRY,  # THROTTLING_QUOTA_EXCEEDED
+    -1: Answer.RETRY,  # UNKNOWN_SERVER_ERROR: the next answer shows whether it has ended
+    15: Answer.FIND_COORDINATOR,  # COORDINATOR_NOT_AVAILABLE
+    16: Answer.FIND_COORDINATOR,  # NOT_COORDINATOR
+    48: Answer.JUDGE,  # INVALID_TXN_STATE: aborted, or committed by another version
+    90: Answer.JUDGE,  # PRODUCER_FENCED: aborted, committed by version 5, or the id was initialised again
+    47: Answer.JUDGE,  # INVALID_PRODUCER_EPOCH: the same, from older brokers
+    49: Answer.JUDGE,  # INVALID_PRODUCER_ID_MAPPING: the id expired, or its producer id was used up
+    53: Answer.REFUSED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    35: Answer.REFUSED,  # UNSUPPORTED_VERSION
+}
+"""The outcome table, one row per code. Any other code is refused and named."""
+
+
+def answer_for(answer: Any) -> Answer:
+    """Classify an answer: a broken connection says no more than a coordinator that has moved."""
+    if isinstance(answer, Exception):
+        return Answer.FIND_COORDINATOR
+    return ANSWERS.get(int(answer.error_code), Answer.REFUSED)
+
+
+class TransactionEnder:
+    """Commits, aborts and judges prepared transactions over one `KafkaAdmin`.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    cluster_id : str
+        The cluster that `admin` is connected to: handles of another one are never looked at.
+    partitions : PartitionAdmin, optional
+    """
+
+    def __init__(self, admin: KafkaAdmin, cluster_id: str, partitions: PartitionAdmin | None = None) -> None:
+        self._admin = admin
+        self._cluster_id = cluster_id
+        self._partitions = partitions or PartitionAdmin(admin)
+        self._open_together: frozenset[Key] = frozenset()
+        self._answered: set[bool] = set()  # commits, aborts
+
+    def commit(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
+        """Commit all, pipelined, and return those that are lost. `ensure_readable` then waits until readers see the others.
+
+        Raises
+        ------
+        AmbiguousOutcomeError
+            ``OUTCOME_UNKNOWN``: it is unknown whether these were committed; all others are committed or lost.
+        StoreError
+            ``COMMIT_REFUSED``: rights or versions.
+        TwoPhaseCommitError
+            ``COMMIT_TIMEOUT``: some are not committed yet; call again.
+        """
+        wholes = self._end_all(transactions, True, deadline)
+        self._refuse_unknown(transactions, wholes)
+        return _with_outcome(Outcome.LOST, transactions, wholes)
+
+    def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
+        """Abort and fence all, and return those found committed. Raises as `commit` does.
+
+        That an abort was taken does not prove that nothing was committed: a commit by another version may have come
+        first, or a marker from outside. So the coordinator and the partitions are asked once more.
+        """
+        wholes = self._end_all(transactions, False, deadline)
+        ended = [index for index, whole in enumerate(wholes) if whole.state.evidence == ENDED_BY_REQUEST]
+        for index, whole in zip(ended, self._wholes([transactions[i] for i in ended]), strict=True):
+            silent = whole.state.outcome is Outcome.UNKNOWN and not whole.divided
+            fenced_for_good = silent and transactions[index].end_version >= 5
+            if not fenced_for_good:
+                wholes[index] = whole
+        self._refuse_unknown(transactions, wholes)
+        return _with_outcome(Outcome.COMMITTED, transactions, wholes)
+
+    def abort_open(self, described: Mapping[str, Description], version: int, deadline: Deadline) -> int:
+        """Abort and fence open transactions that no handle names, and return how many; those that moved on are left alone."""
+        transactions = [
+            parse_handle(
+                KafkaHandle(
+                    format=FORMAT,
+                    transactionalId=name,
+                    producerId=description.producer_id,
+                    producerEpoch=description.producer_epoch,
+                    endTxnVersion=version,
+                    clusterId=self._cluster_id,
+                    topics={},
+                    written={},
+                    startedAt=description.started_ms,
+                    preparedAt=0,
+                    timeoutMs=description.timeout_ms,
+                )
+            )
+            for name, description in described.items()
+        ]
+        wholes = self._end_all(transactions, False, deadline)
+        return sum(whole.state.outcome is Outcome.LOST for whole in wholes)
+
+    def look(self, transactions: Sequence[Prepared]) -> list[HandleState]:
+        """Return the state of each: one question to the coordinators for all, and one to the leaders of their partitions.
+
+        The coordinator's answer is not enough. It calls a transaction open that a marker from outside has aborted in a
+        partition, or of which an unclean leader election cut rows off: that one is LOST, and the evidence names topic,
+        partition and offset. A transaction of which some rows can be read and others never will be is UNKNOWN.
+
+        Raises
+        ------
+        RetriableError
+            ``MARKERS_PENDING``; ``KAFKA_TIMEOUT``: a leader does not answer, which is no evidence.
+        """
+        wholes = self._wholes(transactions)
+        self._open_together = frozenset(
+            transaction.key
+            for transaction, whole in zip(transactions, wholes, strict=True)
+            if whole.state.outcome is Outcome.PREPARED
+        )
+        return [whole.state for whole in wholes]
+
+    def ensure_readable(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[dict[str, Any]]:
+        """Wait until every row of committed transactions can be read; see `connector.kafka.sink.readable`."""
+        together = [transaction for transaction in transactions if transaction.key in self._open_together]
+        alone = [transaction for transaction in transactions if transaction.key not in self._open_together]
+        return ensure_readable(self._admin, self._partitions, together, alone, deadline)
+
+    def _wholes(self, transactions: Sequence[Prepared]) -> list[Whole]:
+        wholes = self._of_other_clusters(transactions)
+        suspects: dict[int, Whole] = {}
+        ending: list[int] = []
+
+        def look() -> list[Whole] | None:
+            nonlocal wholes, suspects, ending
+            while left := [index for index in range(len(transactions)) if index not in wholes]:
+                described = self._admin.describe([transactions[index].name for index in left])
+                states = {index: self._open_state(transactions[index], described) for index in left}
+                ongoing = {index: state for index, state in states.items() if state is not None}
+                # A part that had ended while the coordinator called it open, before and after, was not ended by it.
+                wholes |= {index: whole for index, whole in suspects.items() if index in ongoing}
+                left = [index for index in left if index not in wholes]
+                open_now = [index for index in left if index in ongoing]
+                # Between an end and its markers the partitions show nothing yet.
+                ending = [index for index in left if self._is_ending(transactions[index], described)]
+                ended = [index for index in left if index not in ongoing and index not in ending]
+                fates = open_fates(self._partitions, [transactions[index] for index in open_now])
+                judged = {index: judge_open(ongoing[index], of) for index, of in zip(open_now, fates, strict=True)}
+                suspects = {i: whole for i, whole in judged.items() if whole.state.outcome is not Outcome.PREPARED}
+                wholes |= {index: whole for index, whole in judged.items() if index not in suspects}
+                wholes |= zip(
+                    ended, self._judge_ended([transactions[index] for index in ended], described), strict=True
+                )
+                if ending:
+                    return None
+            return [wholes[index] for index in range(len(transactions))]
+
+        clock = self._admin.clock
+        judgements: list[Whole] | None = backing_off(Deadline(MARKERS_SECONDS, clock), clock)(look)
+        if judgements is None:
+            waiting = [transactions[index] for index in ending]
+            parts = [part for transaction in waiting for part in transaction.written]
+            raise markers_pending(waiting, parts, "have ended, with a commit or an abort that can't be seen yet")
+        return judgements
+
+    def _judge_ended(self, transactions: Sequence[Prepared], described: Mapping[str, Description]) -> list[Whole]:
+        now = self._admin.clock.now()
+        wholes = []
+        for transaction, fates in zip(transactions, ended_fates(self._partitions, transactions), strict=True):
+            description = described.get(transaction.name)
+            wholes.append(
+                judge_ended(
+                    transaction, description, with_markers(self._partitions, transaction, description, fates, now), now
+                )
+            )
+        return wholes
+
+    def _open_state(self, transaction: Prepared, described: Mapping[str, Description]) -> HandleState | None:
+        state = state_from(transaction, described.get(transaction.name), self._admin.clock.now())
+        return state if state is not None and state.outcome is Outcome.PREPARED else None
+
+    @staticmethod
+    def _is_ending(transaction: Prepared, described: Mapping[str, Description]) -> bool:
+        description = described.get(transaction.name)
+        if description is None or not description.state.startswith("Prepare"):
+            return False
+        return state_from(transaction, description, 0.0) is None
+
+    def _of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
+        """Return the states, unknown, of transactions of other clusters, by their index."""
+        return {
+            index: Whole(
+                HandleState(
+                    Outcome.UNKNOWN,
+                    evidence=f"the handle is of cluster {transaction.cluster_id}, this is {self._cluster_id}",
+                )
+            )
+            for index, transaction in enumerate(transactions)
+            if transaction.cluster_id != self._cluster_id
+        }
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def _end_all(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
+        """End all, or find out how they ended; all questions share the deadline."""
+        self._admin.limit = deadline
+        try:
+            return self._settle(transactions, commit, deadline)
+        finally:
+            self._admin.limit = None
+
+    def _settle(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
+        wanted = Whole(HandleState(Outcome.COMMITTED if commit else Outcome.LOST, evidence=ENDED_BY_REQUEST))
+        wholes = self._of_other_clusters(transactions)
+        left = [index for index in range(len(transactions)) if index not in wholes]
+        # The very first goes alone: an error that concerns all of them (rights, versions) shows on one.
+        cut = len(left) if commit in self._answered else 1
+        unsettled: list[int] = []
+        answers: list[Any] = []
+
+        def send() -> list[Whole] | None:
+            nonlocal wholes, left, cut, unsettled, answers
+            while left:
+                now, later = left[:cut], left[cut:]
+                # Below version 5 each is looked at before each request.
+                old = [index for index in now if transactions[index].end_version < 5]
+                wholes |= self._ended(old, transactions, commit)
+                sendable = [index for index in now if index not in wholes]
+                answers = self._send([transactions[index] for index in sendable], commit)
+                to_judge: list[int] = []
+                for index, answer in zip(sendable, answers, strict=True):
+                    meaning = answer_for(answer)
+                    if meaning is Answer.ENDED:
+                        wholes[index] = wanted
+                        if commit:
+                            faults.reach("commit.one")
+                    elif meaning is Answer.JUDGE:
+                        to_judge.append(index)
+                    elif meaning is Answer.REFUSED:
+                        raise self._refused(transactions[index], answer)
+                    elif meaning is Answer.FIND_COORDINATOR:
+                        self._admin.forget_coordinator(transactions[index].name)
+                if sendable:
+                    self._answered.add(commit)
+                # Still open at our epoch: the answer was about an earlier moment; it is asked again.
+                wholes |= self._ended(to_judge, transactions, commit)
+                unsettled = [index for index in now if index not in wholes]
+                left = unsettled + later
+                cut = len(left) if not unsettled else len(now)
+                if unsettled:
+                    return None
+            return [wholes[index] for index in range(len(transactions))]
+
+        settled: list[Whole] | None = backing_off(deadline, self._admin.clock)(send)
+        if settled is None:
+            raise self._late(transactions, unsettled, commit, answers)
+        return settled
+
+    def _ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
+        """Look at these, and return those that need no request any more.
+
+        One that the coordinator still calls open is never committed once a part of it is gone, and always aborted.
+        """
+        wholes = dict(zip(indexes, self._wholes([transactions[index] for index in indexes]), strict=True))
+        if commit:
+            return {index: whole for index, whole in wholes.items() if whole.state.outcome is not Outcome.PREPARED}
+        return {index: whole for index, whole in wholes.items() if not whole.ongoing}
+
+    def _send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        nodes = self._admin.coordinators(transaction.name for transaction in transactions)
+        answers: list[Any] = [None] * len(transactions)
+        requests: list[tuple[int, Any]] = []
+        sent: list[int] = []
+        for index, transaction in enumerate(transactions):
+            if not commit and transaction.end_version < 5:
+                # EndTxn(abort) below 5 leaves the epoch valid: a zombie's next record would open it again.
+                self._admin.init_producer_id(transaction.name, transaction.timeout_ms)
+                answers[index] = _Ended()
+                continue
+            sent.append(index)
+            requests.append(
+                (
+                    nodes[transaction.name],
+                    EndTxnRequest(
+                        version=transaction.end_version,
+                        transactional_id=transaction.name,
+                        producer_id=transaction.producer_id,
+                        producer_epoch=transaction.producer_epoch,
+                        committed=commit,
+                    ),
+                )
+            )
+        for index, answer in zip(sent, self._admin.send_all(requests), strict=True):
+            answers[index] = answer
+        return answers
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refuse_unknown(transactions: Sequence[Prepared], wholes: Iterable[Whole]) -> None:
+        unknown = [
+            (transaction, whole)
+            for transaction, whole in zip(transactions, wholes, strict=True)
+            if whole.state.outcome is Outcome.UNKNOWN
+        ]
+        if unknown:
+            raise unknown_outcome(unknown)
+
+    @staticmethod
+    def _refused(transaction: Prepared, answer: Any) -> StoreError:
+        name = error_name(int(answer.error_code))
+        return StoreError(
+            "COMMIT_REFUSED",
+            f"EndTxn version {transaction.end_version} of {transaction.name} was refused: {name}. Check "
+            "WRITE on the transactional ids of the prefix, and that the cluster was not downgraded.",
+            transactionalId=transaction.name,
+            error=name,
+        )
+
+    @staticmethod
+    def _late(
+        transactions: Sequence[Prepared], unsettled: Sequence[int], commit: bool, answers: Sequence[Any]
+    ) -> TwoPhaseCommitError:
+        errors = {repr(a) if isinstance(a, Exception) else error_name(int(a.error_code)) for a in answers}
+        verb = "committed" if commit else "aborted"
+        return TwoPhaseCommitError(
+            "COMMIT_TIMEOUT" if commit else "ABORT_TIMEOUT",
+            f"{len(unsettled)} of {len(transactions)} transactions could not be {verb} in time (commitTimeoutMs); the first "
+            f"is {transactions[unsettled[0]].name}, the last answers were {', '.join(sorted(errors))}. "
+            "Start the query again: the next run finishes them.",
+            transactionalIds=[transactions[index].name for index in unsettled],
+        )
+
+
+def _with_outcome(outcome: Outcome, transactions: Sequence[Prepared], wholes: Sequence[Whole]) -> list[Prepared]:
+    pairs = zip(transactions, wholes, strict=True)
+    return [transaction for transaction, whole in pairs if whole.state.outcome is outcome]
+
+
+class _Ended:
+    """An answer in place of the broker's: the transaction has ended."""
+
+    error_code = 0

@@ -1,0 +1,332 @@
+"""Fates: how a transaction ended in each partition that it wrote into, and the state of the whole that follows.
+
+Partitions can differ: a marker from outside aborts the part of one partition, an unclean leader election cuts off rows of one,
+a broker skips the marker of one (KAFKA-20734).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from connector.kafka.client.admin import Description
+from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin, StableEnd
+from connector.kafka.client.partition_log import Ending, Witness
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.handles import Prepared
+from transactional.sink import HandleState, Outcome
+
+__all__ = [
+    "Fate",
+    "PartFate",
+    "Whole",
+    "ended_fates",
+    "judge_ended",
+    "judge_open",
+    "margin_of",
+    "open_fates",
+    "state_from",
+    "with_markers",
+]
+
+LONGEST_MARGIN_SECONDS: Final = 90.0
+"""A decision needs min(this, a quarter of the timeout) left: time for the journal, the commit and a failover."""
+
+MOST_NAMED: Final = 5
+"""How many partitions one sentence names."""
+
+
+class Fate(enum.Enum):
+    """How a transaction's rows ended in one partition."""
+
+    OPEN = "still open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    CUT = "cut off"
+    GONE = "deleted with its topic, or by its age"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class PartFate:
+    """A fate, and how it is known; `opened` is how the partition's leader describes an open one."""
+
+    part: Witness
+    fate: Fate
+    reason: str = ""
+    opened: OpenTransaction | None = None
+
+    @property
+    def evidence(self) -> str:
+        """How it is known, in words. Built only when it is asked for: a wide checkpoint has 40,000 parts."""
+        if self.reason:
+            return self.reason
+        if self.fate is Fate.COMMITTED:
+            return f"{self.part} shows its rows before offset {self.part.offset}"
+        since = "" if self.opened is None else f" from offset {self.opened.start}"
+        return f"{self.part} has it open{since}"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A transaction's state.
+
+    Parameters
+    ----------
+    state : HandleState
+    ongoing : bool
+        Whether the coordinator would still commit it, whatever is left of it.
+    divided : bool
+        Whether its partitions contradict each other: some of its rows can be read, others never will be.
+    """
+
+    state: HandleState
+    ongoing: bool = False
+    divided: bool = False
+
+
+# -- asking the partitions ------------------------------------------------------------------------------------------------
+
+
+def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
+    """Look at transactions that should be open: is each, in every partition, with all of its rows?"""
+    opened = partitions.open_transactions(
+        {part.partition for transaction in transactions for part in transaction.written}
+    )
+    ends = _probe(partitions, transactions, together=True)
+    return [
+        [
+            _without_rows(part, end) or _open_or_ended(partitions, transaction, part, opened)
+            for part, (_, end) in zip(transaction.written, of_each, strict=True)
+        ]
+        for transaction, of_each in zip(transactions, ends, strict=True)
+    ]
+
+
+def ended_fates(
+    partitions: PartitionAdmin,
+    transactions: Sequence[Prepared],
+    together: bool = False,
+    ask_leaders: bool = True,
+) -> list[list[PartFate]]:
+    """Look at transactions that should have ended: what do `read_committed` readers see of each?
+
+    Parameters
+    ----------
+    partitions : PartitionAdmin
+    transactions : Sequence[Prepared]
+    together : bool
+        Whether one look has found all of these open in every partition. Whatever has ended any of them comes after the
+        witnesses of all, so one question per partition is enough, at the last witness.
+    ask_leaders : bool
+        Whether to find out what holds a stable offset back; if not, the transaction itself is assumed to.
+    """
+    ends = _probe(partitions, transactions, together)
+    held = {
+        part.partition
+        for prepared, of_each in zip(transactions, ends, strict=True)
+        for part, (offset, end) in zip(prepared.written, of_each, strict=True)
+        if _without_rows(part, end) is None and end.stable <= offset
+    }
+    opened = partitions.open_transactions(held) if ask_leaders else {}
+
+    def fate(transaction: Prepared, part: Witness, offset: int, end: StableEnd) -> PartFate:
+        known = _without_rows(part, end)
+        if known is not None:
+            return known
+        if end.stable <= offset and not ask_leaders:
+            return PartFate(part, Fate.OPEN)
+        if end.stable <= offset or end.aborted is None:
+            return _open_or_ended(partitions, transaction, part, opened)
+        # An earlier transaction of the producer ended before this one began, a later one begins after the witness.
+        first = [at for at in end.aborted.get(transaction.producer_id, ()) if at < part.offset]
+        if first:
+            return PartFate(part, Fate.ABORTED, f"{part} has its rows from offset {first[0]} among the aborted ones")
+        return PartFate(part, Fate.COMMITTED)
+
+    return [
+        [fate(prepared, part, offset, end) for part, (offset, end) in zip(prepared.written, of_each, strict=True)]
+        for prepared, of_each in zip(transactions, ends, strict=True)
+    ]
+
+
+def _probe(
+    partitions: PartitionAdmin, transactions: Sequence[Prepared], together: bool
+) -> list[list[tuple[int, StableEnd]]]:
+    """Ask about each written partition of each transaction; return the offset that was asked about, and the answer."""
+    last: dict[tuple[Partition, str, int], int] = {}
+    for part in (part for transaction in transactions for part in transaction.written) if together else ():
+        key = (part.partition, part.topic_id, part.leader_epoch)
+        last[key] = max(part.offset, last.get(key, 0))
+    asked: dict[Witness, int] = {}
+    wanted: list[list[int]] = []
+    for transaction in transactions:
+        indexes = []
+        for part in transaction.written:
+            offset = last.get((part.partition, part.topic_id, part.leader_epoch), part.offset)
+            probe = part if part.offset == offset else replace(part, offset=offset)
+            indexes.append(asked.setdefault(probe, len(asked)))
+        wanted.append(indexes)
+    ends = list(zip(asked, partitions.stable_ends(list(asked)), strict=True))
+    return [[(ends[index][0].offset, ends[index][1]) for index in of_each] for of_each in wanted]
+
+
+def _without_rows(part: Witness, end: StableEnd) -> PartFate | None:
+    if end.gone:
+        return PartFate(part, Fate.GONE, end.gone)
+    if end.cut_at is not None and end.cut_at < part.offset:
+        return PartFate(
+            part,
+            Fate.CUT,
+            f"{part} lost its rows from offset {end.cut_at} to {part.offset} (an unclean leader election, or a broker that "
+            "lost its disk)",
+        )
+    return None
+
+
+def _open_or_ended(
+    partitions: PartitionAdmin,
+    transaction: Prepared,
+    part: Witness,
+    opened: Mapping[Partition, Mapping[int, OpenTransaction]],
+) -> PartFate:
+    open_transaction = opened.get(part.partition, {}).get(transaction.producer_id)
+    # A later transaction of the producer begins after the witness.
+    if open_transaction is not None and open_transaction.start < part.offset:
+        return PartFate(part, Fate.OPEN, opened=open_transaction)
+    return _by_marker(partitions, transaction, part)
+
+
+def _by_marker(partitions: PartitionAdmin, transaction: Prepared, part: Witness) -> PartFate:
+    verdict = partitions.search(transaction.producer_id, transaction.producer_epoch, part)
+    fates = {Ending.COMMIT: Fate.COMMITTED, Ending.ABORT: Fate.ABORTED, Ending.UNKNOWN: Fate.UNKNOWN}
+    return PartFate(part, fates[verdict.ending], verdict.evidence)
+
+
+# -- judging the whole ----------------------------------------------------------------------------------------------------
+
+
+def margin_of(timeout_ms: int) -> float:
+    """Return how many seconds a transaction must have left for a decision."""
+    return min(LONGEST_MARGIN_SECONDS, timeout_ms / 4000)
+
+
+def state_from(transaction: Prepared, description: Description | None, now: float) -> HandleState | None:
+    """Return a transaction's state as its coordinator knows it; None if only the partitions can tell.
+
+    Only states at the transaction's own epoch are trusted. At the next one `CompleteCommit` is usually ours, but it is also
+    seen if ours was aborted by a version below 5 and the id's next owner committed.
+    """
+    if description is None:
+        return None
+    same = (description.producer_id, description.producer_epoch) == (
+        transaction.producer_id,
+        transaction.producer_epoch,
+    )
+    if not same:
+        return None
+    evidence = (
+        f"coordinator: {description.state} at epoch {description.producer_epoch}, kafka.transaction.timeout.ms "
+        f"{description.timeout_ms}"
+    )
+    if description.state == "Ongoing":
+        left = (description.started_ms + description.timeout_ms) / 1000 - now
+        return HandleState(Outcome.PREPARED, left, margin_of(description.timeout_ms), evidence)
+    outcome = _ENDINGS.get(description.state)
+    return HandleState(outcome, evidence=evidence) if outcome else None
+
+
+_ENDINGS: Final = {
+    "PrepareCommit": Outcome.COMMITTED,
+    "CompleteCommit": Outcome.COMMITTED,
+    "PrepareAbort": Outcome.LOST,
+    "CompleteAbort": Outcome.LOST,
+    "PrepareEpochFence": Outcome.LOST,
+}
+
+
+def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
+    """Judge a transaction that its coordinator calls open, and would commit: every partition has to have it open too."""
+    wrong = [part for part in fates if part.fate is not Fate.OPEN]
+    if not wrong:
+        return Whole(state, ongoing=True)
+    kinds = {part.fate for part in wrong}
+    if Fate.COMMITTED in kinds:
+        evidence = f"a marker from outside committed it in part: {_named(wrong)}; {state.evidence}"
+        return Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), ongoing=True, divided=True)
+    outcome = Outcome.UNKNOWN if kinds & {Fate.GONE, Fate.UNKNOWN} else Outcome.LOST
+    return Whole(HandleState(outcome, evidence=f"{_named(wrong)}; {state.evidence}"), ongoing=True)
+
+
+def with_markers(
+    partitions: PartitionAdmin,
+    transaction: Prepared,
+    description: Description | None,
+    fates: Sequence[PartFate],
+    now: float,
+) -> Sequence[PartFate]:
+    """Search for the commit markers, unless the coordinator reports the commit.
+
+    A partition counts as committed if no abort is listed there. Compaction removes aborted rows, and later the entry of that
+    list: then only the marker itself is evidence; if it is gone too, there is none.
+    """
+    if all(fate.fate is not Fate.COMMITTED for fate in fates):
+        return fates
+    trusted = state_from(transaction, description, now)
+    outcome = trusted.outcome if trusted else _outcome_at_next_epoch(transaction, description, False)
+    if outcome is Outcome.COMMITTED:
+        return fates
+    return [_by_marker(partitions, transaction, fate.part) if fate.fate is Fate.COMMITTED else fate for fate in fates]
+
+
+def judge_ended(transaction: Prepared, description: Description | None, fates: Sequence[PartFate], now: float) -> Whole:
+    """Judge a transaction that is not open at its coordinator, or that the coordinator does not know any more."""
+    trusted = state_from(transaction, description, now)
+    kinds = {fate.fate for fate in fates}
+    known = trusted.outcome if trusted else None
+    if known is None and kinds & {Fate.OPEN, Fate.CUT}:
+        known = _outcome_at_next_epoch(transaction, description, Fate.ABORTED in kinds)
+    seen = "unknown id" if description is None else f"{description.state} at epoch {description.producer_epoch}"
+
+    def whole(outcome: Outcome, named: Iterable[PartFate], divided: bool = False) -> Whole:
+        evidence = _named(named) or "no partition is known to have been written"
+        if divided:
+            evidence = f"it was committed in part only: {evidence}"
+        return Whole(HandleState(outcome, evidence=f"{evidence}; coordinator: {seen}"), divided=divided)
+
+    lost = [fate for fate in fates if fate.fate in (Fate.ABORTED, Fate.CUT)]
+    committed = [fate for fate in fates if fate.fate is Fate.COMMITTED]
+    if committed:
+        against = lost or (trusted is not None and trusted.outcome is Outcome.LOST)
+        if against:
+            return whole(Outcome.UNKNOWN, [*lost, *committed], divided=True)
+        return whole(Outcome.COMMITTED, committed[:1])
+    if lost:
+        if kinds == {Fate.ABORTED} or known is Outcome.LOST:
+            return whole(Outcome.LOST, lost)
+        if known is Outcome.COMMITTED:
+            return whole(Outcome.UNKNOWN, fates, divided=True)
+        readable = Fate.OPEN in kinds or Fate.ABORTED not in kinds
+        return whole(Outcome.UNKNOWN if readable else Outcome.LOST, lost)
+    return whole(known or Outcome.UNKNOWN, fates)
+
+
+def _outcome_at_next_epoch(transaction: Prepared, description: Description | None, aborted: bool) -> Outcome | None:
+    """Return the coordinator's state at the next epoch: that of ends by version 5, of time-outs, and of fencing.
+
+    It counts if a partition still has this transaction open, or lost rows of it. Below version 5 it may be the state of the
+    id's next transaction, so it only confirms an abort that a partition shows.
+    """
+    ours = (transaction.producer_id, transaction.producer_epoch + 1)
+    if description is None or (description.producer_id, description.producer_epoch) != ours:
+        return None
+    outcome = _ENDINGS.get(description.state)
+    return outcome if transaction.end_version >= 5 or (aborted and outcome is Outcome.LOST) else None
+
+
+def _named(fates: Iterable[PartFate]) -> str:
+    evidence = [fate.evidence for fate in fates if fate.evidence]
+    more = f"; {len(evidence) - MOST_NAMED} more partitions" if len(evidence) > MOST_NAMED else ""
+    return "; ".join(evidence[:MOST_NAMED]) + more

@@ -1,0 +1,123 @@
+"""Prepared Kafka transactions: the facts that end one, and that later show what became of its rows.
+
+A *handle* is the JSON mapping that travels to the journal. It is parsed once, when it comes in, into a `Prepared`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict, cast
+
+from connector.kafka.client.partition_log import Witness
+from connector.kafka.client.topics import Partition
+from transactional.errors import StoreError
+
+__all__ = ["FORMAT", "KafkaHandle", "Key", "Prepared", "parse_handle"]
+
+FORMAT: Final = 2
+"""Version of `KafkaHandle`. Format 1, of journals of earlier releases, is still read; any other is refused by name."""
+
+Key = tuple[str, int, int]
+"""Transactional id, producer id and epoch."""
+
+
+class KafkaHandle(TypedDict):
+    """A prepared transaction, as the journal keeps it.
+
+    `topics` maps each written topic's name to its id. `written` maps the name to a list of its partitions, each
+    ``[partition, offset, leader epoch]``; see `Witness`. `startedAt` is the coordinator's time, in milliseconds.
+    """
+
+    format: int
+    transactionalId: str
+    producerId: int
+    producerEpoch: int
+    endTxnVersion: int
+    clusterId: str
+    topics: dict[str, str]
+    written: dict[str, list[list[int]]]
+    startedAt: int
+    preparedAt: int
+    timeoutMs: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A handle, parsed.
+
+    Parameters
+    ----------
+    handle : KafkaHandle
+        The mapping that was parsed: the protocol knows the transaction by it.
+    name : str
+        The transactional id.
+    producer_id, producer_epoch : int
+        No other transaction has both: every task initialises its id before its first row.
+    end_version : int
+        Version of the EndTxn request that ends it.
+    cluster_id : str
+    timeout_ms : int
+    written : tuple[Witness, ...]
+    """
+
+    handle: KafkaHandle
+    name: str
+    producer_id: int
+    producer_epoch: int
+    end_version: int
+    cluster_id: str
+    timeout_ms: int
+    written: tuple[Witness, ...]
+
+    @property
+    def key(self) -> Key:
+        """The transaction's identity: no other one has the same."""
+        return self.name, self.producer_id, self.producer_epoch
+
+    @property
+    def ended_epoch(self) -> int:
+        """The epoch at which the coordinator shows this transaction once it has ended: EndTxn 5 raises it."""
+        return self.producer_epoch + 1 if self.end_version >= 5 else self.producer_epoch
+
+    def __str__(self) -> str:
+        return f"{self.name} (producer {self.producer_id}, epoch {self.producer_epoch})"
+
+
+def parse_handle(handle: Mapping[str, Any]) -> Prepared:
+    """Parse a handle of this format or of an earlier one.
+
+    Raises
+    ------
+    StoreError
+        ``UNKNOWN_HANDLE_FORMAT``.
+    """
+    version = handle.get("format")
+    if version == FORMAT:
+        written = tuple(
+            Witness(Partition(name, number), handle["topics"][name], offset, epoch)
+            for name, entries in sorted(handle["written"].items())
+            for number, offset, epoch in entries
+        )
+    elif version == 1:
+        written = tuple(
+            Witness(Partition(entry["topic"], entry["partition"]), entry["topicId"], entry["offset"])
+            for entry in handle["witnesses"]
+        )
+    else:
+        raise StoreError(
+            "UNKNOWN_HANDLE_FORMAT",
+            f"The handle of {handle.get('transactionalId')} has format {version}; this release reads 1 and {FORMAT}. "
+            "Finish the query with the release that wrote it.",
+            format=version,
+        )
+    return Prepared(
+        cast("KafkaHandle", handle),
+        handle["transactionalId"],
+        handle["producerId"],
+        handle["producerEpoch"],
+        handle["endTxnVersion"],
+        handle["clusterId"],
+        handle["timeoutMs"],
+        written,
+    )

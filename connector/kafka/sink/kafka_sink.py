@@ -1,0 +1,335 @@
+"""The format ``2pc-kafka``: Kafka transactions that one process prepares and another commits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.errors import missing_right
+from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.client.topics import short_id
+from connector.kafka.sink.end_txn import TransactionEnder
+from connector.kafka.sink.errors import transactions_lost
+from connector.kafka.sink.handles import KafkaHandle, Prepared, parse_handle
+from connector.kafka.sink.hanging import end_hanging
+from connector.kafka.sink.row_writer import DEFAULT_QUEUE_ROWS, RowWriter
+from connector.kafka.sink.transaction import (
+    DEFAULT_MESSAGE_SECONDS,
+    KafkaTransaction,
+    begin,
+    begin_at_least_once,
+    make_producer,
+    prepare,
+    roll_back,
+    timeout_of,
+)
+from connector.kafka.sink.transactional_ids import MAX_PREPARED, TransactionalId, run_id
+from connector.kafka.sink.write_options import parse_write_options
+from connector.spark.host import data_source_for
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import FencedError, OptionError, ProtocolError
+from transactional.history import History, put_back
+from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transactional.checkpoint import DecidedCheckpoint
+
+__all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
+
+MOST_NAMED: Final = 100
+"""Partitions whose offsets a checkpoint records in the journal, at most."""
+
+COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
+"""States of a committed transaction, until its id is used again."""
+
+READ, WRITE = 3, 4
+"""Codes of operations in Kafka's protocol."""
+
+
+class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
+    """Writes rows with the columns of Spark's Kafka sink into Kafka, exactly once for `read_committed` readers.
+
+    Parameters
+    ----------
+    options : Options
+        See `connector.kafka.sink.write_options`.
+    schema : pyarrow.Schema
+        The rows' columns: ``value`` and optionally ``key``, ``headers``, ``topic``, ``partition``.
+
+    Raises
+    ------
+    OptionError
+        Offline: unknown, forbidden or missing options, wrong columns.
+    """
+
+    maxPrepared = MAX_PREPARED
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._settings = parse_write_options(options)
+        queue = self._settings.client.settings.get("queue.buffering.max.messages", str(DEFAULT_QUEUE_ROWS))
+        self._writer = RowWriter(schema, self._settings.topic, int(queue), self._settings.queue_bytes)
+        self._clock = SystemClock()
+        self._admin: KafkaAdmin | None = None
+        self._kept_ender: TransactionEnder | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "2pc-kafka"
+
+    def close(self) -> None:
+        """Drop the driver's connections."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = self._kept_ender = None
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def beginTransaction(self, context: TransactionContext) -> KafkaTransaction:
+        """Open a transaction under the first free transactional id of the task's partition id."""
+        if not self._settings.exactly_once:
+            return begin_at_least_once(self._settings)
+        return begin(self._settings, self._connect(), context)
+
+    def write(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
+        """Queue a batch's rows."""
+        self._writer.write(_producer_of(transaction), batch, transaction.deliveries)
+        transaction.rows += batch.num_rows
+
+    def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
+        """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer.
+
+        Raises
+        ------
+        RowRefusedError
+            ``ROW_TOO_LARGE``, ``ROW_REFUSED``.
+        RetriableError
+            ``LANE_TAKEN``: another task initialised the id meanwhile; ``WRITE_FAILED``.
+        """
+        return prepare(transaction, _producer_of(transaction), self._clock)
+
+    def rollback(self, transaction: KafkaTransaction) -> None:
+        """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
+        roll_back(transaction, self._clock)
+
+    # -- driver -----------------------------------------------------------------------------------------------------
+
+    def checkStart(self, prefix: str | None) -> None:
+        """Check brokers, topic, timeout and rights, including those on the id that the run will initialise."""
+        self.identify()
+        if prefix is not None and self._settings.exactly_once:
+            self._driver_admin().check_write(run_id(prefix))
+
+    def identify(self) -> Mapping[str, str]:
+        """Check brokers, topic, timeout and rights; return cluster and topic id."""
+        client = self._settings.client
+        client.warn_of_ignored()
+        # First by librdkafka, which gives the reason of a failure, and with which the tasks will write.
+        check_brokers(client)
+        admin = self._driver_admin()
+        identity = {"cluster": admin.cluster_id()}
+        topic = self._settings.topic
+        if topic is not None:
+            info = admin.topics([topic]).get(topic)
+            if info is None:
+                raise OptionError(
+                    "UNKNOWN_TOPIC",
+                    f"2pc-kafka: the topic {topic!r} (option topic) does not exist: create it, or correct the option.",
+                    option="topic",
+                    topic=topic,
+                )
+            if info.operations is not None and WRITE not in info.operations:
+                raise missing_right("WRITE", f"topic {topic}")
+            if self._settings.exactly_once and info.operations is not None and READ not in info.operations:
+                # Without it there is no way to learn how a transaction ended whose id was initialised again.
+                raise missing_right("READ", f"topic {topic}")
+            identity.update(topic=topic, topicId=info.topic_id)
+        settings: dict[str, Any] = {}
+        timeout_ms = int(DEFAULT_MESSAGE_SECONDS * 1000)
+        if self._settings.exactly_once:
+            self._check_timeout(admin)
+            timeout_ms = timeout_of(self._settings, admin)
+            settings = {"transactional.id": run_id(self._prefix()), "transaction.timeout.ms": timeout_ms}
+        # The client refuses wrong settings when it is made. This one is never initialised, so brokers don't see it.
+        make_producer(client, KafkaTransaction(None, timeout_ms), settings)
+        return identity
+
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        """Check that ``<prefix>.run`` was not initialised since the newest run, and that no commit is missing in the journal.
+
+        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms): then it proves nothing.
+        """
+        if not self._settings.exactly_once:
+            return {}
+        admin, prefix = self._driver_admin(), self._prefix()
+        name = run_id(prefix)
+        described = admin.describe([name, *self._ours(admin, COMMITTED)])
+        run = described.pop(name, None)
+        if history.binding and history.mark and run is not None:
+            now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
+            if now not in [dict(mark) for mark in (history.mark, *history.late)]:
+                raise put_back(f"{name} was initialised after the newest run ({dict(history.mark)} then, {now} now)")
+        newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
+        began = described[newest].started_ms if newest else 0
+        seen = (history.seen or {}).get("committed") if history.binding else None
+        if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
+            raise put_back(
+                f"{newest} has committed a transaction that began at {_time(began)}, after every recorded one"
+            )
+        return {"committed": began}
+
+    def stamp(self, handles: Sequence[KafkaHandle]) -> int:
+        """Return when the newest of them began, by its coordinator's clock, in milliseconds since 1970."""
+        return _began(handles)
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        """Initialise ``<prefix>.run``, or check that no other program did since."""
+        if not self._settings.exactly_once:
+            return {}
+        admin, name = self._driver_admin(), run_id(self._prefix())
+        if mark:
+            description = admin.describe([name]).get(name)
+            # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
+            # knows this mark would take a new initialisation for another query's.
+            if description is None or {
+                "producerId": description.producer_id,
+                "epoch": description.producer_epoch,
+            } == dict(mark):
+                return mark
+            raise FencedError(
+                "PREFIX_TAKEN",
+                f"Another query uses the transactionalIdPrefix {self._prefix()!r}: it has initialised {name} (epoch "
+                f"{mark['epoch']} is now {description.producer_epoch}). Give each query its own prefix.",
+                prefix=self._prefix(),
+            )
+        producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings, admin))
+        if name not in admin.transactional_ids(producer_ids=[producer_id]):
+            raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
+        return {"producerId": producer_id, "epoch": epoch}
+
+    def lifetime(self) -> float | None:
+        """Return the transaction timeout, in seconds."""
+        return timeout_of(self._settings, self._driver_admin()) / 1000 if self._settings.exactly_once else None
+
+    def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
+        """Return the ids of topics that have rows of the transactions, in the form that a source's offsets keep."""
+        return {short_id(part.topic_id) for handle in handles for part in parse_handle(handle).written}
+
+    def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
+        """Return per partition an offset before which all of the checkpoint's rows are; if they are many, only their number."""
+        ends: dict[str, int] = {}
+        for part in (part for handle in handles for part in parse_handle(handle).written):
+            ends[str(part.partition)] = max(part.offset, ends.get(str(part.partition), 0))
+        if len(ends) <= MOST_NAMED:
+            return dict(sorted(ends.items()))
+        return {"partitions": len(ends)}
+
+    def commit(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> None:
+        """Commit all of them, now or earlier."""
+        lost = self._ender().commit(_parsed(handles), self._commit_deadline()) if handles else []
+        if lost:
+            raise transactions_lost(
+                lost, "They were aborted by their timeout, by another user of their ids, or by a marker from outside."
+            )
+
+    def ensureVisible(
+        self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint
+    ) -> Sequence[Mapping[str, Any]]:
+        """Wait until each written partition shows the rows; write the markers that a coordinator has left out."""
+        return self._ender().ensure_readable(_parsed(handles), self._commit_deadline()) if handles else ()
+
+    def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
+        """Abort and fence all of them; return those found committed."""
+        if not handles:
+            return []
+        return [prepared.handle for prepared in self._ender().abort(_parsed(handles), self._commit_deadline())]
+
+    def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
+        """Look at all of them with one question to each coordinator, and one to each leader of their partitions."""
+        return self._ender().look(_parsed(handles)) if handles else []
+
+    def abortLingering(self, known: Sequence[KafkaHandle]) -> int:
+        """Abort open transactions under our prefix, whole ids compared, except those that `known` names."""
+        admin = self._driver_admin()
+        ours = self._ours(admin, ["Ongoing"])
+        excepted = {(h["transactionalId"], h["producerId"], h["producerEpoch"]) for h in known}
+        lingering = {
+            name: description
+            for name, description in admin.describe(ours).items()
+            if description.state == "Ongoing"
+            and (name, description.producer_id, description.producer_epoch) not in excepted
+        }
+        ended = 0
+        if lingering:
+            ended = self._ender().abort_open(lingering, admin.end_txn_version(), self._commit_deadline())
+        if self._settings.exactly_once and self._settings.topic is not None:
+            ended += end_hanging(admin, PartitionAdmin(admin), self._settings.topic, self._prefix(), excepted)
+        return ended
+
+    def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:
+        """Return the ids of our tasks' transactions in these states, whole ids compared."""
+        listed = admin.transactional_ids(states)
+        return [name for name in listed if (p := TransactionalId.parse(name)) and p.prefix == self._prefix()]
+
+    # -- shared -----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> KafkaAdmin:
+        return KafkaAdmin(self._settings.client, self._clock)
+
+    def _driver_admin(self) -> KafkaAdmin:
+        if self._admin is None:
+            self._admin = self._connect()
+        return self._admin
+
+    def _ender(self) -> TransactionEnder:
+        if self._kept_ender is None:  # one commit of a checkpoint is a call for each of its micro-batches
+            admin = self._driver_admin()
+            self._kept_ender = TransactionEnder(admin, admin.cluster_id())
+        return self._kept_ender
+
+    def _commit_deadline(self) -> Deadline:
+        return Deadline(self._settings.commit_seconds, self._clock)
+
+    def _prefix(self) -> str:
+        if self._settings.prefix is None:
+            raise ProtocolError("NO_PREFIX", "The host did not fill in transactionalIdPrefix.")
+        return self._settings.prefix
+
+    def _check_timeout(self, admin: KafkaAdmin) -> None:
+        asked, allowed = self._settings.timeout_ms, admin.longest_timeout_ms()
+        if asked is not None and allowed is not None and asked > allowed:
+            raise OptionError(
+                "TRANSACTION_TIMEOUT_TOO_LONG",
+                f"kafka.transaction.timeout.ms={asked} is over the brokers' transaction.max.timeout.ms={allowed}: "
+                "lower the option or raise the brokers' limit.",
+                option="kafka.transaction.timeout.ms",
+                value=asked,
+                limit=allowed,
+            )
+
+
+def _producer_of(transaction: KafkaTransaction) -> Any:
+    if transaction.producer is None:
+        raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
+    return transaction.producer
+
+
+def _began(handles: Sequence[Mapping[str, Any]]) -> int:
+    return max((handle.get("startedAt", handle["preparedAt"]) for handle in handles), default=0)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _parsed(handles: Sequence[KafkaHandle]) -> list[Prepared]:
+    return [parse_handle(handle) for handle in handles]
+
+
+TwoPhaseKafkaDataSource = data_source_for(KafkaSink)

@@ -1,0 +1,210 @@
+"""From committed to *readable*: wait until every partition shows a committed transaction's rows.
+
+The answer NONE to EndTxn means that the coordinator has decided. Usually the markers follow within milliseconds. They come
+late if a partition has no leader; a broker can leave one out for ever (KAFKA-20734: 4.3.0 and 4.3.1, partitions that had no
+leader at that moment), and then every `read_committed` reader of the partition waits; and a marker from outside may have
+aborted a part before, which the coordinator does not know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from connector.kafka.client.admin import NONE, Description, KafkaAdmin
+from connector.kafka.client.connection import backing_off
+from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.errors import markers_pending, refusal, skipped_marker, transactions_lost, unknown_outcome
+from connector.kafka.sink.fates import Fate, PartFate, Whole, ended_fates
+from connector.kafka.sink.handles import Key, Prepared
+from transactional.clock import Deadline
+from transactional.sink import HandleState, Outcome
+
+__all__ = ["ensure_readable"]
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
+"""Pauses between looks: markers usually follow within 5 ms, or 200 ms in 200 partitions of one broker."""
+
+PATIENCE_SECONDS: Final = 0.1
+"""How long to wait for markers before asking the leaders what holds readers back. Leaders describe all of their producers:
+10 to 20 ms for hundreds. If other queries write to the same partitions, their open transactions hold back every checkpoint."""
+
+
+def ensure_readable(
+    admin: KafkaAdmin,
+    partitions: PartitionAdmin,
+    together: Sequence[Prepared],
+    alone: Sequence[Prepared],
+    deadline: Deadline,
+) -> list[dict[str, Any]]:
+    """Wait until `read_committed` readers see every row of committed transactions; write markers that were left out.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    partitions : PartitionAdmin
+    together : Sequence[Prepared]
+        Transactions that one look has found open in every partition.
+    alone : Sequence[Prepared]
+        All others.
+    deadline : Deadline
+
+    Returns
+    -------
+    list[dict[str, Any]]
+        Each marker that was written instead of the coordinator.
+
+    Raises
+    ------
+    TransactionLostError
+        ``TRANSACTION_LOST``: markers from outside have aborted all of their parts.
+    AmbiguousOutcomeError
+        ``OUTCOME_UNKNOWN``: some rows can be read, others never will be.
+    RetriableError
+        ``MARKERS_PENDING``
+    StoreError
+        ``MARKERS_SKIPPED``: readers are blocked, and this user may not repair it, or there is no proof.
+    """
+    admin.limit = deadline
+    try:
+        return _Wait(admin, partitions, deadline).until_readable(list(together), list(alone))
+    finally:
+        admin.limit = None
+
+
+class _Wait:
+    def __init__(self, admin: KafkaAdmin, partitions: PartitionAdmin, deadline: Deadline) -> None:
+        self._admin = admin
+        self._partitions = partitions
+        self._deadline = deadline
+        self._seen: dict[Key, dict[Partition, PartFate]] = {}
+        self._repaired: list[dict[str, Any]] = []
+
+    def until_readable(self, together: list[Prepared], alone: list[Prepared]) -> list[dict[str, Any]]:
+        clock = self._admin.clock
+        patience = Deadline(PATIENCE_SECONDS, clock)
+        waiting = [*together, *alone]
+        complete: dict[Key, Description] = {}
+
+        def look() -> list[dict[str, Any]] | None:
+            nonlocal together, alone, waiting, complete
+            ask = patience.passed()
+            for transaction, fates in [
+                *zip(together, ended_fates(self._partitions, together, together=True, ask_leaders=ask), strict=True),
+                *zip(alone, ended_fates(self._partitions, alone, ask_leaders=ask), strict=True),
+            ]:
+                self._seen.setdefault(transaction.key, {}).update({fate.part.partition: fate for fate in fates})
+            self._refuse_lost([*together, *alone])
+            together, alone = self._still_open(together), self._still_open(alone)
+            waiting = [*together, *alone]
+            if not waiting:
+                return self._repaired
+            if ask:
+                # Asked before the partitions were: the coordinator has written all markers that it ever writes.
+                for transaction in waiting:
+                    if transaction.key in complete:
+                        self._repair(transaction, complete[transaction.key])
+                complete = self._completed(waiting)
+            return None
+
+        repaired = backing_off(self._deadline, clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
+        if repaired is None:
+            parts = [fate.part for transaction in waiting for fate in self._open_parts(transaction)]
+            raise markers_pending(waiting, parts, "are committed, and readers can't see their rows yet")
+        return self._repaired
+
+    def _still_open(self, transactions: Sequence[Prepared]) -> list[Prepared]:
+        """Return the transactions that have open partitions, with these only."""
+        return [
+            replace(transaction, written=tuple(fate.part for fate in fates))
+            for transaction in transactions
+            if (fates := self._open_parts(transaction))
+        ]
+
+    def _open_parts(self, transaction: Prepared) -> list[PartFate]:
+        return [fate for fate in self._seen[transaction.key].values() if fate.fate is Fate.OPEN]
+
+    def _refuse_lost(self, transactions: Sequence[Prepared]) -> None:
+        whole: list[Prepared] = []
+        divided: list[tuple[Prepared, Whole]] = []
+        for transaction in transactions:
+            fates = list(self._seen[transaction.key].values())
+            gone = [fate for fate in fates if fate.fate in (Fate.ABORTED, Fate.CUT, Fate.UNKNOWN)]
+            if fates and all(fate.fate is Fate.ABORTED for fate in fates):
+                whole.append(transaction)
+            elif gone:
+                rest = [fate for fate in fates if fate not in gone]
+                evidence = "; ".join(fate.evidence for fate in [*gone, *rest])
+                divided.append((transaction, Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), divided=True)))
+        if divided:
+            raise unknown_outcome(divided)
+        if whole:
+            raise transactions_lost(
+                whole,
+                "Markers from outside had aborted them before they were committed: was `kafka-transactions.sh abort` run on "
+                "the topic?",
+            )
+
+    def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
+        described = self._admin.describe([transaction.name for transaction in transactions])
+        return {
+            transaction.key: description
+            for transaction in transactions
+            if (description := described.get(transaction.name)) is not None
+            and not description.state.startswith("Prepare")
+        }
+
+    def _repair(self, transaction: Prepared, description: Description) -> None:
+        for fate in self._open_parts(transaction):
+            if fate.opened is None:
+                continue
+            what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.opened.start}"
+            proof, version = self._proof(transaction, description)
+            if not proof:
+                remedy = (
+                    f"Its coordinator does not prove the commit any more ({description.state} of producer "
+                    f"{description.producer_id} at epoch {description.producer_epoch}), so the marker is not written: `barrier "
+                    "resolve LOCATION` settles it by decision"
+                )
+                raise skipped_marker(what, remedy, transaction.name, fate.part.partition, fate.opened)
+            code = self._partitions.write_marker(
+                fate.part.partition,
+                transaction.producer_id,
+                fate.opened,
+                transaction.producer_epoch + (version >= 5),
+                True,
+                version,
+            )
+            if code != NONE:
+                raise skipped_marker(what, refusal(code), transaction.name, fate.part.partition, fate.opened)
+            log.warning("%s: its coordinator had left the commit marker out; the marker was written instead", what)
+            self._repaired.append(
+                {
+                    "transactionalId": transaction.name,
+                    "producerId": transaction.producer_id,
+                    "producerEpoch": transaction.producer_epoch,
+                    "topic": fate.part.partition.topic,
+                    "partition": fate.part.partition.number,
+                    "offset": fate.opened.start,
+                    "marker": "commit",
+                    "proof": proof,
+                }
+            )
+
+    def _proof(self, transaction: Prepared, description: Description) -> tuple[str, int]:
+        """Return how the commit is known, empty if it is not, and the version of EndTxn that made it."""
+        if (description.state, description.producer_id) == ("CompleteCommit", transaction.producer_id):
+            proof = f"coordinator: {description.state} at epoch {description.producer_epoch}"
+            if description.producer_epoch == transaction.ended_epoch:
+                return proof, transaction.end_version
+            if description.producer_epoch == transaction.producer_epoch:
+                return proof, 4  # committed by another program, by a version that leaves the epoch
+        for fate in self._seen[transaction.key].values():
+            if fate.fate is Fate.COMMITTED:
+                return fate.evidence, transaction.end_version
+        return "", 0

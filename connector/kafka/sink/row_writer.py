@@ -1,0 +1,292 @@
+"""Arrow batches into librdkafka: the columns that a sink takes, and how their rows get into the producer's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.sink.deliveries import Deliveries, deliver, raise_cause, serve, write_error
+from transactional.errors import OptionError, RetriableError, RowRefusedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Producer
+
+__all__ = ["COLUMNS", "RowWriter", "check_columns"]
+
+COLUMNS: Final[Mapping[str, str]] = {
+    "value": "string or binary",
+    "key": "string or binary",
+    "headers": "array<struct<key: string, value: binary>>",
+    "topic": "string",
+    "partition": "int",
+}
+"""The columns that a sink takes, as Spark's Kafka sink does → their types as Spark names them."""
+
+CHUNK_ROWS: Final = 10_000
+"""Rows handed to librdkafka at once: large enough for its batch call, small beside its queue of 100,000."""
+
+CHUNK_BYTES: Final = 32 << 20
+"""Rows are copied into Python objects and into librdkafka: this bounds the copies."""
+
+QUEUED_BYTES: Final = 256 << 20
+"""Bytes queued since the queue was last empty, after which to wait until it is. Lower if the user's buffer.memory is."""
+
+DEFAULT_QUEUE_ROWS: Final = 100_000
+"""librdkafka's queue.buffering.max.messages."""
+
+POLL_SECONDS: Final = 0.02
+
+
+def check_columns(schema: pa.Schema, topic: str | None) -> None:
+    """Check the rows' columns, offline.
+
+    Raises
+    ------
+    OptionError
+        ``MISSING_COLUMN``, ``UNKNOWN_COLUMN``, ``WRONG_COLUMN_TYPE``, ``MISSING_TOPIC``; each names the remedy.
+    """
+    names = schema.names
+    unknown = [name for name in names if name not in COLUMNS]
+    if "value" not in names:
+        raise OptionError(
+            "MISSING_COLUMN",
+            f"2pc-kafka needs a column value; the rows have {', '.join(names) or 'no columns'}. For JSON: "
+            "df.selectExpr('to_json(struct(*)) AS value').",
+            column="value",
+            columns=list(names),
+        )
+    if unknown or len(set(names)) < len(names):
+        wrong = unknown or sorted({name for name in names if names.count(name) > 1})
+        raise OptionError(
+            "UNKNOWN_COLUMN",
+            f"2pc-kafka can't write the column {', '.join(wrong)}: it takes {', '.join(COLUMNS)}, each once. Put other "
+            "columns into value, or drop them.",
+            columns=wrong,
+        )
+    for field in schema:
+        if not _fits(field.name, field.type):
+            raise OptionError(
+                "WRONG_COLUMN_TYPE",
+                f"2pc-kafka: the column {field.name} is {field.type}; it must be {COLUMNS[field.name]}. Cast it.",
+                column=field.name,
+                type=str(field.type),
+            )
+    if topic is None and "topic" not in names:
+        raise OptionError(
+            "MISSING_TOPIC",
+            "2pc-kafka has no topic to write to: set .option('topic', ...), or give the rows a column topic.",
+            option="topic",
+        )
+
+
+class RowWriter:
+    """Writes Arrow batches into a producer's queue, in order, without overfilling it.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    topic : str or None
+        Topic of all rows; None takes each row's from its column.
+    queue_rows : int
+        The producer's queue.buffering.max.messages; 0 is no limit.
+    queue_bytes : int
+        Bytes queued since the queue was last empty, after which to wait until it is.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        topic: str | None,
+        queue_rows: int = DEFAULT_QUEUE_ROWS,
+        queue_bytes: int = QUEUED_BYTES,
+    ) -> None:
+        check_columns(schema, topic)
+        self._names = frozenset(schema.names)
+        self._topic = topic
+        self._queue_rows = queue_rows or DEFAULT_QUEUE_ROWS
+        self._queue_bytes = queue_bytes
+        self._bytes_since_empty = 0
+
+    def write(self, producer: Producer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
+        """Queue a batch's rows; returns before they are delivered."""
+        for chunk in self._chunks(batch):
+            self._make_room(producer, chunk, deliveries)
+            values, keys = _as_bytes(chunk, "value"), _as_bytes(chunk, "key")
+            if self._needs_rows(chunk):
+                self._write_rows(producer, chunk, values, keys, deliveries)
+            elif self._topic is not None:
+                self._write_batch(producer, self._topic, values, keys, deliveries)
+            else:
+                for topic, rows in self._by_topic(chunk).items():
+                    chosen = [values[i] for i in rows], [keys[i] for i in rows]
+                    self._write_batch(producer, topic, *chosen, deliveries)
+            serve(lambda: producer.poll(0), deliveries)
+            deliveries.check()
+
+    def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
+        rows = max(1, min(CHUNK_ROWS, min(CHUNK_BYTES, self._queue_bytes) // row_bytes, self._queue_rows // 2))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+    def _make_room(self, producer: Producer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
+        # A full queue drops rows out of the middle of a batch call, and so breaks their order.
+        room = self._queue_rows - chunk.num_rows
+        while len(producer) > room:
+            serve(lambda: producer.poll(POLL_SECONDS), deliveries)
+            deliveries.check()
+        self._bytes_since_empty += chunk.nbytes
+        if self._bytes_since_empty > self._queue_bytes:
+            deliver(producer, deliveries)
+            self._bytes_since_empty = chunk.nbytes
+
+    def _needs_rows(self, chunk: pa.RecordBatch) -> bool:
+        # The batch call drops headers without an error.
+        return any(
+            name in self._names and chunk.column(name).null_count < chunk.num_rows for name in ("headers", "partition")
+        )
+
+    @staticmethod
+    def _write_batch(
+        producer: Producer, topic: str, values: Sequence[Any], keys: Sequence[Any], deliveries: Deliveries
+    ) -> None:
+        from confluent_kafka import KafkaException
+
+        messages: list[Any] = [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]
+        try:
+            queued = producer.produce_batch(topic, messages)
+        except KafkaException as problem:
+            raise_cause(problem.args[0], producer, deliveries)
+            raise write_error(problem.args[0], topic, None, 0) from None
+        if queued < len(messages):
+            # A producer that has failed for good takes no row, and raises nothing here.
+            serve(lambda: producer.poll(0), deliveries)
+            deliveries.check()
+            refused = next((m for m in messages if "_error" in m), None)
+            if refused is None:
+                raise RetriableError("WRITE_FAILED", f"{len(messages) - queued} rows for {topic} were not queued.")
+            size = len(refused["value"] or b"") + len(refused["key"] or b"")
+            raise write_error(refused["_error"], topic, None, size)
+
+    def _write_rows(
+        self,
+        producer: Producer,
+        chunk: pa.RecordBatch,
+        values: Sequence[Any],
+        keys: Sequence[Any],
+        deliveries: Deliveries,
+    ) -> None:
+        from confluent_kafka import KafkaException
+
+        none = [None] * chunk.num_rows
+        headers = chunk.column("headers").to_pylist() if "headers" in self._names else none
+        partitions = chunk.column("partition").to_pylist() if "partition" in self._names else none
+        topics = none if self._topic is not None else self._topics(chunk)
+        for value, key, header, partition, topic in zip(values, keys, headers, partitions, topics, strict=True):
+            to = self._topic or topic or ""
+            row: dict[str, Any] = {"value": value, "key": key}
+            if header:
+                row["headers"] = _headers(header, to, row)
+            if partition is not None:
+                if partition < 0:
+                    raise RowRefusedError(
+                        "ROW_REFUSED", f"A row's partition is {partition}; it must be 0 or more, or null.", topic=to
+                    )
+                row["partition"] = partition
+            try:
+                while True:
+                    try:
+                        producer.produce(to, **row)
+                        break
+                    except BufferError:
+                        serve(lambda: producer.poll(POLL_SECONDS), deliveries)
+                        deliveries.check()
+            except KafkaException as problem:
+                raise_cause(problem.args[0], producer, deliveries)
+                size = len(value or b"") + len(key or b"")
+                raise write_error(problem.args[0], to, partition, size) from None
+
+    def _by_topic(self, chunk: pa.RecordBatch) -> dict[str, list[int]]:
+        rows: dict[str, list[int]] = {}
+        for row, topic in enumerate(self._topics(chunk)):
+            rows.setdefault(topic, []).append(row)
+        return rows
+
+    @staticmethod
+    def _topics(chunk: pa.RecordBatch) -> list[str]:
+        topics = [_text(topic) for topic in chunk.column("topic").to_pylist()]
+        if any(not topic for topic in topics):
+            raise RowRefusedError(
+                "NULL_TOPIC",
+                "A row's topic is null and the option topic is not set: set it, or fill the column.",
+                column="topic",
+            )
+        return topics
+
+
+def _as_bytes(chunk: pa.RecordBatch, name: str) -> list[bytes | None]:
+    if name not in chunk.schema.names:
+        return [None] * chunk.num_rows
+    import pyarrow as pa
+
+    column = chunk.column(name)
+    # Between string and binary only the type changes: their bytes are not copied.
+    kind = pa.large_binary() if column.type in (pa.large_string(), pa.large_binary()) else pa.binary()
+    rows: list[bytes | None] = column.cast(kind).to_pylist()
+    return rows
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else (value or "")
+
+
+def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    """Return a row's headers as the client takes them. Kafka has no header without a key; Spark's own sink fails, too."""
+    for number, header in enumerate(headers):
+        if header is None or header["key"] is None:
+            size = len(row["value"] or b"") + len(row["key"] or b"")
+            raise RowRefusedError(
+                "ROW_REFUSED",
+                f"A row of {size} bytes for {topic} has a header whose key is null (number {number} in its column headers, "
+                "counted from 0), which Kafka does not allow. Give it a key, or leave it out: "
+                "filter(headers, h -> h.key IS NOT NULL).",
+                topic=topic,
+                header=number,
+                size=size,
+            )
+    return [(_text(header["key"]), _bytes(header["value"])) for header in headers]
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _fits(name: str, kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    # A column that is null in every row has no type of its own.
+    if pa.types.is_null(kind):
+        return name != "topic"
+    if name == "partition":
+        return bool(pa.types.is_integer(kind))
+    if name == "headers":
+        entry = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+        if entry is None or not pa.types.is_struct(entry) or {f.name for f in entry} != {"key", "value"}:
+            return False
+        return all(_is_bytes(field.type) for field in entry)
+    return _is_bytes(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    tests = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+    )
+    return any(test(kind) for test in tests)

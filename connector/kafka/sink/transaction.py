@@ -1,0 +1,259 @@
+"""A task's transaction, from its first row to its handle. *Executor*.
+
+A prepared transaction outlives its producer: any process that knows transactional id, producer id and epoch can end it. So a
+task hands over these three and drops its producer, without closing it: closing aborts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.client.admin import TRANSACTION_LOG, Description, KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import missing_right
+from connector.kafka.sink.deliveries import Deliveries, deliver, write_error
+from connector.kafka.sink.end_txn import TransactionEnder
+from connector.kafka.sink.handles import FORMAT, KafkaHandle
+from connector.kafka.sink.transactional_ids import choose_id
+from connector.kafka.sink.write_options import LONGEST_DEFAULT_TIMEOUT_MS, WriteOptions
+from transactional.clock import Clock, Deadline
+from transactional.errors import RetriableError
+from transactional.sink import TransactionContext
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+__all__ = ["KafkaTransaction", "begin", "begin_at_least_once", "make_producer", "prepare", "roll_back", "timeout_of"]
+
+INIT_SECONDS: Final = 60.0
+"""Limit of a new producer's init: usually 63 ms; a coordinator that loads its log takes seconds."""
+
+ROLLBACK_SECONDS: Final = 5.0
+"""How long a failed task waits for its abort at most: the next sweep does the rest."""
+
+ABANDONED_AT_MOST: Final = 8
+"""Producers of one worker that are kept because their abort failed; each has a few threads."""
+
+DEFAULT_MESSAGE_SECONDS: Final = 300.0
+"""At-least-once has no transaction whose timeout would bound a row's delivery: librdkafka's own default."""
+
+
+@dataclass
+class KafkaTransaction:
+    """An open transaction of one task: its producer, and its identity for its coordinator.
+
+    At-least-once has neither name nor coordinator.
+    """
+
+    producer: Producer | None
+    timeout_ms: int
+    name: str = ""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    admin: KafkaAdmin | None = None
+    rows: int = 0
+    deliveries: Deliveries = field(default_factory=Deliveries)
+
+    def drop(self) -> None:
+        """Let go of producer, threads and connections. The producer is never closed: `close()` aborts."""
+        self.producer = None
+        if self.admin is not None:
+            self.admin.close()
+            self.admin = None
+
+
+def timeout_of(settings: WriteOptions, admin: KafkaAdmin) -> int:
+    """Return the timeout of the sink's transactions, in milliseconds."""
+    if settings.timeout_ms is not None:
+        return settings.timeout_ms
+    return min(admin.longest_timeout_ms() or LONGEST_DEFAULT_TIMEOUT_MS, LONGEST_DEFAULT_TIMEOUT_MS)
+
+
+def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
+    """Make a producer whose rows are visible at once."""
+    transaction = KafkaTransaction(None, int(DEFAULT_MESSAGE_SECONDS * 1000))
+    transaction.producer = make_producer(settings.client, transaction, {})
+    return transaction
+
+
+def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext) -> KafkaTransaction:
+    """Open a transaction under the first free transactional id of the task's partition id.
+
+    The transaction owns `admin`: it is closed when this fails.
+    """
+    transaction = KafkaTransaction(None, 0, admin=admin)
+    try:
+        transaction.timeout_ms = timeout_of(settings, admin)
+        transaction.name = choose_id(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
+        named = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
+        transaction.producer = make_producer(settings.client, transaction, named)
+        _open(transaction, transaction.producer, admin, settings.topic)
+    except BaseException:
+        transaction.drop()
+        raise
+    return transaction
+
+
+def _open(transaction: KafkaTransaction, producer: Producer, admin: KafkaAdmin, topic: str | None) -> None:
+    from confluent_kafka import KafkaException
+
+    try:
+        for _ in range(2):
+            # The first answer replaces the bootstrap connection, the second comes over the node's own. An init in
+            # between finds no connection and waits half a second for its next try.
+            producer.list_topics(topic or TRANSACTION_LOG, timeout=INIT_SECONDS)
+        producer.init_transactions(INIT_SECONDS)
+        producer.begin_transaction()
+    except KafkaException as problem:
+        if problem.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+            raise missing_right("WRITE", f"transactional id {transaction.name}") from None
+        raise write_error(problem.args[0], topic, None, 0) from None
+    # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
+    # delivered at all, no other program initialised the id in between, and this is our epoch.
+    description = admin.describe([transaction.name]).get(transaction.name)
+    if description is None:
+        raise RetriableError("LANE_TAKEN", f"{transaction.name} is unknown right after it was initialised.")
+    transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
+
+
+def make_producer(client: ClientConfig, transaction: KafkaTransaction, settings: Mapping[str, Any]) -> Producer:
+    """Make a producer that reports to the transaction.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``: the client refuses the settings.
+    """
+    from confluent_kafka import KafkaException, Producer
+
+    configuration = {
+        **client.for_librdkafka(),
+        **settings,
+        "message.timeout.ms": transaction.timeout_ms,
+        # Only failures are reported: a report for each row would cost more than writing it.
+        "delivery.report.only.error": True,
+        "on_delivery": transaction.deliveries.report,
+    }
+    try:
+        return Producer(configuration)
+    except (KafkaException, ValueError, TypeError) as problem:
+        raise client.refused(problem) from None
+
+
+def prepare(transaction: KafkaTransaction, producer: Producer, clock: Clock) -> KafkaHandle | None:
+    """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer.
+
+    Raises
+    ------
+    RowRefusedError
+        ``ROW_TOO_LARGE``, ``ROW_REFUSED``.
+    RetriableError
+        ``LANE_TAKEN``: another task initialised the id meanwhile; ``WRITE_FAILED``.
+    """
+    # Each row's own limit is the transaction's timeout: after it nothing is left in the queue.
+    limit = Deadline(transaction.timeout_ms / 1000 + 5, clock)
+    try:
+        waiting = deliver(producer, transaction.deliveries, limit)
+    except RetriableError:
+        if transaction.admin is not None:
+            # The client may have lost the reason and name a consequence of it; the coordinator knows.
+            _described(transaction.admin, transaction)
+        raise
+    if waiting:
+        raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
+    # An empty transaction does not exist at the broker; at-least-once has none.
+    handle = _handle(transaction, transaction.admin, clock) if transaction.admin and transaction.rows else None
+    transaction.drop()
+    return handle
+
+
+def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> KafkaHandle:
+    described = _described(admin, transaction)
+    topics = admin.topics((topic for topic, _ in described.partitions), described.partitions)
+    missing = {topic for topic, _ in described.partitions} - set(topics)
+    if missing:
+        raise RetriableError(
+            "TOPIC_CHANGED",
+            f"The topic {', '.join(sorted(missing))} was deleted while rows were written to it, or the broker that was "
+            "asked does not know it yet. Nothing is decided: start the query again.",
+            topics=sorted(missing),
+        )
+    # High watermarks: all our rows lie before them (each is replicated), and the marker will lie after them. The epochs of the
+    # leaders that returned them show later whether a log still holds the rows before them.
+    written: dict[str, list[list[int]]] = {}
+    for (topic, partition), (offset, epoch) in sorted(admin.end_offsets(described.partitions, topics).items()):
+        written.setdefault(topic, []).append([partition, offset, epoch])
+    handle = KafkaHandle(
+        format=FORMAT,
+        transactionalId=transaction.name,
+        producerId=transaction.producer_id,
+        producerEpoch=transaction.producer_epoch,
+        endTxnVersion=admin.end_txn_version(),
+        clusterId=admin.cluster_id(),
+        topics={topic: topics[topic].topic_id for topic in written},
+        written=written,
+        preparedAt=int(clock.now() * 1000),
+        startedAt=described.started_ms,
+        timeoutMs=described.timeout_ms,
+    )
+    # Still open: so no marker was written before the offsets were read.
+    _described(admin, transaction)
+    return handle
+
+
+def roll_back(transaction: KafkaTransaction, clock: Clock) -> None:
+    """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
+    if transaction.producer is not None:
+        _give_up(transaction.producer, in_transaction=transaction.admin is not None)
+    transaction.producer = None
+    admin = transaction.admin
+    if admin is not None and transaction.producer_id >= 0:
+        with contextlib.suppress(Exception):
+            limit = Deadline(ROLLBACK_SECONDS, clock)
+            admin.limit = limit
+            described = admin.describe([transaction.name])
+            ours = {name: description for name, description in described.items() if _is_open(description, transaction)}
+            TransactionEnder(admin, admin.cluster_id()).abort_open(ours, admin.end_txn_version(), limit)
+    transaction.drop()
+
+
+_abandoned: deque[Producer] = deque(maxlen=ABANDONED_AT_MOST)
+
+
+def _give_up(producer: Producer, in_transaction: bool) -> None:
+    """Let go of a producer whose rows are of no use.
+
+    librdkafka (2.16) aborts the whole process if a producer is destroyed while its request to add partitions to its
+    transaction is unanswered. Its own abort waits for the answer; if that fails, the producer is kept.
+    """
+    from confluent_kafka import KafkaException
+
+    if not in_transaction:
+        producer.purge(in_queue=True, in_flight=True, blocking=False)
+        return
+    try:
+        producer.abort_transaction(ROLLBACK_SECONDS)
+    except KafkaException:
+        _abandoned.append(producer)
+
+
+def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
+    description = admin.describe([transaction.name]).get(transaction.name)
+    if description is None or not _is_open(description, transaction):
+        seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
+        raise RetriableError(
+            "LANE_TAKEN",
+            f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more ({seen}): another task "
+            "initialised it, or kafka.transaction.timeout.ms passed while its rows were written.",
+            transactionalId=transaction.name,
+        )
+    return description
+
+
+def _is_open(description: Description, transaction: KafkaTransaction) -> bool:
+    ours = (transaction.producer_id, transaction.producer_epoch)
+    return description.state == "Ongoing" and (description.producer_id, description.producer_epoch) == ours

@@ -1,0 +1,301 @@
+"""A stream's backlog: the rows that the brokers have for a query now, and those that they no longer have. *Driver*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from connector.kafka.client.agreement import AskEach, TopicView
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import SHOWN, Partition
+from connector.kafka.source.bounds import check_partitions
+from connector.kafka.source.data_loss import lost_error
+from connector.kafka.source.missed import MissedRanges
+from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
+from connector.kafka.source.ranges import OffsetRange, narrow
+from connector.kafka.source.read_options import ReadOptions
+from connector.kafka.source.standing import Standing, recreated_topics, resume, stand_surely
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import TopicReader
+from transactional.clock import Clock
+from transactional.errors import StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["Available", "Backlog"]
+
+
+@dataclass(frozen=True)
+class Available:
+    """Offsets that can be read now.
+
+    Parameters
+    ----------
+    before : SourceOffset
+        The end of the micro-batch before, with the positions at which reading continues.
+    ends : Positions
+        Where reading could end.
+    first : Positions
+        Where partitions begin that `before` does not have.
+    lost : Mapping[Partition, Loss]
+        Losses that the positions of `before` skip.
+    """
+
+    before: SourceOffset
+    ends: Positions
+    first: Positions
+    lost: Mapping[Partition, Loss]
+
+    @property
+    def waiting(self) -> int:
+        """How many offsets can be read."""
+        begin = {**self.first, **self.before.topics}
+        return sum(offset - begin.get(partition, 0) for partition, offset in self.ends.items())
+
+
+class Backlog:
+    """Compares a query's positions with the brokers' partitions. With ``failOnDataLoss=false`` it skips lost rows.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    clock : Clock
+    brokers : Callable
+        Makes the client that asks the brokers.
+    ask_each : AskEach
+        Asks several brokers for the same topics.
+
+    Attributes
+    ----------
+    target : Positions or None
+        Where this run ends (availableNow).
+    seen : Positions or None
+        Where the partitions ended when the brokers were asked last.
+    missed : MissedRanges
+        Rows that the last tasks did not read, and that are not recorded yet.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Clock,
+        brokers: Callable[[ClientConfig], AdminClient],
+        ask_each: AskEach,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._brokers = brokers
+        self._ask_each = ask_each
+        self._admin: AdminClient | None = None
+        self.target: Positions | None = None
+        self.seen: Positions | None = None
+        self.missed = MissedRanges()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_admin": None}
+
+    def admin(self) -> AdminClient:
+        """Return the client that asks the brokers."""
+        if self._admin is None:
+            self._admin = self._brokers(self._options.config)
+        return self._admin
+
+    def drop_client(self) -> None:
+        """Let go of the client; the next question makes another one, which may ask another broker."""
+        self._admin = None
+
+    def start(self) -> SourceOffset:
+        """Return where a new query begins.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: partitions or offsets that do not exist; ``NO_ROW_SINCE``.
+        """
+        options, topics = self._options, self._topics()
+        partitions = topics.partitions(options.subscription)
+        options.subscription.check(partitions)
+        check_partitions(options.starting, partitions)
+        begin = topics.resolve(options.starting, partitions, strict=options.fail_on_data_loss)
+        return SourceOffset(
+            topics=begin,
+            start=begin,
+            interval=options.schedule.interval_ms,
+            ids=topics.ids,
+            min_pause=options.schedule.min_pause_ms,
+        )
+
+    def fix_target(self) -> None:
+        """End this run at what the brokers have now."""
+        topics, subscription = self._topics(), self._options.subscription
+        # A topic that is gone is judged by the checkpoint, in `available`.
+        self.target = topics.latest(topics.partitions(subscription, subscription.names()))
+
+    def available(self, before: SourceOffset) -> Available:
+        """Return what can be read; ask again if a topic was deleted or created again meanwhile.
+
+        Raises
+        ------
+        StoreError
+            ``DATA_LOST``, ``TOPIC_RECREATED``, ``PARTITIONS_GONE``, ``TOPIC_CHANGED``, ``UNKNOWN_TOPIC``.
+        """
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
+
+        def may_pass(problem: BaseException) -> bool:
+            condition = problem.condition if isinstance(problem, StoreError) else None
+            return condition == "TOPIC_CHANGED" or (
+                condition == "UNKNOWN_TOPIC" and not self._options.fail_on_data_loss
+            )
+
+        def ask() -> Available:
+            try:
+                return self._available(before)
+            except StoreError:
+                self.drop_client()  # this one would ask the same broker again
+                raise
+
+        retries = self._options.retries
+        return Retrying(
+            retry=retry_if_exception(may_pass),
+            stop=stop_after_attempt(1 + retries.number),
+            wait=wait_fixed(retries.pause_seconds),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )(ask)
+
+    def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
+        """Check that the topics of an end that a rewind has planned are those that were read before.
+
+        Raises
+        ------
+        StoreError
+            ``TOPIC_RECREATED``, ``PARTITIONS_GONE``.
+        """
+        topics, standing = self._stand(before)
+        if self._options.fail_on_data_loss:
+            _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
+        else:
+            self._look_back(topics, standing, before)
+
+    def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the rest of a replay's ranges: the topics may have changed since its offsets were picked.
+
+        Raises
+        ------
+        StoreError
+            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
+        """
+        wanted = sorted({part.partition for part in ranges})
+        # The recorded topics, whatever the options name now.
+        names = tuple(sorted({partition.topic for partition in after.topics}))
+        topics = self._topics()
+        standing = self._surely(topics, after, Subscription(topics=names), names)
+        if self._options.fail_on_data_loss and standing.lost:
+            raise lost_error(standing.lost)
+        known = [partition for partition in wanted if partition in standing.known]
+        begin = {partition: after.start[partition] for partition in known}
+        earliest, latest = topics.surely_earliest(known, begin), topics.latest(known, after.topics)
+        lost = {partition: standing.lost[partition] for partition in wanted if partition in standing.lost}
+        for partition in known:
+            if earliest[partition] > begin[partition]:
+                resumes = min(earliest[partition], after.topics[partition])
+                lost[partition] = Loss(begin[partition], resumes, Reason.EXPIRED)
+            elif latest[partition] < after.topics[partition]:
+                lost[partition] = Loss(after.topics[partition], latest[partition], Reason.TRUNCATED)
+        if not lost:
+            return list(ranges)
+        if self._options.fail_on_data_loss:
+            raise lost_error(lost)
+        left = narrow(ranges, standing.lost, earliest, latest)
+        self.missed.narrow(ranges, left, lost)
+        return left
+
+    def _available(self, before: SourceOffset) -> Available:
+        strict = self._options.fail_on_data_loss
+        topics, standing = self._stand(before)
+        ids = topics.ids
+        if strict:
+            _refuse_loss(standing, recreated_topics(before.ids, ids), before)
+        else:
+            self._look_back(topics, standing, before)
+        latest = topics.latest([*standing.known, *standing.recreated, *standing.new], standing.known)
+        behind = [p for p, offset in standing.known.items() if latest[p] > offset]
+        new = [partition for partition in standing.new if latest[partition] > 0]
+        earliest = topics.surely_earliest([*behind, *standing.recreated, *new], standing.known)
+        # Rows may have expired since the ends were asked for.
+        latest.update({p: max(latest[p], offset) for p, offset in earliest.items()})
+        self.seen = latest
+        begin, lost = resume(standing, earliest, latest)
+        expired = {partition: loss for partition, loss in lost.items() if loss.reason is Reason.EXPIRED}
+        if strict and expired:
+            raise lost_error(expired)
+        if strict:  # `next_offset` refuses a partition that ends too early
+            begin, lost = dict(standing.known), {}
+        first = {partition: earliest[partition] for partition in new}
+        lost |= self._first_rows(first)
+        after = replace(before, topics=begin, ids=ids, gone=standing.gone)
+        if self.target is None:
+            return Available(after, latest, first, lost)
+        target = self.target
+        # A partition that was created after the target is the next run's; one that is past its target stays there.
+        ends = {
+            partition: min(offset, max(target.get(partition, 0), begin.get(partition, 0)))
+            for partition, offset in latest.items()
+            if partition in target or partition in begin
+        }
+        first = {partition: min(offset, ends.get(partition, 0)) for partition, offset in first.items()}
+        return Available(after, ends, first, lost)
+
+    def _first_rows(self, first: Positions) -> dict[Partition, Loss]:
+        """Return the rows that partitions unknown to the checkpoint lost before they were seen."""
+        lost = {partition: offset for partition, offset in first.items() if offset > 0}
+        if lost and self._options.fail_on_data_loss:
+            shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
+            raise StoreError(
+                "DATA_LOST",
+                f"barrier-kafka: partitions that are new to this query have lost their first rows: {shown}. If they were "
+                "never meant to be read (an older topic was added), set failOnDataLoss to false for one run.",
+                partitions=[str(partition) for partition in lost],
+            )
+        return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}
+
+    def _stand(self, before: SourceOffset) -> tuple[TopicReader, Standing]:
+        """Return where the query stands in the partitions that exist now; the reader has their topics' ids."""
+        topics = self._topics()
+        read_before = {partition.topic for partition in before.topics}
+        return topics, self._surely(topics, before, self._options.subscription, read_before | set(before.gone))
+
+    def _surely(
+        self, topics: TopicReader, at: SourceOffset, subscription: Subscription, may_miss: Collection[str]
+    ) -> Standing:
+        """Return where a query stands; a loss counts only if several brokers agree, a pause apart."""
+
+        def ask_each(names: Sequence[str]) -> Sequence[Mapping[str, TopicView]]:
+            self._clock.sleep(self._options.retries.pause_seconds)
+            return self._ask_each(self._options.config, names, self._clock)
+
+        return stand_surely(topics, at, subscription, may_miss, ask_each)
+
+    def _look_back(self, topics: TopicReader, standing: Standing, before: SourceOffset) -> None:
+        """Note what retention has removed of the micro-batch before while its tasks read it."""
+        ranges = [
+            part
+            for part in self.missed.to_look_at(before)
+            if part.partition in standing.known
+            and topics.ids.get(part.partition.topic) == before.ids.get(part.partition.topic)
+        ]
+        # In order: of a partition's ranges the first begins first.
+        wanted = {part.partition: part.start for part in reversed(ranges)}
+        self.missed.look(ranges, topics.surely_earliest([*wanted], wanted))
+
+    def _topics(self) -> TopicReader:
+        return TopicReader(self.admin(), self._options.config, self._options.retries, clock=self._clock)
+
+
+def _refuse_loss(standing: Standing, recreated: frozenset[str], at: SourceOffset) -> None:
+    """Raise if topics are not those that were read before."""
+    again = {p: Loss(offset, None, Reason.RECREATED) for p, offset in at.topics.items() if p.topic in recreated}
+    if again or standing.lost:
+        raise lost_error({**standing.lost, **again})

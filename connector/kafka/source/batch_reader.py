@@ -1,0 +1,153 @@
+"""The batch reader: ``spark.read.format("barrier-kafka")``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import SHOWN
+from connector.kafka.source.bounds import OffsetBound, check_partitions
+from connector.kafka.source.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.offsets import Positions
+from connector.kafka.source.pushdown import Narrowing
+from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.read_options import ReadOptions
+from connector.kafka.source.topic_reader import TopicReader
+from transactional.clock import Clock, SystemClock
+from transactional.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["BarrierKafkaBatchReader", "FilteringBatchReader"]
+
+_log = logging.getLogger(__name__)
+
+
+class BarrierKafkaBatchReader(DataSourceReader):
+    """Reads offset ranges that are fixed when the scan is planned; rows that come later are not read.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    clock : Clock, optional
+    brokers : Callable, optional
+        Makes the client that asks the brokers.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Clock | None = None,
+        brokers: Callable[[ClientConfig], AdminClient] = check_brokers,
+    ) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._brokers = brokers
+        self.fail_on_data_loss = options.fail_on_data_loss
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one task per partition with rows to read, or several if the options split it. *Driver, once per scan*.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: the options name partitions or offsets that do not exist; ``NO_ROW_SINCE``.
+        StoreError
+            ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
+        """
+        options = self._options
+        topics = TopicReader(self._brokers(options.config), options.config, options.retries, clock=self._clock)
+        there = topics.partitions(options.subscription)
+        options.subscription.check(there)
+        for bound in (options.starting, options.ending):
+            check_partitions(bound, there)
+        wanted = [partition for partition in there if self._narrowing.keeps(partition)]
+        # In this order: `latest` of the start must not lie behind that of the end.
+        start = topics.resolve(options.starting, wanted, strict=self.fail_on_data_loss)
+        end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
+        ranges = [part for part in map(self._narrowing.narrow, self._ranges(start, end)) if len(part)]
+        ranges = self._without_older_rows(topics, ranges)
+        return [
+            KafkaInputPartition(part, topics.ids.get(part.partition.topic)) for part in options.splitting.split(ranges)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*.
+
+        Raises
+        ------
+        StoreError
+            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+        """
+        if not isinstance(partition, KafkaInputPartition):
+            return iter(())
+        return read_range(self._options, partition.range, partition.topic_id)
+
+    def _readable_end(self, topics: TopicReader, end: Positions) -> Positions:
+        """Cut the end to what is readable: the user's offsets may lie beyond an open transaction, or beyond the last row."""
+        ending = self._options.ending
+        if not isinstance(ending, OffsetBound) or ending.at == "latest":
+            return end
+        latest = topics.surely_latest([*end], end)
+        beyond = [partition for partition in end if end[partition] > latest[partition]]
+        if beyond:
+            shown = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])
+            if self.fail_on_data_loss:
+                raise OptionError(
+                    "INVALID_OPTION",
+                    f"barrier-kafka: the option {ending.option} lies beyond what can be read now ({shown}): an open "
+                    "transaction holds rows back. Wait for its end, use -1, or set failOnDataLoss to false.",
+                    option=ending.option,
+                    partitions=[str(partition) for partition in beyond],
+                )
+            _log.warning("barrier-kafka: %s lies beyond what can be read now: %s", ending.option, shown)
+        return {partition: min(offset, latest[partition]) for partition, offset in end.items()}
+
+    def _ranges(self, start: Positions, end: Positions) -> list[OffsetRange]:
+        back = [partition for partition in start if end[partition] < start[partition]]
+        if back:
+            shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
+            if self.fail_on_data_loss:
+                raise OptionError(
+                    "INVALID_OPTION",
+                    f"barrier-kafka: {self._options.ending.option} ends before {self._options.starting.option} begins "
+                    f"({shown}).",
+                    option=self._options.ending.option,
+                    partitions=[str(partition) for partition in back],
+                )
+            _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
+        return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]
+
+    def _without_older_rows(self, topics: TopicReader, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        since = self._narrowing.since_ms()
+        if since is None:
+            return list(ranges)
+        offsets = topics.since({part.partition: since for part in ranges})
+        narrowed = []
+        for part in ranges:
+            # A partition without such a row has none in its range.
+            offset = offsets[part.partition]
+            start = part.end if offset is None else max(part.start, offset)
+            if start < part.end:
+                narrowed.append(OffsetRange(part.partition, start, part.end))
+        return narrowed
+
+
+class FilteringBatchReader(BarrierKafkaBatchReader):
+    """The same, if Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
+
+    Filters on topic, partition and offset, and a minimum timestamp, narrow the ranges that are read.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note the filters; Spark evaluates all of them again. *Driver, once per scan, before* `partitions`."""
+        self._narrowing = Narrowing(tuple(filters))
+        return filters

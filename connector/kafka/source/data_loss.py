@@ -1,0 +1,134 @@
+"""Rows that are gone before a query read them: the errors and warnings of a loss. *Driver*.
+
+`connector.kafka.source.standing` finds such losses when a micro-batch is planned. Rows that are removed after the planning are
+recorded by `connector.kafka.source.missed`; what a task does then is in `connector.kafka.source.range_loss`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from connector.kafka.client.topics import SHOWN, Partition
+from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
+from transactional.errors import LocationError, StoreError
+
+__all__ = ["check_joint", "log", "lost_error", "warn"]
+
+log = logging.getLogger("connector.kafka.data_loss")
+"""Every loss is a warning of this logger, whose name users know."""
+
+REMEDY: Final = (
+    "Once it is clear what was lost, set failOnDataLoss to false for one run ({effect}), or start the query on a new "
+    "checkpoint location."
+)
+
+_CONDITIONS: Final = {
+    Reason.RECREATED: "TOPIC_RECREATED",
+    Reason.GONE: "PARTITIONS_GONE",
+    Reason.TRUNCATED: "OFFSETS_WENT_BACK",
+    Reason.EXPIRED: "DATA_LOST",
+}
+"""Reason → condition. Of several reasons, the first is reported."""
+
+_MESSAGES: Final = {
+    Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}): its retention overtook the "
+    "query, or records were deleted.",
+    Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): it lost rows in an unclean leader election.",
+    Reason.RECREATED: "{topics} was deleted and created again: the offsets in the checkpoint mean other rows now "
+    "({partitions}).",
+    Reason.GONE: "{partitions} can't be found any more, and the query has read it. Was the topic deleted, or do the options "
+    "name other topics than before?",
+}
+
+_EFFECTS: Final = {
+    Reason.EXPIRED: "it continues at the first row that is left",
+    Reason.TRUNCATED: "it continues at the topic's end",
+    Reason.RECREATED: "the new topic is read from its first row",
+    Reason.GONE: "it continues without them",
+}
+"""Reason → what failOnDataLoss=false does."""
+
+
+def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
+    """Return the error of a loss, with the offsets involved.
+
+    Parameters
+    ----------
+    lost : Mapping[Partition, Loss]
+        At least one.
+    """
+    reason = next(kind for kind in _CONDITIONS if any(loss.reason is kind for loss in lost.values()))
+    of_it = {partition: loss for partition, loss in sorted(lost.items()) if loss.reason is reason}
+    partitions = ", ".join(f"{p}: {_offsets(loss)}" for p, loss in list(of_it.items())[:SHOWN])
+    topics = ", ".join(sorted({partition.topic for partition in of_it})[:SHOWN])
+    message = _MESSAGES[reason].format(partitions=partitions, topics=topics)
+    return StoreError(
+        _CONDITIONS[reason],
+        f"barrier-kafka: {message} {REMEDY.format(effect=_EFFECTS[reason])}",
+        partitions=[str(partition) for partition in of_it],
+        offsets={str(partition): loss.to_json() for partition, loss in of_it.items()},
+    )
+
+
+def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
+    """Log losses, one line per partition. *Driver*.
+
+    Parameters
+    ----------
+    lost : Mapping[Partition, Loss]
+    seen : Positions, optional
+        Where the partitions ended when they were last looked at: the only count that is left.
+    """
+    for partition, loss in sorted(lost.items()):
+        waiting = (seen or {}).get(partition, 0) - loss.position
+        if loss.rows is not None:
+            rows = f"up to {loss.rows} rows are lost"
+        elif loss.reason is Reason.TRUNCATED:
+            rows = "the number of lost rows is unknown"
+        else:
+            rows = f"at least {max(0, waiting)} offsets that were seen are lost, and what came later"
+        log.warning(
+            "barrier-kafka: data loss (%s), and failOnDataLoss is false: %s: %s: %s. %s.",
+            loss.reason.value,
+            partition,
+            _offsets(loss),
+            rows,
+            "Nothing of it is read" if loss.resumes is None else f"Reading continues at offset {loss.resumes}",
+        )
+
+
+def check_joint(before: Positions, after: SourceOffset) -> None:
+    """Check that a micro-batch begins where the one before it ended, or records what was lost between them.
+
+    Raises
+    ------
+    LocationError
+        ``OFFSETS_DISAGREE``.
+    """
+    disagreeing = []
+    for partition, ended in before.items():
+        loss = after.lost.get(partition)
+        expected = (ended, ended) if loss is None else (loss.position, loss.resumes)
+        if expected != (ended, after.start.get(partition)):
+            disagreeing.append(partition)
+    if disagreeing:
+        shown = ", ".join(
+            f"{p} (ended at {before[p]}, begins at {after.start.get(p)})" for p in sorted(disagreeing)[:SHOWN]
+        )
+        raise LocationError(
+            "OFFSETS_DISAGREE",
+            f"barrier-kafka: in the checkpoint's offset log, a micro-batch does not begin where the one before it "
+            f"ended: {shown}. Its files were edited, or mixed from two checkpoints: restore them, or "
+            "start on a new location.",
+            partitions=[str(partition) for partition in disagreeing],
+        )
+
+
+def _offsets(loss: Loss) -> str:
+    if loss.reason is Reason.EXPIRED:
+        return f"offsets [{loss.position}, {loss.resumes})"
+    if loss.reason is Reason.TRUNCATED:
+        return f"read up to {loss.position}, ends at {loss.resumes}"
+    return f"read up to {loss.position}"

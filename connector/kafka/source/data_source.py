@@ -1,0 +1,119 @@
+"""The format ``barrier-kafka``: Spark's Kafka source, with checkpoint barriers between its micro-batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from transactional.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
+    from connector.kafka.source.read_options import ReadOptions
+    from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
+
+__all__ = ["BarrierKafkaDataSource"]
+
+
+class BarrierKafkaDataSource(DataSource):
+    """``spark.readStream.format("barrier-kafka")``, and ``spark.read`` for a batch.
+
+    Rows have the columns of Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp,
+    timestampType, and headers if ``includeHeaders`` is true. Only committed rows are read, unless
+    ``kafka.isolation.level`` is read_uncommitted. Options: `connector.kafka.source.read_options.READ_OPTIONS`.
+
+    Examples
+    --------
+    >>> rows = (
+    ...     spark.readStream.format("barrier-kafka")
+    ...     .option("kafka.bootstrap.servers", "broker:9092")
+    ...     .option("subscribe", "flights")
+    ...     .option("startingOffsets", "earliest")
+    ...     .load()
+    ... )
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "barrier-kafka"
+
+    def schema(self) -> StructType:
+        """Check options, brokers and topics, and return the rows' schema. *Driver side, once, at* ``load()``.
+
+        Raises
+        ------
+        OptionError
+            An option is missing, unknown, forbidden or out of range.
+        StoreError
+            ``BROKERS_UNREACHABLE`` within 30 s, ``UNKNOWN_TOPIC``.
+
+        Notes
+        -----
+        Spark does not pass whether it is a stream or a batch: `streamReader` and `reader` refuse what only one of them
+        refuses, before a row is read.
+        """
+        from connector.kafka.client.brokers import check_brokers, check_group, check_reader
+        from connector.kafka.source.read_options import parse_read_options
+        from connector.kafka.source.rows import spark_schema
+        from connector.kafka.source.topic_reader import Retries, TopicReader
+
+        options = parse_read_options(self.options)
+        config, subscription = options.config, options.subscription
+        config.warn_of_ignored()
+        config.warn_of_shown()
+        check_reader(config)
+        admin = check_brokers(config)
+        if options.names_group:
+            check_group(admin, config, config.settings["group.id"])
+        # Patience is for queries that run; at load() a user waits, so a topic without a leader is an error soon.
+        topics = TopicReader(admin, config, Retries(0), patience=5.0)
+        subscription.check(topics.partitions(subscription))
+        return spark_schema(options.include_headers)
+
+    def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
+        """Make the reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
+
+        Raises
+        ------
+        OptionError
+            ``SCHEMA_IS_FIXED``: the user gave another schema.
+        """
+        from connector.kafka.source.read_options import parse_read_options
+        from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
+
+        options = parse_read_options(self.options, "stream")
+        _check_schema(schema, options)
+        return BarrierKafkaStreamReader(options)
+
+    def reader(self, schema: StructType) -> BarrierKafkaBatchReader:
+        """Make the reader of a batch. *Driver side, once per scan that is planned*.
+
+        Raises
+        ------
+        OptionError
+            ``SCHEMA_IS_FIXED``: the user gave another schema; ``INVALID_OPTION``.
+        """
+        from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
+        from connector.kafka.source.read_options import parse_read_options
+        from connector.spark.internals import filters_are_pushed
+
+        options = parse_read_options(self.options, "batch")
+        _check_schema(schema, options)
+        return FilteringBatchReader(options) if filters_are_pushed() else BarrierKafkaBatchReader(options)
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    from connector.kafka.source.rows import spark_schema
+
+    expected = spark_schema(options.include_headers)
+    if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
+        raise OptionError(
+            "SCHEMA_IS_FIXED",
+            f"barrier-kafka has the schema {expected.simpleString()}: leave out .schema(...), and parse the "
+            "column value.",
+            expected=expected.simpleString(),
+        )

@@ -1,0 +1,184 @@
+"""The end of the next micro-batch: a limit shared among partitions, and a barrier if one is due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import Loss, Positions, SourceOffset
+from connector.kafka.source.ranges import ranges_between
+from transactional.barrier import CheckpointBarrier
+from transactional.schedule import Schedule
+
+__all__ = ["TriggerLimits", "next_offset", "share_out"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
+    """Share a limit among partitions by their backlogs.
+
+    Every partition with a backlog gets at least one offset while the limit lasts, so that large ones do not starve a small
+    one; the rest goes by backlog, largest remainders first. If the limit is less than the number of partitions, they take
+    turns.
+
+    Parameters
+    ----------
+    backlog : Mapping[K, int]
+        Offsets to read, per partition, in a stable order.
+    limit : int
+        Offsets of all partitions together, at most.
+    turn : int
+        A number that grows from micro-batch to micro-batch: it decides who is first if not all can be.
+
+    Returns
+    -------
+    dict[K, int]
+        For each key at most its backlog; the sum is ``min(limit, sum(backlog))``.
+    """
+    waiting = [key for key, rows in backlog.items() if rows > 0]
+    total = sum(backlog[key] for key in waiting)
+    shares = dict.fromkeys(backlog, 0)
+    if total <= limit:
+        return {key: max(0, rows) for key, rows in backlog.items()}
+    if limit < len(waiting):
+        # Each turn begins where the one before it ended.
+        first = turn * limit % len(waiting)
+        for index in range(limit):
+            shares[waiting[(first + index) % len(waiting)]] = 1
+        return shares
+    # One for each; the others by the rest of each backlog. All in integers: a float loses rows past 2**53.
+    spare, rest = limit - len(waiting), total - len(waiting)
+    remainders = []
+    for position, key in enumerate(waiting):
+        whole, part = divmod(spare * (backlog[key] - 1), rest)
+        shares[key] = 1 + whole
+        remainders.append((-part, position, key))
+    for _, _, key in sorted(remainders, key=lambda entry: entry[:2])[: limit - sum(shares.values())]:
+        shares[key] += 1
+    return shares
+
+
+@dataclass(frozen=True)
+class TriggerLimits:
+    """The limits of a micro-batch's size.
+
+    Parameters
+    ----------
+    most : int or None
+        ``maxOffsetsPerTrigger``.
+    least : int or None
+        ``minOffsetsPerTrigger``.
+    delay_ms : int
+        ``maxTriggerDelay``.
+    """
+
+    most: int | None = None
+    least: int | None = None
+    delay_ms: int = 900_000
+
+    def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
+        """Return whether the rows that wait are still too few.
+
+        Parameters
+        ----------
+        waiting : int
+            Offsets of all partitions together.
+        since : int or None
+            When rows were last read, in milliseconds since the epoch; None before a run's first, which never waits.
+        now : int
+            A clock that went back to before `since` counts as if the wait were over.
+        """
+        if self.least is None or since is None or waiting >= self.least:
+            return False
+        return 0 <= now - since < self.delay_ms
+
+
+def next_offset(
+    before: SourceOffset,
+    available: Positions,
+    limit: int | None,
+    schedule: Schedule,
+    now: int,
+    *,
+    completed: int | None = None,
+    ends: bool = False,
+    first: Positions | None = None,
+    lost: Mapping[Partition, Loss] | None = None,
+    missed: Mapping[Partition, tuple[Loss, ...]] | None = None,
+) -> SourceOffset | None:
+    """Return the end of the next micro-batch, or None if there is none.
+
+    Parameters
+    ----------
+    before : SourceOffset
+        The end of the micro-batch before.
+    available : Positions
+        Where reading could end.
+    limit : int or None
+        Maximum number of offsets.
+    schedule : Schedule
+    now : int
+        Milliseconds since the epoch.
+    completed : int, optional
+        When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch.
+    ends : bool
+        Whether the query ends when all of `available` is read.
+    first : Positions, optional
+        Where partitions begin that `before` does not have; 0 by default.
+    lost : Mapping[Partition, Loss], optional
+        Losses that the positions of `before` already skip. They are recorded in a micro-batch even if it has no rows.
+    missed : Mapping[Partition, tuple[Loss, ...]], optional
+        See `SourceOffset.missed`. They are recorded in the same way.
+
+    Raises
+    ------
+    StoreError
+        ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
+    """
+    # Partitions that came while the query ran are read from their first row.
+    known = {**(first or {}), **before.topics}
+    begin = {partition: known.get(partition, 0) for partition in available}
+    shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available)}
+    if limit is not None:
+        # If not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.
+        shares = share_out(shares, limit, turn=sum(begin.values()) // limit)
+    end = {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}
+    # New partitions that are not read yet have lost nothing yet.
+    lost = {p: loss for p, loss in (lost or {}).items() if p in end or p not in (first or {})}
+    rows_now = end != begin or bool(lost) or bool(missed)
+    last = before.barrier
+    kind = schedule.due(
+        last,
+        now,
+        rows_now=rows_now,
+        rows_since=before.barrier_rows,
+        empty=before.barrier_empty,
+        completed=completed,
+        at_target=ends and end == available,
+    )
+    if kind is None and not rows_now:
+        return None
+    picked = SourceOffset(
+        topics=end,
+        start=begin,
+        barrier=last,
+        barrier_rows=True,
+        interval=schedule.interval_ms,
+        ids=before.ids,
+        barrier_empty=before.barrier_empty,
+        min_pause=schedule.min_pause_ms,
+        lost=lost,
+        gone=before.gone,
+        missed=missed or {},
+    )
+    if kind is None:
+        return picked
+    return replace(
+        picked,
+        barrier=CheckpointBarrier(last.number + 1 if last else 1, kind, now),
+        barrier_rows=False,
+        barrier_empty=0 if rows_now or before.barrier_rows else before.barrier_empty + 1,
+    )

@@ -1,0 +1,282 @@
+"""The end offset of a micro-batch, as Spark keeps it in its offset log: one serialiser, one canonical text.
+
+Spark compares offsets as JSON *text*, so keys are always in the same order: alphabetical, partitions by number.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from connector.kafka.client.topics import Partition
+from transactional.barrier import CheckpointBarrier
+from transactional.errors import LocationError
+
+__all__ = [
+    "SOURCE_NAME",
+    "VERSION",
+    "Loss",
+    "Positions",
+    "Reason",
+    "SetAside",
+    "SourceOffset",
+    "positions_from_json",
+    "positions_to_json",
+]
+
+SOURCE_NAME: Final = "barrier-kafka"
+VERSION: Final = 1
+
+
+Positions = Mapping[Partition, int]
+"""The offset of the next row, per partition."""
+
+
+def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
+    """Return ``{topic: {partition: offset}}``, always in the same order."""
+    return _by_topic({partition: int(offset) for partition, offset in positions.items()})
+
+
+def positions_from_json(value: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
+    """Parse what `positions_to_json` returned."""
+    return {partition: int(offset) for partition, offset in _by_partition(value).items()}
+
+
+class Reason(enum.Enum):
+    """The reason for which rows are gone before a query read them."""
+
+    EXPIRED = "expired"
+    """The partition begins after the query's position: retention, or an administrator's deletion of records."""
+    TRUNCATED = "truncated"
+    """The partition ends before the query's position: an unclean leader election."""
+    RECREATED = "recreated"
+    """The topic was deleted and created again."""
+    GONE = "gone"
+    """The partition can't be found."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A partition whose micro-batch does not begin where the one before it ended.
+
+    Parameters
+    ----------
+    position : int
+        The offset that would have been read next.
+    resumes : int or None
+        The offset that is read instead; None if nothing is.
+    reason : Reason
+    """
+
+    position: int
+    resumes: int | None
+    reason: Reason
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows are lost at most (offsets count markers and aborted rows, too); None if unknown."""
+        return self.resumes - self.position if self.reason is Reason.EXPIRED and self.resumes is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that the offset log keeps, and that Spark's progress shows to people."""
+        return {"from": self.position, "to": self.resumes, "why": self.reason.value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Loss:
+        """Parse what `to_json` returned."""
+        to = value["to"]
+        return cls(int(value["from"]), None if to is None else int(to), Reason(value["why"]))
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A topic's partitions that can't be found now; reading continues there if the same topic comes back.
+
+    Parameters
+    ----------
+    identity : str
+        The topic's id; empty if it is not known.
+    positions : Mapping[int, int]
+        Partition to the offset of the next row.
+    """
+
+    identity: str
+    positions: Mapping[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that the offset log keeps, partitions by number."""
+        return {"id": self.identity, "partitions": {str(n): self.positions[n] for n in sorted(self.positions)}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SetAside:
+        """Parse what `to_json` returned."""
+        return cls(str(value["id"]), {int(number): int(offset) for number, offset in value["partitions"].items()})
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """A line of the offset log that this source wrote.
+
+    Parameters
+    ----------
+    topics : Positions
+        Where the micro-batch ends.
+    start : Positions
+        Where it began, for each partition of `topics`. Recorded, because ``initialOffset()`` is asked again when the
+        first micro-batch is replayed, and ``startingOffsets=latest`` answers differently then.
+    barrier : CheckpointBarrier or None
+        The last one at or before the end; None before the first.
+    barrier_rows : bool
+        Whether rows followed that barrier.
+    interval : int
+        Milliseconds between barriers; 0 is a barrier after every micro-batch with rows.
+    ids : Mapping[str, str]
+        The topics' ids: a topic that was deleted and created again has another one, and other rows at these offsets.
+    barrier_empty : int
+        The number of consecutive barriers, up to `barrier`, that had no row before them.
+    min_pause : int
+        Milliseconds from the end of a checkpoint to the next barrier.
+    planned : tuple[SourceOffset, ...]
+        The ends of the micro-batches that follow, put here by a rewind: they were picked before, and parts of them
+        are committed. None of them has planned ends itself. A micro-batch's digest leaves them out.
+    lost : Mapping[Partition, Loss]
+        Partitions in which the micro-batch does not begin where the one before it ended (``failOnDataLoss=false``).
+        Recorded, so that a replay has the same ranges, and for people who ask what was lost.
+    gone : Mapping[str, SetAside]
+        Topics with partitions that were lost because they could not be found. If they come back, they must not be read
+        from their first row again.
+    missed : Mapping[Partition, tuple[Loss, ...]]
+        Offsets of earlier micro-batches that were removed between their planning and the end of their tasks
+        (``failOnDataLoss=false``), from `Loss.position` to `Loss.resumes`. They stand here because the offsets of those
+        micro-batches were written already. They inform people and decide nothing.
+    may_miss : bool
+        Whether this micro-batch's tasks continue after rows that retention removes while they run
+        (``failOnDataLoss=false``).
+    """
+
+    topics: Positions
+    start: Positions
+    barrier: CheckpointBarrier | None = None
+    barrier_rows: bool = False
+    interval: int = 0
+    ids: Mapping[str, str] = field(default_factory=dict)
+    barrier_empty: int = 0
+    min_pause: int = 0
+    planned: tuple[SourceOffset, ...] = ()
+    lost: Mapping[Partition, Loss] = field(default_factory=dict)
+    gone: Mapping[str, SetAside] = field(default_factory=dict)
+    missed: Mapping[Partition, tuple[Loss, ...]] = field(default_factory=dict)
+    may_miss: bool = False
+
+    def next_planned(self) -> SourceOffset:
+        """Return the first of the planned ends, which carries the others."""
+        first, *others = self.planned
+        return replace(first, planned=tuple(others))
+
+    def same_end(self, other: SourceOffset) -> bool:
+        """Return whether no micro-batch lies between the two, whatever is planned after them."""
+        return replace(self, planned=()) == replace(other, planned=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the dict from which Spark makes the text; equal offsets give equal texts."""
+        planned = {"planned": [end.to_json() for end in self.planned]} if self.planned else {}
+        gone = {"gone": {topic: self.gone[topic].to_json() for topic in sorted(self.gone)}} if self.gone else {}
+        return {
+            "barrier": self.barrier.to_json() if self.barrier else None,
+            "barrierEmpty": self.barrier_empty,
+            "barrierRows": self.barrier_rows,
+            **gone,
+            "ids": dict(sorted(self.ids.items())),
+            "interval": self.interval,
+            **({"lost": _losses_to_json(self.lost)} if self.lost else {}),
+            **({"mayMiss": True} if self.may_miss else {}),
+            "minPause": self.min_pause,
+            **({"missed": _missed_to_json(self.missed)} if self.missed else {}),
+            **planned,
+            "source": SOURCE_NAME,
+            "start": positions_to_json(self.start),
+            "topics": positions_to_json(self.topics),
+            "version": VERSION,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> SourceOffset:
+        """Parse what `to_json` returned; fields that an older release did not write have their defaults.
+
+        Raises
+        ------
+        LocationError
+            ``NOT_OUR_OFFSET`` or ``UNKNOWN_OFFSET_VERSION``: the checkpoint is another source's, or a newer release's;
+            ``PLANNED_ENDS_NESTED``: a planned end that has planned ends itself.
+        """
+        if not isinstance(value, Mapping) or value.get("source") != SOURCE_NAME:
+            source = value.get("source") if isinstance(value, Mapping) else type(value).__name__
+            raise LocationError(
+                "NOT_OUR_OFFSET",
+                f"The checkpoint's offset was not written by {SOURCE_NAME} (found {source!r}): the query reads another "
+                "source than before. Start it on a new checkpoint location.",
+                found=str(source),
+            )
+        if value.get("version") != VERSION:
+            raise LocationError(
+                "UNKNOWN_OFFSET_VERSION",
+                f"The checkpoint's offset has version {value.get('version')!r}, and this release of {SOURCE_NAME} "
+                f"reads {VERSION}: run the release that wrote it, or a newer one.",
+                version=value.get("version"),
+                known=VERSION,
+            )
+        barrier = value.get("barrier")
+        planned = tuple(cls.from_json(end) for end in value.get("planned", ()))
+        if any(end.planned for end in planned):
+            raise LocationError(
+                "PLANNED_ENDS_NESTED",
+                f"The checkpoint's offset of {SOURCE_NAME} has planned ends that have planned ends themselves: a rewind "
+                "writes one list. The file was edited: restore it, or start on a new location.",
+            )
+        return cls(
+            topics=positions_from_json(value["topics"]),
+            start=positions_from_json(value["start"]),
+            barrier=CheckpointBarrier.from_json(barrier) if barrier else None,
+            barrier_rows=bool(value["barrierRows"]),
+            interval=int(value["interval"]),
+            ids=dict(value["ids"]),
+            barrier_empty=int(value.get("barrierEmpty", 0)),
+            min_pause=int(value.get("minPause", 0)),
+            planned=planned,
+            lost=_losses_from_json(value.get("lost", {})),
+            gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
+            missed=_missed_from_json(value.get("missed", {})),
+            may_miss=bool(value.get("mayMiss", False)),
+        )
+
+
+def _losses_to_json(lost: Mapping[Partition, Loss]) -> dict[str, dict[str, Any]]:
+    return _by_topic({partition: loss.to_json() for partition, loss in lost.items()})
+
+
+def _losses_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Loss]:
+    return {partition: Loss.from_json(loss) for partition, loss in _by_partition(value).items()}
+
+
+def _missed_to_json(missed: Mapping[Partition, tuple[Loss, ...]]) -> dict[str, dict[str, Any]]:
+    return _by_topic({partition: [loss.to_json() for loss in losses] for partition, losses in missed.items()})
+
+
+def _missed_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, tuple[Loss, ...]]:
+    return {partition: tuple(map(Loss.from_json, losses)) for partition, losses in _by_partition(value).items()}
+
+
+def _by_topic(values: Mapping[Partition, Any]) -> dict[str, dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for partition in sorted(values):
+        topics.setdefault(partition.topic, {})[str(partition.number)] = values[partition]
+    return topics
+
+
+def _by_partition(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Any]:
+    values = {
+        Partition(topic, int(number)): entry for topic, of_topic in value.items() for number, entry in of_topic.items()
+    }
+    return {partition: values[partition] for partition in sorted(values)}

@@ -1,0 +1,174 @@
+"""Parsers of the source's option values: topics, patterns, offsets, timestamps, durations."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from connector.kafka.client.topics import TOPIC_FORM, Partition, is_topic_name
+from connector.options import as_json
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "StartingOffsets",
+    "as_assignment",
+    "as_duration_ms",
+    "as_long",
+    "as_pattern",
+    "as_starting_offsets",
+    "as_timestamp",
+    "as_timestamps",
+    "as_topics",
+]
+
+EARLIEST: Final = -2
+"""In the JSON of offsets: the first row that is left."""
+
+LATEST: Final = -1
+"""In the JSON of offsets: the next row to come."""
+
+StartingOffsets = Literal["earliest", "latest"] | Mapping[Partition, int]
+
+LONGEST: Final = 2**63 - 1
+"""Spark's and Kafka's long."""
+
+_OFFSETS_FORM: Final = (
+    '"earliest", "latest", or JSON {"topic": {"0": 23, "1": -2}} with -2 for earliest and -1 for latest'
+)
+_TIMES_FORM: Final = 'JSON {"topic": {"0": 1700000000000, "1": 1700000000000}} with milliseconds since 1970'
+_ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with the numbers of partitions'
+
+_MILLISECONDS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_DURATION: Final = re.compile(r"([0-9]{1,12})\s*([a-z]*)")
+_DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min, h or d ("500ms", "30s", "5 min")'
+
+
+def as_duration_ms(text: str) -> int:
+    """Parse a duration to milliseconds; without a unit it is in milliseconds."""
+    parts = _DURATION.fullmatch(text.strip().lower())
+    if parts is None or parts[2] not in _MILLISECONDS:
+        raise ValueError(_DURATION_FORM)
+    return int(parts[1]) * _MILLISECONDS[parts[2]]
+
+
+def as_long(least: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `least` to 2**63 - 1."""
+
+    def parse(text: str) -> int:
+        digits = text.strip()
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
+        if not least <= number <= LONGEST:
+            raise ValueError(f"a whole number from {least}")
+        return number
+
+    return parse
+
+
+def as_timestamp(text: str) -> int:
+    """Parse milliseconds since 1970."""
+    try:
+        return as_long(0)(text)
+    except ValueError:
+        raise ValueError("milliseconds since 1970, such as 1700000000000") from None
+
+
+def as_topics(text: str) -> tuple[str, ...]:
+    """Parse topic names, separated by commas, to each name once, in order."""
+    names = sorted({name.strip() for name in text.split(",") if name.strip()})
+    if not names:
+        raise ValueError("topic names, separated by commas")
+    for name in names:
+        if not is_topic_name(name):
+            raise ValueError(f"topic names, separated by commas, each of {TOPIC_FORM}; {name!r} is not one")
+    return tuple(names)
+
+
+def as_assignment(text: str) -> tuple[Partition, ...]:
+    """Parse partitions by topic to each partition once, in order."""
+    value = _mapping(text, _ASSIGN_FORM)
+    partitions: set[Partition] = set()
+    for topic, numbers in value.items():
+        if not is_topic_name(topic) or not isinstance(numbers, list):
+            raise ValueError(_ASSIGN_FORM)
+        for number in numbers:
+            if type(number) is not int or not 0 <= number < 2**31:
+                raise ValueError(_ASSIGN_FORM)
+            partitions.add(Partition(topic, number))
+    if not partitions:
+        raise ValueError(_ASSIGN_FORM)
+    return tuple(sorted(partitions))
+
+
+def as_pattern(text: str) -> str:
+    r"""Parse a Java regular expression to Python's form; it has to match a topic's whole name.
+
+    The two languages agree on the syntax that topic names need. ``\Q...\E`` and ``(?<name>...)`` are translated; syntax that
+    Python does not know, or reads differently (``\p{...}``, ``[a&&[b]]``), is refused.
+    """
+    pattern = text.strip()
+    form = "a regular expression that Java and Python read alike"
+    if not pattern:
+        raise ValueError(form)
+    if re.search(r"\\[pPhHRX]|&&", pattern):
+        raise ValueError(rf"{form}: without \p, \h, \R, \X and &&")
+    pattern = re.sub(r"\\Q(.*?)(?:\\E|$)", lambda quoted: re.escape(quoted[1]), pattern, flags=re.DOTALL)
+    pattern = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
+    try:
+        with warnings.catch_warnings():
+            # Python warns of a class within a class, which has a meaning in Java.
+            warnings.simplefilter("error")
+            re.compile(pattern)
+    except (re.error, Warning, OverflowError, RecursionError) as problem:
+        raise ValueError(f"{form} ({problem})") from None
+    return pattern
+
+
+def as_starting_offsets(text: str) -> StartingOffsets:
+    """Parse ``earliest``, ``latest``, or offsets of each partition."""
+    word = text.strip().lower()
+    if word == "earliest":
+        return "earliest"
+    if word == "latest":
+        return "latest"
+    return _by_partition(text, EARLIEST, _OFFSETS_FORM)
+
+
+def as_timestamps(text: str) -> Mapping[Partition, int]:
+    """Parse milliseconds since 1970 of each partition."""
+    return _by_partition(text, 0, _TIMES_FORM)
+
+
+def _by_partition(text: str, least: int, form: str) -> dict[Partition, int]:
+    values: dict[Partition, int] = {}
+    for topic, numbers in _mapping(text, form).items():
+        if not isinstance(numbers, dict):
+            raise ValueError(form)
+        for partition, number in numbers.items():
+            # bool is an int in Python, but not an offset.
+            if not (partition.isascii() and partition.isdecimal()) or type(number) is not int:
+                raise ValueError(form)
+            if not least <= number <= LONGEST:
+                raise ValueError(form)
+            values[Partition(topic, int(partition))] = number
+    if not values:
+        raise ValueError(form)
+    return values
+
+
+def _mapping(text: str, form: str) -> dict[str, Any]:
+    try:
+        value = as_json(text)
+    except (ValueError, RecursionError):
+        raise ValueError(form) from None
+    if not isinstance(value, dict):
+        raise ValueError(form)
+    return value

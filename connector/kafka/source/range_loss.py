@@ -1,0 +1,159 @@
+"""Rows of a planned range that its task can't read. *Executor*.
+
+A task executes its plan and decides almost nothing. It continues after missing rows only if retention has removed them
+(``failOnDataLoss=false``): the leader has refused the offset, and by two of its answers, a pause apart, the partition begins
+later. The next planning sees the same and records it (`SourceOffset.missed`). If anything else is wrong (the topic is deleted
+or re-created, or the log ends too early), the task fails: it may be one broker's error, and the planning of a replay, on the
+driver, asks several brokers before it gives up anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.data_loss import log
+from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import TopicReader
+from transactional.clock import Clock, SystemClock
+from transactional.errors import StoreError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["Holding", "LossTolerance", "ask_twice"]
+
+PAUSE_SECONDS: Final = 1.0
+"""Pause between two questions: after it, a leader that was just elected knows what it holds."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The offsets that a partition holds.
+
+    Parameters
+    ----------
+    first, last : int
+        `last` excluded.
+    """
+
+    first: int
+    last: int
+
+    def has(self, offset: int) -> bool:
+        """Return whether a row may have this offset, now or next."""
+        return self.first <= offset <= self.last
+
+
+def ask_twice(
+    ask: Callable[[], Holding | None], position: int, clock: Clock | None = None, pause: float = PAUSE_SECONDS
+) -> Holding | None:
+    """Ask which offsets a partition holds, again after a pause if `position` is not among them.
+
+    Returns
+    -------
+    Holding or None
+        All offsets that one of the two answers has; None if there is no answer, or `position` is among them.
+    """
+    first = ask()
+    if first is None or first.has(position):
+        return None
+    (clock or SystemClock()).sleep(pause)
+    second = ask()
+    if second is None:
+        return None
+    holding = Holding(min(first.first, second.first), max(first.last, second.last))
+    return None if holding.has(position) else holding
+
+
+@dataclass(frozen=True)
+class LossTolerance:
+    """The freedom that ``failOnDataLoss=false`` gives a task.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    topic_id : str or None
+        The id of the topic that was planned.
+    clock : Clock, optional
+    brokers : Callable[[ClientConfig], AdminClient]
+        Makes the client that asks for the topic.
+    """
+
+    config: ClientConfig
+    topic_id: str | None = None
+    clock: Clock | None = None
+    brokers: Callable[[ClientConfig], AdminClient] = check_brokers
+
+    def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:
+        """Return the offset to read next, after rows that retention has removed.
+
+        Parameters
+        ----------
+        wanted : OffsetRange
+        position : int
+            The offset that the leader has refused.
+        holding : Holding
+            The offsets that the partition holds, by two answers.
+
+        Raises
+        ------
+        StoreError
+            ``READ_FAILED``: the partition ends before `position`, or the topic is not the one that was planned.
+        """
+        if holding.last < position:
+            raise self._unreadable(wanted, position, f"the partition ends at offset {holding.last} now")
+        if not self._is_there(wanted.partition):
+            raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
+        on = min(holding.first, wanted.end)
+        log.warning(
+            "barrier-kafka: data loss while %s was read, and failOnDataLoss is false: up to %d rows are lost, offsets "
+            "[%d, %d): the partition begins at %d now.",
+            wanted,
+            on - position,
+            position,
+            on,
+            holding.first,
+        )
+        return on
+
+    def check_topic(self, wanted: OffsetRange, position: int) -> None:
+        """Raise if, by two answers, the topic is not the one that was planned. Brokers that are away may come back.
+
+        Raises
+        ------
+        StoreError
+            ``READ_FAILED``.
+        """
+        try:
+            if self._is_there(wanted.partition):
+                return
+            (self.clock or SystemClock()).sleep(PAUSE_SECONDS)
+            if self._is_there(wanted.partition):
+                return
+        except TwoPhaseCommitError as problem:
+            log.debug("the topic of %s can't be looked at: %s", wanted, problem)
+            return
+        raise self._unreadable(wanted, position, "the topic was deleted, or re-created")
+
+    @staticmethod
+    def _unreadable(wanted: OffsetRange, position: int, why: str) -> StoreError:
+        return StoreError(
+            "READ_FAILED",
+            f"barrier-kafka: {wanted} can't be read from offset {position} on: {why}. The task gives up nothing. Start the "
+            "query again: failOnDataLoss is false, so its planning asks the brokers, continues without what is gone, and "
+            "records that.",
+            partition=str(wanted.partition),
+            offset=position,
+            reason=why,
+        )
+
+    def _is_there(self, partition: Partition) -> bool:
+        topics = TopicReader(self.brokers(self.config), self.config, clock=self.clock)
+        there = topics.partitions(Subscription(topics=(partition.topic,)), may_miss=(partition.topic,))
+        return partition in there and self.topic_id in (None, topics.ids[partition.topic])

@@ -1,0 +1,380 @@
+"""The options of ``barrier-kafka``, with the names, meanings and defaults of Spark's own Kafka source."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
+from connector.kafka.source.bounds import Bound, OffsetBound, TimeBound, check_order
+from connector.kafka.source.micro_batch import TriggerLimits
+from connector.kafka.source.option_values import (
+    EARLIEST,
+    LATEST,
+    as_assignment,
+    as_duration_ms,
+    as_long,
+    as_pattern,
+    as_starting_offsets,
+    as_timestamp,
+    as_timestamps,
+    as_topics,
+)
+from connector.kafka.source.ranges import Splitting
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import Retries
+from connector.options import Option, OptionTable, ParsedOptions, as_bool, as_choice, as_str
+from transactional.errors import OptionError
+from transactional.schedule import Schedule
+
+__all__ = [
+    "BATCH_ONLY",
+    "DEFAULTS_SHOWN",
+    "GROUP_ID",
+    "READ_DEFAULTS",
+    "READ_OPTIONS",
+    "STREAM_ONLY",
+    "Kind",
+    "ReadOptions",
+    "parse_read_options",
+]
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["stream", "batch"]
+
+READ_DEFAULTS: Mapping[str, str] = {"isolation.level": "read_committed"}
+"""Client settings that users may override, but should know."""
+
+READ_OPTIONS = OptionTable(
+    "barrier-kafka",
+    (
+        Option(
+            "subscribe",
+            None,
+            as_topics,
+            "Topics to read, separated by commas. One of subscribe, subscribePattern, assign.",
+        ),
+        Option(
+            "subscribePattern",
+            None,
+            as_pattern,
+            "A Java regular expression that the whole name of a topic matches. Topics that are created while a query runs are "
+            "read from their first row.",
+        ),
+        Option("assign", None, as_assignment, 'Partitions to read, as JSON {"topicA": [0, 1], "topicB": [2, 4]}.'),
+        Option(
+            "startingTimestamp",
+            None,
+            as_timestamp,
+            "A new query begins at the first row of each partition that is not older than this time (milliseconds since 1970). "
+            "Wins over startingOffsetsByTimestamp and startingOffsets.",
+        ),
+        Option(
+            "startingOffsetsByTimestamp",
+            None,
+            as_timestamps,
+            'The same for each partition: JSON {"topic": {"0": 1700000000000}}. Wins over startingOffsets.',
+        ),
+        Option(
+            "startingOffsetsByTimestampStrategy",
+            "error",
+            as_choice("error", "latest"),
+            "For partitions without such a row: error refuses the query, latest begins at their end.",
+        ),
+        Option(
+            "startingOffsets",
+            None,
+            as_starting_offsets,
+            "Where a new query begins: earliest, latest (streams only), or JSON with every partition's offset (-2 earliest, "
+            "-1 latest). A query that has a checkpoint continues from it; partitions added later are read from their first "
+            "row.",
+        ),
+        Option(
+            "endingTimestamp",
+            None,
+            as_timestamp,
+            "A batch read ends before the first row of each partition that is not older than this time (milliseconds since "
+            "1970); without such a row, at the latest. Wins over endingOffsetsByTimestamp and endingOffsets.",
+        ),
+        Option(
+            "endingOffsetsByTimestamp",
+            None,
+            as_timestamps,
+            "The same for each partition: JSON as of startingOffsetsByTimestamp. Wins over endingOffsets.",
+        ),
+        Option(
+            "endingOffsets",
+            None,
+            as_starting_offsets,
+            "Where a batch read ends: latest, or JSON with every partition's offset (-1 latest), which is excluded.",
+        ),
+        Option(
+            "failOnDataLoss",
+            True,
+            as_bool,
+            "Whether rows that are gone before they were read (expired, topic deleted) fail the query. false continues after "
+            "them, with a warning.",
+        ),
+        Option(
+            "maxOffsetsPerTrigger",
+            None,
+            as_long(1),
+            "Maximum number of offsets per micro-batch, shared among partitions by backlog; small ones are not starved.",
+        ),
+        Option(
+            "minOffsetsPerTrigger",
+            None,
+            as_long(1),
+            "Minimum number of offsets per micro-batch: it waits for them for at most maxTriggerDelay. The first micro-batch "
+            "of a run does not wait, availableNow never does.",
+        ),
+        Option(
+            "maxTriggerDelay",
+            900_000,
+            as_duration_ms,
+            "How long after the last micro-batch with rows fewer than minOffsetsPerTrigger are enough: milliseconds, or text "
+            "such as 30s or 5 min.",
+        ),
+        Option(
+            "minPartitions",
+            None,
+            as_long(1),
+            "Minimum number of tasks, about: long ranges are split among several. Without it, each partition is one task.",
+        ),
+        Option(
+            "maxRecordsPerPartition", None, as_long(1), "Maximum number of offsets per task: longer ranges are split."
+        ),
+        Option(
+            "includeHeaders",
+            False,
+            as_bool,
+            "true adds the column headers: array<struct<key: string, value: binary>>.",
+        ),
+        Option(
+            "groupIdPrefix",
+            "spark-kafka-source",
+            as_str,
+            "Prefix of the consumer group's name; the rest is made from brokers and topics. Its offsets are for monitoring "
+            "only.",
+        ),
+        Option(
+            "kafkaConsumer.pollTimeoutMs",
+            120_000,
+            as_long(1),
+            "A task fails when its partition returns nothing for this long, in milliseconds.",
+        ),
+        Option(
+            "fetchOffset.numRetries",
+            3,
+            as_long(0),
+            "How often the driver asks the brokers again for partitions and offsets; each time it waits up to 15 s. Then the "
+            "query fails with KAFKA_TIMEOUT, and continues when it is started again.",
+        ),
+        Option("fetchOffset.retryIntervalMs", 1000, as_long(0), "Pause before it asks again, in milliseconds."),
+        Option(
+            "barrierInterval",
+            0,
+            as_duration_ms,
+            "Minimum interval between checkpoint barriers: milliseconds, or text such as 30s or 5 min. Rows become visible "
+            "with their checkpoint. 0 closes a checkpoint with every micro-batch that has rows.",
+        ),
+        Option(
+            "minPauseBetweenCheckpoints",
+            0,
+            as_duration_ms,
+            "Minimum pause from the end of one checkpoint to the next barrier, even if barrierInterval is over: milliseconds, "
+            "or text such as 30s or 5 min. Restarting resets the timer. The last barrier of availableNow does not wait for it.",
+        ),
+    ),
+)
+"""All options except ``kafka.*``, which go to the client."""
+
+GROUP_ID: Final = Option(
+    "kafka.group.id",
+    None,
+    as_str,
+    "The whole name of the consumer group, for rights that depend on it; groupIdPrefix is then ignored.",
+)
+"""The one setting of the client that Spark lists among the source's options; it goes to the client, too."""
+
+BATCH_ONLY: Final = frozenset({"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"})
+"""A stream refuses them, as Spark's does."""
+
+STREAM_ONLY: Final = frozenset(
+    {
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "barrierInterval",
+        "minPauseBetweenCheckpoints",
+    }
+)
+"""A batch read ignores them with a warning, as Spark's does."""
+
+DEFAULTS_SHOWN: Mapping[str, str] = {
+    "startingOffsets": "`latest`; batch: `earliest`",
+    "endingOffsets": "`latest`",
+    "maxTriggerDelay": "`15m`",
+}
+"""Defaults as the options' page shows them, if the table's value alone is not clear."""
+
+_WAYS: Final = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Checked options of one read; their repr shows no secret.
+
+    Parameters
+    ----------
+    config : ClientConfig
+        With ``group.id``.
+    names_group : bool
+        Whether the user set ``kafka.group.id``.
+    subscription : Subscription
+    starting, ending : Bound
+        `ending` concerns batch reads only.
+    limits : TriggerLimits
+        Streams only.
+    splitting : Splitting
+    schedule : Schedule
+        Streams only.
+    retries : Retries
+    poll_seconds : float
+        Maximum time that a task waits for a row.
+    include_headers : bool
+    fail_on_data_loss : bool
+    """
+
+    config: ClientConfig
+    names_group: bool
+    subscription: Subscription
+    starting: Bound
+    ending: Bound
+    limits: TriggerLimits
+    splitting: Splitting
+    schedule: Schedule
+    retries: Retries
+    poll_seconds: float
+    include_headers: bool
+    fail_on_data_loss: bool
+
+
+def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
+    """Check what the user set, offline.
+
+    Parameters
+    ----------
+    options : Mapping[str, str]
+        As Spark passes them; keys in any case.
+    kind : {"stream", "batch"}, optional
+        None if it is not known yet (at ``load()``): options that only one of them refuses are not refused then.
+
+    Raises
+    ------
+    OptionError
+        Names the option and what to do.
+    """
+    parsed = READ_OPTIONS.parse(options)
+    subscription = _subscription(parsed)
+    config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
+    default: Literal["earliest", "latest"] = "earliest" if kind == "batch" else "latest"
+    starting = _bound(parsed, "starting", default, parsed["startingOffsetsByTimestampStrategy"])
+    ending = _bound(parsed, "ending", "latest", "latest")
+    if kind == "stream":
+        _check_stream(parsed)
+    if kind == "batch":
+        _check_batch(parsed, starting, ending)
+    least, most = parsed["minOffsetsPerTrigger"], parsed["maxOffsetsPerTrigger"]
+    if least is not None and most is not None and least > most:
+        raise READ_OPTIONS.invalid("minOffsetsPerTrigger", str(least), f"at most maxOffsetsPerTrigger, which is {most}")
+    return ReadOptions(
+        config=config.with_setting("group.id", _group_id(parsed, config, subscription)),
+        names_group=GROUP_ID.key in parsed.passthrough,
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        limits=TriggerLimits(most, least, parsed["maxTriggerDelay"]),
+        splitting=Splitting(parsed["minPartitions"], parsed["maxRecordsPerPartition"]),
+        schedule=Schedule(parsed["barrierInterval"], parsed["minPauseBetweenCheckpoints"]),
+        retries=Retries(parsed["fetchOffset.numRetries"], parsed["fetchOffset.retryIntervalMs"] / 1000),
+        poll_seconds=parsed["kafkaConsumer.pollTimeoutMs"] / 1000,
+        include_headers=parsed["includeHeaders"],
+        fail_on_data_loss=parsed["failOnDataLoss"],
+    )
+
+
+def _subscription(parsed: ParsedOptions) -> Subscription:
+    given = [way for way in _WAYS if parsed.given(way)]
+    if not given:
+        raise OptionError(
+            "MISSING_OPTION",
+            "barrier-kafka needs one of the options subscribe (topics, separated by commas), subscribePattern (a regular "
+            'expression) and assign (JSON {"topic": [0, 1]}).',
+            option="subscribe",
+        )
+    if len(given) > 1:
+        raise OptionError(
+            "CONFLICTING_OPTIONS",
+            f"barrier-kafka takes one of the options {', '.join(_WAYS)}, and {' and '.join(given)} are set: leave one.",
+            options=given,
+        )
+    return Subscription(
+        topics=parsed["subscribe"] or (), pattern=parsed["subscribePattern"], assigned=parsed["assign"] or ()
+    )
+
+
+def _bound(
+    parsed: ParsedOptions,
+    side: Literal["starting", "ending"],
+    default: Literal["earliest", "latest"],
+    otherwise: Literal["error", "latest"],
+) -> Bound:
+    # In the order of Spark's precedence.
+    for option in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
+        if parsed[option] is not None:
+            return TimeBound(option, parsed[option], otherwise)
+    return OffsetBound(f"{side}Offsets", parsed[f"{side}Offsets"] or default)
+
+
+def _check_stream(parsed: ParsedOptions) -> None:
+    for option in sorted(BATCH_ONLY):
+        if parsed.given(option):
+            raise OptionError(
+                "BATCH_OPTION",
+                f"barrier-kafka: the option {option} is for batch reads (spark.read), and a stream has no end: leave it out, "
+                "or use spark.read.",
+                option=option,
+            )
+
+
+def _check_batch(parsed: ParsedOptions, starting: Bound, ending: Bound) -> None:
+    for bound, word, number in ((starting, "latest", LATEST), (ending, "earliest", EARLIEST)):
+        if not isinstance(bound, OffsetBound):
+            continue
+        if bound.at == word or (isinstance(bound.at, Mapping) and number in bound.at.values()):
+            shown = word if bound.at == word else f"{number} ({word})"
+            way = "begin at its end" if word == "latest" else "end at its beginning"
+            raise READ_OPTIONS.invalid(bound.option, shown, f"another value: a batch read can't {way}")
+    check_order(starting, ending)
+    for option in sorted(STREAM_ONLY):
+        if parsed.given(option):
+            _log.warning("barrier-kafka: a batch read ignores the option %s", option)
+
+
+def _group_id(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> str:
+    """Return a name that stays the same from run to run; two queries that read the same topics share it."""
+    named = parsed.passthrough.get(GROUP_ID.key)
+    if named is not None:
+        if not named.strip():
+            raise READ_OPTIONS.invalid(GROUP_ID.key, named, "the name of a consumer group")
+        if parsed.given("groupIdPrefix"):
+            _log.warning("barrier-kafka: the option groupIdPrefix is ignored, because kafka.group.id is set")
+        return named.strip()
+    servers = sorted(part.strip() for part in config.bootstrap_servers.split(","))
+    text = "\n".join([*servers, *subscription.words()])
+    return f"{parsed['groupIdPrefix']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

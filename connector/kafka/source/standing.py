@@ -1,0 +1,181 @@
+"""Where a query stands: its position in the partitions that the brokers have now. *Driver*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from connector.kafka.client.agreement import TopicView
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import Loss, Positions, Reason, SetAside, SourceOffset
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import TopicReader
+from transactional.errors import StoreError
+
+__all__ = ["Standing", "recreated_topics", "resume", "stand", "stand_surely"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a query stands in the partitions that exist now.
+
+    Parameters
+    ----------
+    known : Positions
+        The offset to read next of partitions that the query has read before.
+    recreated : tuple[Partition, ...]
+        Partitions of topics that were deleted and created again.
+    new : tuple[Partition, ...]
+        Partitions that the query has not seen before.
+    lost : Mapping[Partition, Loss]
+        Partitions that can't be continued: they are gone, or their topic was created again.
+    gone : Mapping[str, SetAside]
+        See `SourceOffset.gone`.
+    """
+
+    known: Positions
+    recreated: tuple[Partition, ...]
+    new: tuple[Partition, ...]
+    lost: Mapping[Partition, Loss]
+    gone: Mapping[str, SetAside]
+
+
+def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:
+    """Compare the last end with the partitions that exist. Pure.
+
+    Parameters
+    ----------
+    before : SourceOffset
+    partitions : Sequence[Partition]
+        All that exist, in order.
+    ids : Mapping[str, str]
+        Their topics' ids.
+    """
+    there = frozenset(partitions)
+    recreated = recreated_topics(before.ids, ids)
+    known: dict[Partition, int] = {}
+    lost: dict[Partition, Loss] = {}
+    for partition, offset in before.topics.items():
+        if partition.topic in recreated:
+            lost[partition] = Loss(offset, None, Reason.RECREATED)
+        elif partition in there:
+            known[partition] = offset
+        else:
+            lost[partition] = Loss(offset, None, Reason.GONE)
+    gone: dict[str, SetAside] = {}
+    for topic, aside in before.gone.items():
+        if topic not in ids:
+            gone[topic] = aside
+        elif aside.identity in ("", ids[topic]):
+            back = {number for number in aside.positions if Partition(topic, number) in there}
+            known.update({Partition(topic, number): aside.positions[number] for number in back})
+            if back != set(aside.positions):  # another list of partitions is assigned
+                kept = {number: offset for number, offset in aside.positions.items() if number not in back}
+                gone[topic] = replace(aside, positions=kept)
+    for partition, loss in lost.items():
+        if loss.reason is Reason.GONE:
+            identity = before.ids.get(partition.topic, "")
+            aside = gone.get(partition.topic, SetAside(identity, {}))
+            others = aside.positions if aside.identity == identity else {}
+            gone[partition.topic] = SetAside(identity, {**others, partition.number: loss.position})
+    return Standing(
+        known=known,
+        recreated=tuple(partition for partition in partitions if partition.topic in recreated),
+        new=tuple(p for p in partitions if p not in known and p.topic not in recreated),
+        lost=lost,
+        gone=gone,
+    )
+
+
+def resume(
+    standing: Standing, earliest: Positions, latest: Positions
+) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
+    """Return where reading continues, and the losses. Pure.
+
+    Parameters
+    ----------
+    standing : Standing
+    earliest : Positions
+        The first row that is left, of `Standing.recreated`, and of those known partitions that have rows to read.
+    latest : Positions
+        Where reading could end, of all partitions that exist.
+
+    Returns
+    -------
+    tuple[dict[Partition, int], dict[Partition, Loss]]
+        The offset to read next of all partitions except new ones; the losses, including those of `Standing.lost`.
+    """
+    positions, lost = dict(standing.known), dict(standing.lost)
+    for partition, position in standing.known.items():
+        if latest[partition] < position:
+            lost[partition] = Loss(position, latest[partition], Reason.TRUNCATED)
+        elif earliest.get(partition, 0) > position:
+            lost[partition] = Loss(position, earliest[partition], Reason.EXPIRED)
+    for partition in standing.recreated:
+        positions[partition] = earliest[partition]
+        if partition in lost:
+            lost[partition] = replace(lost[partition], resumes=earliest[partition])
+    positions.update({p: loss.resumes for p, loss in lost.items() if p in positions and loss.resumes is not None})
+    return {partition: positions[partition] for partition in sorted(positions)}, lost
+
+
+def recreated_topics(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
+    """Return the topics that have another id than before; a topic that does not exist now is not among them."""
+    return frozenset(topic for topic, identity in before.items() if now.get(topic, identity) != identity)
+
+
+def stand_surely(
+    topics: TopicReader,
+    at: SourceOffset,
+    subscription: Subscription,
+    may_miss: Collection[str],
+    ask_each: Callable[[Sequence[str]], Sequence[Mapping[str, TopicView]]],
+) -> Standing:
+    """Return where a query stands. A partition counts as gone or re-created only if all brokers that are asked agree.
+
+    Any broker answers the first question, and one may be behind the others: it does not know a new partition yet, or still
+    knows the former topic. If that counted as another topic, this one would be read again from its first row.
+
+    Parameters
+    ----------
+    topics : TopicReader
+        Asks any broker; its `ids` stay those of this answer.
+    at : SourceOffset
+    subscription : Subscription
+    may_miss : Collection[str]
+        See `TopicReader.partitions`.
+    ask_each : Callable
+        Asks several brokers for these topics, a pause later.
+
+    Raises
+    ------
+    StoreError
+        ``TOPIC_CHANGED``: they do not agree.
+    """
+    partitions = topics.partitions(subscription, may_miss)
+    standing = stand(at, partitions, topics.ids)
+    # A topic that the options do not name any more is given up by the user, whatever the brokers have.
+    doubtful = sorted({partition.topic for partition in standing.lost if subscription.means(partition.topic)})
+    if not doubtful:
+        return standing
+    answers = ask_each(doubtful)
+    disputed = []
+    for topic in doubtful:
+        first = TopicView(topics.ids.get(topic, ""), frozenset(p.number for p in partitions if p.topic == topic))
+        if any(_meant(topic, answer[topic], subscription) != first for answer in answers):
+            disputed.append(topic)
+    if disputed:
+        raise StoreError(
+            "TOPIC_CHANGED",
+            f"barrier-kafka: the brokers do not agree on whether {', '.join(disputed)} exists and is what the query has read: "
+            "start the query again.",
+            topics=disputed,
+        )
+    return standing
+
+
+def _meant(topic: str, view: TopicView, subscription: Subscription) -> TopicView:
+    """Return the view without partitions that the user did not assign."""
+    if not subscription.assigned:
+        return view
+    return replace(view, partitions=view.partitions & {p.number for p in subscription.assigned if p.topic == topic})

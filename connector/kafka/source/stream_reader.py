@@ -1,0 +1,245 @@
+"""The stream reader: Spark calls it in the driver's source process, and in tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from connector.kafka.client.agreement import AskEach, ask_each_broker
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.source.backlog import Backlog
+from connector.kafka.source.data_loss import check_joint, warn
+from connector.kafka.source.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.micro_batch import next_offset
+from connector.kafka.source.offsets import SourceOffset, positions_to_json
+from connector.kafka.source.ranges import ranges_between
+from connector.kafka.source.read_options import ReadOptions
+from transactional import faults
+from transactional.barrier import CheckpointBarrier
+from transactional.clock import Clock, SystemClock
+from transactional.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["BarrierKafkaStreamReader"]
+
+EVERYTHING: Final = 1 << 62
+"""A number of rows that no micro-batch reaches: no limit."""
+
+_log = logging.getLogger(__name__)
+
+
+class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics in micro-batches, and puts checkpoint barriers between them when they are due.
+
+    One object lives in the driver's source process for the whole query; copies of it go to the executors, where only
+    `read` is called. Its answers follow from its arguments, the clock, the brokers, and a memory that may be lost: the
+    target of availableNow, when the checkpoint of the last barrier was first seen completed, when it last let a micro-batch
+    have rows, and the `Backlog`.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    clock : Clock, optional
+    brokers : Callable, optional
+        Makes the client that asks the brokers.
+    ask_each : AskEach, optional
+        Asks several brokers for the same topics.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Clock | None = None,
+        brokers: Callable[[ClientConfig], AdminClient] = check_brokers,
+        ask_each: AskEach = ask_each_broker,
+    ) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._backlog = Backlog(options, self._clock, brokers, ask_each)
+        self._triggered: int | None = None
+        self._completed: tuple[CheckpointBarrier, int] | None = None
+        self._end: dict[str, Any] | None = None
+
+    # -- driver, source process -------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins. *Driver, several times in the first micro-batch, and again when it is replayed*.
+
+        The answers may differ (``latest``). The one that counted is kept as ``start`` in the first end offset.
+        """
+        return self._backlog.start().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that Spark passes to `latestOffset`. *Driver, once per micro-batch*.
+
+        It can't express both limits at once, nor a delay: any but ReadAllAvailable stands for all limits in the options.
+        ReadAllAvailable is left to ``trigger(once=True)``, for which Spark overrules the source's own limit.
+        """
+        limits = self._options.limits
+        if limits.most is not None:
+            return ReadMaxRows(limits.most)
+        return ReadMinRows(limits.least) if limits.least is not None else ReadMaxRows(EVERYTHING)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where this run ends. *Driver, once, before its first micro-batch*."""
+        self._backlog.fix_target()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
+
+        Ends that a rewind has planned come first, unchanged: no limit and no schedule applies to them.
+
+        Parameters
+        ----------
+        start : dict
+            The end of the micro-batch before, or `initialOffset`.
+        limit : ReadLimit
+            `getDefaultReadLimit`; or ReadAllAvailable, which overrules the options and means that the query ends with
+            this micro-batch.
+
+        Returns
+        -------
+        dict
+            An end offset; `start` itself if nothing is new and no barrier is due.
+
+        Raises
+        ------
+        StoreError
+            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: rows that would be read next are
+            gone. With ``failOnDataLoss=false`` the micro-batch begins after them, and records it (`SourceOffset.lost`).
+        """
+        faults.reach("source.latest")
+        before = SourceOffset.from_json(start)
+        now = int(self._clock.now() * 1000)
+        # Spark asks when the micro-batch before is committed, so the checkpoint of its barrier is completed.
+        if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
+            self._completed = (before.barrier, now)
+        self._backlog.missed.recorded(before)
+        if before.planned:
+            end = before.next_planned()
+            self._backlog.check_planned(before, end)
+            self._end = None  # a replay: `partitions` checks whether all of it is left
+            return end.to_json()
+        picked = self._pick(before, limit, now)
+        if picked is None:
+            return start
+        self._end = picked.to_json()
+        return picked.to_json()
+
+    def _pick(self, before: SourceOffset, limit: ReadLimit, now: int) -> SourceOffset | None:
+        options, seen = self._options, self._backlog.seen
+        available = self._backlog.available(before)
+        target, ends_here = self._backlog.target, isinstance(limit, ReadAllAvailable)
+        # A barrier that is due does not wait for minOffsetsPerTrigger.
+        held = not ends_here and target is None and options.limits.hold_back(available.waiting, self._triggered, now)
+        end = next_offset(
+            available.before,
+            available.before.topics if held else available.ends,
+            limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            options.schedule,
+            now,
+            completed=self._completed[1] if self._completed else None,
+            ends=target is not None or ends_here,
+            first=available.first,
+            lost=available.lost,
+            missed=self._backlog.missed.offer(),
+        )
+        if end is None:
+            return None
+        if end.topics != end.start:
+            self._triggered = now
+        warn(end.lost, seen)
+        return replace(end, may_miss=not options.fail_on_data_loss)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends that the brokers had at the last `latestOffset`, for Spark's progress. *Driver, once per trigger*."""
+        seen = self._backlog.seen
+        return None if seen is None else positions_to_json(seen)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return one task per partition with rows to read, or several. *Driver, once per micro-batch, and when replayed*.
+
+        The range begins at the recorded start of `end`: on a replay of the first micro-batch, `start` is a new answer of
+        `initialOffset`, which may lie after rows that were never read.
+
+        Raises
+        ------
+        LocationError
+            ``OFFSETS_DISAGREE``: the micro-batch before does not end where this one begins.
+        StoreError
+            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: a replay's rows are gone. With
+            ``failOnDataLoss=false`` it has those that are left, in the same number of tasks.
+        """
+        before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
+        if before.same_end(after):  # a planned no-data micro-batch repeats the end before it, and its start
+            return []
+        if before.barrier is not None:
+            check_joint(before.topics, after)
+        # The recorded ranges, whatever is left of them: a replay has the same tasks.
+        ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
+        if end != self._end:
+            ranges = self._backlog.left_of(after, ranges)
+        self._backlog.missed.plan(ranges)
+        return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit the group's offsets, for monitoring only. *Driver, when Spark has done with a micro-batch; may lag*.
+
+        Never used to recover. Errors are logged: nothing of the query depends on it.
+        """
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+        done = SourceOffset.from_json(end)
+        if done.barrier is None or done.barrier_rows:
+            return
+        group = self._options.config.settings["group.id"]
+        positions = [TopicPartition(p.topic, p.number, offset) for p, offset in done.topics.items()]
+        try:
+            request = [ConsumerGroupTopicPartitions(group, positions)]
+            for answer in self._backlog.admin().alter_consumer_group_offsets(request).values():
+                # The next micro-batch does not wait for it.
+                answer.add_done_callback(partial(_log_problem, group))
+        except (KafkaException, TwoPhaseCommitError, ValueError) as problem:
+            _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
+
+    def stop(self) -> None:
+        """Drop the client. *Driver, when the query ends; not always*."""
+        self._backlog.drop_client()
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a range's rows. *Executor, once per task*.
+
+        Raises
+        ------
+        StoreError
+            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+        """
+        wanted = cast("KafkaInputPartition", partition)
+        return read_range(self._options, wanted.range, wanted.topic_id)
+
+
+def _log_problem(group: str, answer: Any) -> None:
+    problem = answer.exception()
+    if problem is None:
+        result = answer.result()
+        problem = next((at.error for at in result.topic_partitions if at.error), None)
+    if problem is not None:
+        _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)

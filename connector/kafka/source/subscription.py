@@ -1,0 +1,74 @@
+"""The topics and partitions that the user wants to read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from connector.kafka.client.topics import Partition, listed
+from transactional.errors import OptionError
+
+__all__ = ["Subscription"]
+
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of the brokers themselves."""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """A choice of topics; one of the three is set.
+
+    Parameters
+    ----------
+    topics : tuple[str, ...]
+        From ``subscribe``.
+    pattern : str, optional
+        From ``subscribePattern``, as Python's regular expression; it matches whole names.
+    assigned : tuple[Partition, ...]
+        From ``assign``.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[Partition, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """The option's name, for messages."""
+        return "assign" if self.assigned else "subscribe" if self.pattern is None else "subscribePattern"
+
+    def words(self) -> list[str]:
+        """Return the option's values, always in the same order."""
+        return [*self.topics, *([] if self.pattern is None else [self.pattern]), *map(str, self.assigned)]
+
+    def names(self) -> list[str]:
+        """Return the topics that must exist, in order; none for a pattern."""
+        return sorted({*self.topics, *(partition.topic for partition in self.assigned)})
+
+    def means(self, topic: str) -> bool:
+        """Return whether partitions of this topic are to be read, if it exists."""
+        return self.matches(topic) if self.pattern is not None else topic in self.names()
+
+    def matches(self, topic: str) -> bool:
+        """Return whether the pattern matches this topic. It never matches Kafka's own topics, as in Spark."""
+        return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
+
+    def check(self, partitions: Iterable[Partition]) -> None:
+        """Refuse assigned partitions that do not exist.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``, naming the partitions.
+        """
+        strange = sorted(set(self.assigned) - set(partitions))
+        if strange:
+            raise OptionError(
+                "INVALID_OPTION",
+                f"barrier-kafka: the option assign names {listed(strange)}, which the brokers do not know. Partitions are "
+                "counted from 0.",
+                option="assign",
+                partitions=[str(partition) for partition in strange],
+            )

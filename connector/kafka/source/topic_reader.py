@@ -1,0 +1,384 @@
+"""Questions of a source to the brokers: which partitions exist, and where they begin and end. *Driver*."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import missing_right
+from connector.kafka.client.topics import SHOWN, Partition
+from connector.kafka.source.bounds import Bound, TimeBound, check_reach
+from connector.kafka.source.offsets import Positions
+from connector.kafka.source.option_values import EARLIEST, LATEST
+from connector.kafka.source.subscription import Subscription
+from transactional.clock import Clock, SystemClock
+from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["Retries", "TopicReader"]
+
+T = TypeVar("T")
+
+REQUEST_SECONDS: Final = 15.0
+"""Limit of one answer; a healthy broker needs milliseconds."""
+
+PATIENCE_SECONDS: Final = 15.0
+"""Limit of one try; with Spark's three retries a minute, in which a broker restarts, or a partition changes its leader."""
+
+PAUSE_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often the brokers are asked again, and how soon.
+
+    Parameters
+    ----------
+    number : int
+        ``fetchOffset.numRetries``, without the first try.
+    pause_seconds : float
+        ``fetchOffset.retryIntervalMs``.
+    """
+
+    number: int = 3
+    pause_seconds: float = 1.0
+
+
+class TopicReader:
+    """Asks the brokers about partitions and offsets, again if an answer is late.
+
+    Parameters
+    ----------
+    admin : AdminClient
+    config : ClientConfig
+    retries : Retries, optional
+        Spark's defaults by default.
+    patience : float
+        Limit of one try, in seconds: errors that pass by themselves are waited for.
+    clock : Clock, optional
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        config: ClientConfig,
+        retries: Retries | None = None,
+        patience: float = PATIENCE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._admin = admin
+        self._config = config
+        self._retries = retries or Retries()
+        self._patience = patience
+        self._clock = clock or SystemClock()
+        self._option = "subscribe"
+        self.ids: dict[str, str] = {}
+        """The topics' ids, as `partitions` saw them last."""
+
+    def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
+        """Return all partitions that exist now, in order.
+
+        Parameters
+        ----------
+        subscription : Subscription
+        may_miss : Collection[str], optional
+            Topics that are left out if the brokers do not know them. A pattern's always are.
+
+        Raises
+        ------
+        StoreError
+            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``.
+        RetriableError
+            ``KAFKA_TIMEOUT``: the brokers were away, or without leaders, for longer than the retries.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+
+        self._option = subscription.option
+        assigned = frozenset(subscription.assigned)
+
+        def ask() -> list[Partition]:
+            topics = subscription.names()
+            if subscription.pattern is not None:
+                there = self._admin.list_topics(timeout=REQUEST_SECONDS).topics
+                topics = sorted(topic for topic in there if subscription.matches(topic))
+            self.ids = {}
+            if not topics:
+                return []
+            answers = self._admin.describe_topics(TopicCollection(topics), request_timeout=REQUEST_SECONDS)
+            partitions: list[Partition] = []
+            for topic in topics:
+                try:
+                    description = answers[topic].result()
+                except KafkaException as problem:
+                    # One of a pattern was deleted since it was listed.
+                    may = subscription.pattern is not None or topic in may_miss
+                    if may and problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                        continue
+                    raise
+                self.ids[topic] = str(description.topic_id)
+                partitions += [Partition(topic, info.id) for info in description.partitions]
+            return sorted(partition for partition in partitions if not assigned or partition in assigned)
+
+        return self._patiently(ask, "the partitions", subscription.words())
+
+    def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the offset of the first row that is left, per partition."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets({partition: OffsetSpec.earliest() for partition in partitions})
+
+    def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
+        """Return `earliest`, by two answers, a pause apart, for partitions whose first row lies after the wanted one.
+
+        Parameters
+        ----------
+        partitions : Sequence[Partition]
+        wanted : Positions
+            The row to read next; 0 for partitions that are not in it.
+        """
+        offsets = self.earliest(partitions)
+        behind = [partition for partition in partitions if offsets[partition] > wanted.get(partition, 0)]
+        if behind:
+            self._clock.sleep(self._retries.pause_seconds)
+            offsets.update({p: min(offsets[p], offset) for p, offset in self.earliest(behind).items()})
+        return offsets
+
+    def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
+        """Return where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
+
+        Parameters
+        ----------
+        partitions : Sequence[Partition]
+        known : Positions, optional
+            Positions up to which rows were read. If an answer lies before one, the broker is asked again, because one that
+            has just become the leader may be behind; the answer stays if a read_uncommitted reader has read rows of open
+            transactions.
+        """
+        from confluent_kafka.admin import OffsetSpec
+
+        known = known or {}
+        offsets = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
+        for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
+            behind = [partition for partition in partitions if offsets[partition] < known.get(partition, 0)]
+            if not behind:
+                break
+            if again:
+                self._clock.sleep(self._retries.pause_seconds)
+            offsets.update({p: known[p] for p, offset in self._high(behind).items() if offset >= known[p]})
+        return offsets
+
+    def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
+        """Return `latest`, by two answers, a pause apart, for partitions that end before the wanted offset.
+
+        Parameters
+        ----------
+        partitions : Sequence[Partition]
+        wanted : Positions
+            An offset of each of them.
+        """
+        offsets = self.latest(partitions)
+        short = [partition for partition in partitions if offsets[partition] < wanted[partition]]
+        if short:
+            self._clock.sleep(self._retries.pause_seconds)
+            offsets.update({p: max(offsets[p], offset) for p, offset in self.latest(short).items()})
+        return offsets
+
+    def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Return the first row that is not older than a time (milliseconds since 1970), per partition; None without one."""
+        from confluent_kafka.admin import OffsetSpec
+
+        offsets = self._offsets({partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()})
+        return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
+
+    def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
+        """Return the offsets of a bound, for each of these partitions.
+
+        Parameters
+        ----------
+        bound : Bound
+        partitions : Sequence[Partition]
+        strict : bool
+            Whether to refuse offsets that the partition does not hold.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``; ``NO_ROW_SINCE``: a partition has no row that is not older than the time.
+        """
+        if isinstance(bound, TimeBound):
+            return self._resolve_times(bound, partitions)
+        if bound.at == "earliest":
+            return self.earliest(partitions)
+        if bound.at == "latest":
+            return self.latest(partitions)
+        wanted = {partition: bound.at[partition] for partition in partitions}
+        earliest = self.earliest([partition for partition, offset in wanted.items() if offset == EARLIEST])
+        latest = self.latest([partition for partition, offset in wanted.items() if offset == LATEST])
+        named = {partition: offset for partition, offset in wanted.items() if offset >= 0}
+        if strict and named:
+            # Up to the high watermark: an old query may have read beyond an open transaction.
+            check_reach(bound, named, self.earliest([*named]), self._high([*named]))
+        return {**wanted, **earliest, **latest}
+
+    def _resolve_times(self, bound: TimeBound, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        times = {p: bound.at if isinstance(bound.at, int) else bound.at[p] for p in partitions}
+        offsets = self.since(times)
+        none = [partition for partition in partitions if offsets[partition] is None]
+        if none and bound.otherwise == "error":
+            shown = ", ".join(f"{partition} since {times[partition]}" for partition in none[:SHOWN])
+            raise OptionError(
+                "NO_ROW_SINCE",
+                f"barrier-kafka: no row is as new as the option {bound.option} wants ({shown}). Set an earlier time, "
+                "startingOffsets, or startingOffsetsByTimestampStrategy to latest, which begins these partitions at their end.",
+                option=bound.option,
+                partitions=[str(partition) for partition in none],
+            )
+        latest = self.latest(none)
+        return {p: latest[p] if offset is None else offset for p, offset in offsets.items()}
+
+    def _high(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets({partition: OffsetSpec.latest() for partition in partitions}, committed=False)
+
+    def _offsets(self, specs: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, int]:
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+
+        if not specs:
+            return {}
+        if committed is None:
+            committed = self._config.settings.get("isolation.level", "read_committed") == "read_committed"
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+
+        def ask() -> dict[Partition, int]:
+            question = {TopicPartition(p.topic, p.number): spec for p, spec in specs.items()}
+            answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
+                question, isolation_level=isolation, request_timeout=REQUEST_SECONDS
+            )
+            try:
+                return {
+                    Partition(at.topic, at.partition): int(answer.result().offset) for at, answer in answers.items()
+                }
+            except KafkaException as problem:
+                if problem.args[0].name() in _OF_A_TOPIC:
+                    self._check_same([*specs])
+                raise
+
+        offsets = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
+        return {partition: offsets[partition] for partition in specs}
+
+    def _check_same(self, partitions: Sequence[Partition]) -> None:
+        """Raise if these are not the partitions any more that `partitions` saw: no waiting brings them back.
+
+        Raises
+        ------
+        StoreError
+            ``TOPIC_CHANGED``.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+
+        wanted = sorted({partition.topic for partition in partitions} & set(self.ids))
+        if not wanted:
+            return
+        there: set[Partition] = set()
+        for topic, answer in self._admin.describe_topics(
+            TopicCollection(wanted), request_timeout=REQUEST_SECONDS
+        ).items():
+            with suppress(KafkaException):
+                description = answer.result()
+                if str(description.topic_id) == self.ids[topic]:
+                    there |= {Partition(topic, info.id) for info in description.partitions}
+        changed = sorted({p.topic for p in partitions if p.topic in wanted and p not in there})
+        if changed:
+            raise StoreError(
+                "TOPIC_CHANGED",
+                f"{self._config.name}: {', '.join(changed)} was deleted, or created again, while its offsets were asked for: "
+                "start the query again.",
+                topics=changed,
+            )
+
+    def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
+        from confluent_kafka import KafkaException
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_fixed
+
+        once = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_delay(self._patience),
+            wait=wait_fixed(PAUSE_SECONDS),
+            before_sleep=lambda state: self._ask_for_leaders(state.outcome.exception() if state.outcome else None),
+            reraise=True,
+        )
+        asking = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_attempt(1 + self._retries.number),
+            wait=wait_fixed(self._retries.pause_seconds),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        try:
+            return asking(lambda: once(ask))
+        except KafkaException as problem:
+            raise self._error(problem, what, topics) from None
+
+    def _ask_for_leaders(self, problem: BaseException | None) -> None:
+        """Refresh the leaders: the client keeps those that it knows for minutes, even one that has lost the role."""
+        from confluent_kafka import KafkaException
+
+        if isinstance(problem, KafkaException) and problem.args[0].name() == "NOT_LEADER_FOR_PARTITION":
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=1.0)  # of all topics: to ask for one could create it
+
+    def _error(self, problem: Any, what: str, topics: Sequence[str]) -> TwoPhaseCommitError:
+        error = problem.args[0]
+        reason, names = self._config.scrub(error.str()), ", ".join(topics)
+        if error.name() == "UNKNOWN_TOPIC_OR_PART":
+            return StoreError(
+                "UNKNOWN_TOPIC",
+                f"{self._config.name}: the brokers at {self._config.bootstrap_servers} do not know {what} of {names} "
+                f"(option {self._option}): {reason}. Check the name and that you may describe "
+                "the topic; it is not created by reading it.",
+                option=self._option,
+                reason=reason,
+            )
+        if error.name() == "TOPIC_AUTHORIZATION_FAILED":
+            return missing_right("DESCRIBE", f"topic {names}")
+        brokers = self._config.bootstrap_servers
+        message = f"{self._config.name}: the brokers at {brokers} did not return {what} of {names}: {reason}."
+        if _may_pass(problem):
+            return RetriableError(
+                "KAFKA_TIMEOUT", f"{message} Are all brokers up? When they are, start the query again.", reason=reason
+            )
+        return StoreError("KAFKA_REFUSED", message, reason=reason)
+
+
+_OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+"""Errors that may mean that a topic is deleted, or created again with fewer partitions."""
+
+_PASSING: Final = frozenset(
+    # of the client itself, until the brokers are back
+    {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE", "_FAIL", "_INTR"}
+    | {"_UNKNOWN_BROKER", "_DESTROY_BROKER"}
+    # of a broker, while partitions are created or moved
+    | {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE"}
+    | {"FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
+    | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_TOPIC_ID"}
+    # of a broker, without a reason
+    | {"UNKNOWN"}
+)
+"""Errors that pass by themselves; the client marks only those of a transactional producer as retriable.
+
+UNKNOWN_TOPIC_OR_PART is not among them: some brokers do not know a new topic for a moment, but to wait a minute for a wrong
+name is worse.
+"""
+
+
+def _may_pass(problem: BaseException) -> bool:
+    from confluent_kafka import KafkaException
+
+    return isinstance(problem, KafkaException) and problem.args[0].name() in _PASSING

@@ -1,0 +1,397 @@
+"""Avro in the Schema Registry's wire format: a schema's Spark and Arrow types, and the decoder of a column.
+
+fastavro reads each record in C, with the schema that it was written with, and resolves it to the reader's by Avro's rules.
+Dates and times are read as numbers, and a whole Arrow column of them becomes times at once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.schema_registry.registry import MAGIC_BYTES, Definition, Registry, UnknownSchemaError, missing_extra
+from transactional.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType
+
+__all__ = ["AvroDecoder", "ColumnType", "column_type"]
+
+_HEADER: Final = struct.Struct(">bI")
+
+_TIMES: Final[Mapping[str, tuple[str, str | None]]] = {
+    "timestamp-millis": ("ms", "UTC"),
+    "timestamp-micros": ("us", "UTC"),
+    "local-timestamp-millis": ("ms", None),
+    "local-timestamp-micros": ("us", None),
+}
+
+MOST_DIGITS: Final = 38
+"""Digits of a decimal in Spark, at most."""
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """The types of a schema's column.
+
+    Parameters
+    ----------
+    spark : DataType
+    raw : pa.DataType
+        Arrow's type from the decoder: times in the unit in which they are written.
+    final : pa.DataType
+        Arrow's type for Spark: times in microseconds.
+    """
+
+    spark: DataType
+    raw: pa.DataType
+    final: pa.DataType
+
+
+def column_type(definition: Definition) -> ColumnType:
+    """Return the types of a schema's column.
+
+    Raises
+    ------
+    OptionError
+        ``UNSUPPORTED_SCHEMA``, with the field's name: no column can hold it.
+    """
+    named: dict[str, Any] = {}
+    schema = _parsed(definition, named, times=True)
+    return _Walk(named).of(schema, "the schema", ())
+
+
+class AvroDecoder:
+    """Decodes a column of records. *Made on the driver, used in tasks*; holds no client when it is pickled.
+
+    Parameters
+    ----------
+    registry : Registry
+    definition : Definition
+        The reader's schema.
+    type : ColumnType
+        Its types.
+    mode : {"FAILFAST", "PERMISSIVE", "ERRORS"}
+    """
+
+    def __init__(self, registry: Registry, definition: Definition, type: ColumnType, mode: str) -> None:  # noqa: A002
+        self._registry = registry
+        self._definition = definition
+        self._type = type
+        self._mode = mode
+
+    def __call__(self, values: pa.Array, *position: pa.Array) -> pa.Array:
+        """Decode one Arrow batch.
+
+        Parameters
+        ----------
+        values : pa.Array
+            Binary.
+        *position : pa.Array
+            Topic, partition and offset, for errors; nulls if they are not known.
+
+        Raises
+        ------
+        StoreError
+            ``BAD_RECORD`` in mode FAILFAST; ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED`` in all.
+        """
+        import pyarrow as pa
+
+        rows, bad = self._rows(values)
+        array = self._array(rows, bad)
+        if bad and self._mode == "FAILFAST":
+            first = min(bad)
+            raise StoreError("BAD_RECORD", f"{_where(first, position)}: {bad[first]}")
+        if self._mode != "ERRORS":
+            return array
+        errors = pa.array([bad.get(index) for index in range(len(values))], pa.string())
+        return pa.StructArray.from_arrays([array, errors], ["value", "error"])
+
+    def _rows(self, values: pa.Array) -> tuple[list[Any], dict[int, str]]:
+        """Return the decoded records, and the errors of those that can't be decoded, by index."""
+        readers = _readers(self._registry, self._definition)
+        rows: list[Any] = []
+        bad: dict[int, str] = {}
+        missing: dict[int, str] = {}
+        for index, payload in enumerate(values.to_pylist()):
+            row = None
+            if payload is not None:
+                try:
+                    row = readers.read(payload, missing)
+                except _BadRecord as problem:
+                    bad[index] = str(problem)
+            rows.append(row)
+        return rows, bad
+
+    def _array(self, rows: list[Any], bad: dict[int, str]) -> pa.Array:
+        import pyarrow as pa
+
+        problems = (pa.ArrowException, ValueError, TypeError, OverflowError)
+        try:
+            return self._build(rows)
+        except problems:
+            for index, row in enumerate(rows):
+                try:
+                    self._build([row])
+                except problems as problem:  # noqa: PERF203 - looks for the value that failed the whole batch.
+                    bad[index] = f"a value is out of its column's range ({type(problem).__name__})"
+                    rows[index] = None
+            return self._build(rows)
+
+    def _build(self, rows: Sequence[Any]) -> pa.Array:
+        import pyarrow as pa
+
+        array = pa.array(rows, self._type.raw)
+        return array if self._type.raw.equals(self._type.final) else array.cast(self._type.final)
+
+
+class _BadRecord(Exception):
+    """The reason why a record can't be decoded; it never shows the record's bytes."""
+
+
+class _Readers:
+    """The schemas that records were written with, by their ids. *One per worker process, registry and reader's schema*."""
+
+    def __init__(self, registry: Registry, definition: Definition) -> None:
+        self._registry = registry
+        self._reader = _parsed(definition, {}, times=False)
+        from fastavro import schemaless_reader
+
+        self._decode = schemaless_reader  # here, because an import per record would take as long as a short record
+        self._schemas: dict[int, tuple[Any, Any]] = {}  # the writer's, and the reader's if it differs
+
+    def read(self, payload: bytes, missing: dict[int, str]) -> Any:
+        """Decode one record.
+
+        Parameters
+        ----------
+        payload : bytes
+        missing : dict[int, str]
+            Ids that the registry does not know now → the error; it may learn them later.
+        """
+        if len(payload) < MAGIC_BYTES:
+            raise _BadRecord(f"{len(payload)} bytes are too few for the registry's wire format")
+        magic, number = _HEADER.unpack_from(payload)
+        if magic != 0:
+            raise _BadRecord(f"it begins with byte {magic}, not 0: it is not in the registry's wire format")
+        if number in missing:
+            raise _BadRecord(missing[number])
+        if number not in self._schemas:
+            self._learn(number, missing)
+        writer, reader = self._schemas[number]
+        stream = io.BytesIO(payload)
+        stream.seek(MAGIC_BYTES)
+        try:
+            row = self._decode(stream, writer, reader)
+        except Exception as problem:  # noqa: BLE001 - fastavro raises what it meets: EOFError, IndexError, UnicodeDecodeError, ...
+            raise _BadRecord(
+                f"it is not Avro of schema id {number}, or can't be resolved ({_reason(problem)})"
+            ) from None
+        left = len(payload) - stream.tell()
+        if left:
+            raise _BadRecord(f"{left} bytes are left after a record of schema id {number}")
+        return row
+
+    def _learn(self, number: int, missing: dict[int, str]) -> None:
+        try:
+            definition = self._registry.schema(number)
+        except UnknownSchemaError:
+            missing[number] = f"the registry does not know its schema id {number}"
+            raise _BadRecord(missing[number]) from None
+        if definition.kind != "AVRO":
+            missing[number] = f"its schema id {number} is of type {definition.kind}, not AVRO"
+            raise _BadRecord(missing[number])
+        try:
+            writer = _parsed(definition, {}, times=False)
+        except OptionError as problem:
+            missing[number] = f"its schema id {number}: {problem.message}"
+            raise _BadRecord(missing[number]) from None
+        # Resolving a schema to itself would cost time.
+        self._schemas[number] = writer, None if writer == self._reader else self._reader
+
+
+_READERS: dict[tuple[str, Definition], _Readers] = {}
+"""The readers of this process. Ids never change their meaning, so queries may share them."""
+
+
+def _readers(registry: Registry, definition: Definition) -> _Readers:
+    key = (registry.identity, definition)
+    if key not in _READERS:
+        _READERS[key] = _Readers(registry, definition)
+    return _READERS[key]
+
+
+def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> Any:
+    """Parse a schema for fastavro; collect the types that it defines and refers to in `named`."""
+    try:
+        from fastavro import parse_schema
+        from fastavro.schema import SchemaParseException, UnknownType
+    except ImportError as problem:
+        raise missing_extra(problem) from problem
+    try:
+        for _, text in definition.references:
+            parse_schema(_without_times(_json(text), times), named_schemas=named)
+        return parse_schema(_without_times(_json(definition.text), times), named_schemas=named)
+    except (SchemaParseException, UnknownType, ValueError, KeyError) as problem:
+        raise OptionError(
+            "UNSUPPORTED_SCHEMA", f"the registry's schema can't be read: {_reason(problem)}", reason=_reason(problem)
+        ) from None
+
+
+def _json(text: str) -> Any:
+    """Parse a schema's text, which may be the bare name of a primitive type."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
+
+
+def _without_times(schema: Any, times: bool) -> Any:
+    """Return the schema without logical types except decimals, so that fastavro reads times as numbers."""
+    if isinstance(schema, list):
+        return [_without_times(part, times) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {
+        key: _without_times(value, times) if key in ("type", "items", "values", "fields") else value
+        for key, value in schema.items()
+    }
+    if not times and plain.get("logicalType") != "decimal":
+        plain.pop("logicalType", None)
+    return plain
+
+
+class _Walk:
+    """Turns a schema into its types."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+
+    def of(self, node: Any, path: str, inside: tuple[str, ...]) -> ColumnType:
+        if isinstance(node, list):
+            return self._union(node, path, inside)
+        if isinstance(node, str):
+            if node in self._named:
+                return self.of(self._named[node], path, inside)
+            return _primitive(node, path)
+        kind = node["type"]
+        if not isinstance(kind, str):
+            return self.of(kind, path, inside)
+        name = str(node.get("name", ""))
+        if kind in ("record", "error"):
+            if name in inside:
+                raise _unsupported(path, f"{name} contains itself")
+            return self._record(node, path, (*inside, name))
+        return self._other(node, kind, path, inside)
+
+    def _record(self, node: Any, path: str, inside: tuple[str, ...]) -> ColumnType:
+        import pyarrow as pa
+        from pyspark.sql.types import StructField, StructType
+
+        fields = [
+            (field["name"], self.of(field["type"], f"{path}.{field['name']}", inside)) for field in node["fields"]
+        ]
+        return ColumnType(
+            StructType([StructField(name, of.spark) for name, of in fields]),
+            pa.struct([(name, of.raw) for name, of in fields]),
+            pa.struct([(name, of.final) for name, of in fields]),
+        )
+
+    def _union(self, node: list[Any], path: str, inside: tuple[str, ...]) -> ColumnType:
+        others = [branch for branch in node if _kind(branch) != "null"]
+        if not others:
+            return _primitive("null", path)
+        if len(others) == 1:
+            return self.of(others[0], path, inside)
+        kinds = {_kind(branch) for branch in others}
+        for wide, narrow in (("long", {"int", "long"}), ("double", {"float", "double"})):
+            if kinds == narrow and not any(isinstance(branch, dict) and "logicalType" in branch for branch in others):
+                return _primitive(wide, path)
+        raise _unsupported(path, f"a union of {', '.join(sorted(map(str, kinds)))}")
+
+    def _other(self, node: Any, kind: str, path: str, inside: tuple[str, ...]) -> ColumnType:
+        import pyarrow as pa
+        from pyspark.sql import types
+
+        logical = node.get("logicalType")
+        if kind == "array":
+            item = self.of(node["items"], f"{path}[]", inside)
+            return ColumnType(types.ArrayType(item.spark), pa.list_(item.raw), pa.list_(item.final))
+        if kind == "map":
+            value = self.of(node["values"], f"{path}{{}}", inside)
+            return ColumnType(
+                types.MapType(types.StringType(), value.spark),
+                pa.map_(pa.string(), value.raw),
+                pa.map_(pa.string(), value.final),
+            )
+        if kind == "enum":
+            return _primitive("string", path)
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            precision, scale = int(node["precision"]), int(node.get("scale", 0))
+            if precision > MOST_DIGITS:
+                raise _unsupported(path, f"a decimal of {precision} digits; Spark has {MOST_DIGITS}")
+            exact = pa.decimal128(precision, scale)
+            return ColumnType(types.DecimalType(precision, scale), exact, exact)
+        if kind == "long" and logical in _TIMES:
+            unit, zone = _TIMES[logical]
+            spark = types.TimestampType() if zone else types.TimestampNTZType()
+            return ColumnType(spark, pa.timestamp(unit, zone), pa.timestamp("us", zone))
+        if kind == "int" and logical == "date":
+            return ColumnType(types.DateType(), pa.date32(), pa.date32())
+        if kind == "fixed":
+            return _primitive("bytes", path)
+        return _primitive(kind, path)
+
+
+def _primitive(name: str, path: str) -> ColumnType:
+    import pyarrow as pa
+    from pyspark.sql import types
+
+    known: dict[str, tuple[DataType, pa.DataType]] = {
+        "null": (types.NullType(), pa.null()),
+        "boolean": (types.BooleanType(), pa.bool_()),
+        "int": (types.IntegerType(), pa.int32()),
+        "long": (types.LongType(), pa.int64()),
+        "float": (types.FloatType(), pa.float32()),
+        "double": (types.DoubleType(), pa.float64()),
+        "bytes": (types.BinaryType(), pa.binary()),
+        "string": (types.StringType(), pa.string()),
+    }
+    if name not in known:
+        raise _unsupported(path, f"the type {name}")
+    spark, arrow = known[name]
+    return ColumnType(spark, arrow, arrow)
+
+
+def _kind(node: Any) -> Any:
+    return node["type"] if isinstance(node, dict) else node
+
+
+def _unsupported(path: str, what: str) -> OptionError:
+    return OptionError(
+        "UNSUPPORTED_SCHEMA",
+        f"{path} is {what}, which no column holds. Decode this topic in a function of your own, or name a version= without it",
+        path=path,
+    )
+
+
+def _where(index: int, position: Sequence[pa.Array]) -> str:
+    topic, partition, offset = (column[index].as_py() for column in position)
+    if topic is None and offset is None:
+        return "a record (position= would name it)"
+    return f"the record of {topic}-{partition} at offset {offset}"
+
+
+def _reason(problem: Exception) -> str:
+    """Return an error's text if it is about a schema; only its name if it could show a record's content."""
+    name = type(problem).__name__
+    return (
+        f"{name}: {str(problem)[:300]}"
+        if name in ("SchemaParseException", "UnknownType", "SchemaResolutionError")
+        else name
+    )

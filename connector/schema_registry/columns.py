@@ -1,0 +1,236 @@
+"""Columns from values in the Schema Registry's wire format: ``decode_avro`` and ``decode_json``.
+
+Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from connector.schema_registry.registry import MAGIC_BYTES, Registry
+from transactional.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Mode", "decode_avro", "decode_json", "subject_name"]
+
+Mode = Literal["FAILFAST", "PERMISSIVE", "ERRORS"]
+
+MODES: Final = ("FAILFAST", "PERMISSIVE", "ERRORS")
+
+_CORRUPT: Final = "__barrier_kafka_corrupt"
+_RECORD: Final = "__barrier_kafka_record"
+_END: Final = "__barrier_kafka_end"
+
+_STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
+
+
+def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
+    """Return a subject's name by the registry's naming strategies.
+
+    Parameters
+    ----------
+    topic : str, optional
+        Alone: TopicNameStrategy, ``<topic>-value`` or ``<topic>-key``.
+    record : str, optional
+        The record's full name. Alone: RecordNameStrategy, ``<record>``; with `topic`: TopicRecordNameStrategy,
+        ``<topic>-<record>``.
+    key : bool
+        Whether the subject is of the topic's keys.
+
+    Raises
+    ------
+    OptionError
+        ``MISSING_OPTION``: neither was given.
+    """
+    if topic and record:
+        return f"{topic}-{record}"
+    if topic:
+        return f"{topic}-{'key' if key else 'value'}"
+    if record:
+        return record
+    raise OptionError("MISSING_OPTION", "name the subject: topic=, record=, both, or subject= itself", option="topic")
+
+
+def decode_avro(
+    column: Column | str,
+    registry: Mapping[str, Any],
+    *,
+    topic: str | None = None,
+    record: str | None = None,
+    subject: str | None = None,
+    key: bool = False,
+    version: int | Literal["latest"] = "latest",
+    mode: Mode = "FAILFAST",
+    position: Sequence[Column | str] | None = None,
+) -> Column:
+    """Decode Avro to a column with the subject's schema.
+
+    The registry is asked for the schema now, and the column keeps it as long as the query runs. Executors ask for each schema
+    that records were written with, once, and resolve every record to the column's by Avro's rules.
+
+    Parameters
+    ----------
+    column : Column or str
+        Binary: ``value``, or ``key``.
+    registry : Mapping[str, Any]
+        Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
+    topic, record, key
+        Parts of the subject's name, see `subject_name`.
+    subject : str, optional
+        The name itself.
+    version : int or "latest"
+        The subject's version.
+    mode : {"FAILFAST", "PERMISSIVE", "ERRORS"}
+        The handling of a record that can't be decoded: FAILFAST fails the query (and names topic, partition and offset if
+        `position` is given); PERMISSIVE returns null; with ERRORS the column is ``struct<value, error>``, and `error` has the
+        reason.
+    position : Sequence[Column or str], optional
+        The columns of topic, partition and offset: ``("topic", "partition", "offset")``.
+
+    Returns
+    -------
+    Column
+        Null if `column` is null.
+
+    Raises
+    ------
+    OptionError
+        ``UNKNOWN_SUBJECT``, ``OTHER_SCHEMA_TYPE``, ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
+    StoreError
+        ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``: now, or in a task, in any mode. ``BAD_RECORD``: in a task, in FAILFAST.
+    ImportError
+        Names the extra.
+
+    Examples
+    --------
+    >>> registry = {"url": "http://registry:8081"}
+    >>> flights = rows.select(decode_avro("value", registry, topic="flights").alias("flight")).select("flight.*")
+    """
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from connector.schema_registry.avro_values import AvroDecoder, column_type
+
+    _check_mode(mode)
+    asked = Registry(registry)
+    definition = asked.subject(subject or subject_name(topic, record, key=key), version, "AVRO")
+    types = column_type(definition)
+    spark = types.spark
+    if mode == "ERRORS":
+        spark = StructType([StructField("value", spark), StructField("error", StringType())])
+    make: Any = arrow_udf  # Its stubs know no struct.
+    decode: Callable[..., Column] = make(_as_function(AvroDecoder(asked, definition, types, mode)), spark)
+    return decode(column, *_position(position))
+
+
+def decode_json(
+    column: Column | str,
+    registry: Mapping[str, Any],
+    *,
+    topic: str | None = None,
+    record: str | None = None,
+    subject: str | None = None,
+    key: bool = False,
+    version: int | Literal["latest"] = "latest",
+    mode: Mode = "FAILFAST",
+    position: Sequence[Column | str] | None = None,
+) -> Column:
+    """Decode JSON to a column with the subject's JSON Schema; parameters and errors as in `decode_avro`.
+
+    Spark's own ``from_json`` decodes it, so only the driver asks the registry. A record is bad when it is not in the wire
+    format, not JSON, or when a value is not of its column's type; other rules of the schema (required, ranges, patterns) are
+    not checked. Fields that the schema does not name are dropped; fields that a record lacks are null.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
+
+    from connector.schema_registry.json_values import json_type
+
+    _check_mode(mode)
+    definition = Registry(registry).subject(subject or subject_name(topic, record, key=key), version, "JSON")
+    wanted = json_type(definition)
+    # Inside another object, and before its last field: from_json stops after a value, and ignores what follows, even a
+    # second record.
+    spied = StructType(
+        [
+            StructField(_RECORD, ArrayType(wanted)),
+            StructField(_END, BooleanType()),
+            StructField(_CORRUPT, StringType()),
+        ]
+    )
+    payload = f.col(column) if isinstance(column, str) else column
+    number = f.conv(f.hex(f.substring(payload, 2, MAGIC_BYTES - 1)), 16, 10)
+    text = f.substring(payload, MAGIC_BYTES + 1, 2**31 - 1).cast("string")
+    wrapped = f.concat(f.lit(f'{{"{_RECORD}":['), text, f.lit(f'],"{_END}":true}}'))
+    parsed = f.from_json(wrapped, spied, _STRICT)
+    decoded = f.get(parsed[_RECORD], f.lit(0))
+    is_one = parsed[_END].isNotNull() & parsed[_CORRUPT].isNull() & decoded.isNotNull() & (f.size(parsed[_RECORD]) == 1)
+    reason = (
+        f.when(f.octet_length(payload) < MAGIC_BYTES, f.lit("it is too short for the registry's wire format"))
+        .when(
+            f.substring(payload, 1, 1) != f.lit(b"\0"),
+            f.lit("it does not begin with byte 0: it is not in the registry's wire format"),
+        )
+        .when(
+            ~is_one | ~f.is_valid_utf8(text),
+            f.concat(f.lit("it is not JSON of the column's types (schema id "), number, f.lit(")")),
+        )
+    )
+    value = f.when(payload.isNotNull() & reason.isNull(), decoded)
+    if mode == "PERMISSIVE":
+        return value
+    if mode == "ERRORS":
+        return f.struct(value.alias("value"), reason.alias("error"))
+    if position is None:
+        where = f.lit("a record (position= would name it)")
+    else:
+        at_topic, partition, offset = _position(position)
+        where = f.concat(
+            f.lit("the record of "),
+            f.coalesce(at_topic, f.lit("?")),
+            f.lit("-"),
+            f.coalesce(partition.cast("string"), f.lit("?")),
+            f.lit(" at offset "),
+            f.coalesce(offset.cast("string"), f.lit("?")),
+        )
+    failure = f.raise_error(f.concat(f.lit("[BAD_RECORD] "), where, f.lit(": "), reason))
+    return f.when(reason.isNotNull(), failure).otherwise(value)
+
+
+def _as_function(decoder: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a decoder as a function from Arrow to Arrow, which PySpark recognises by the types of its parameters."""
+    import pyarrow as pa
+
+    def decode_avro(value: Any, topic: Any, partition: Any, offset: Any) -> Any:
+        return decoder(value, topic, partition, offset)
+
+    names = ("value", "topic", "partition", "offset", "return")
+    decode_avro.__annotations__ = dict.fromkeys(names, pa.Array)
+    return decode_avro
+
+
+def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, Column]:
+    from pyspark.sql import functions
+
+    if position is None:
+        return (
+            functions.lit(None).cast("string"),
+            functions.lit(None).cast("int"),
+            functions.lit(None).cast("long"),
+        )
+    if isinstance(position, str) or len(position) != 3:
+        raise OptionError(
+            "INVALID_OPTION", "position names three columns: topic, partition and offset", option="position"
+        )
+    topic, partition, offset = (functions.col(column) if isinstance(column, str) else column for column in position)
+    return topic, partition, offset
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise OptionError(
+            "INVALID_OPTION", f"mode is {mode!r}; expected {', '.join(MODES[:-1])} or {MODES[-1]}", option="mode"
+        )

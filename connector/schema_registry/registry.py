@@ -1,0 +1,242 @@
+"""A Schema Registry, over confluent-kafka's own client. *Used on the driver when a query is planned, and in tasks*."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from connector.options import hides_value
+from transactional.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema
+
+__all__ = ["EXTRA", "MAGIC_BYTES", "Definition", "Registry", "UnknownSchemaError", "missing_extra"]
+
+EXTRA: Final = "barrier-kafka[schema-registry]"
+
+MAGIC_BYTES: Final = 5
+"""Header of the wire format: a zero, and the schema's id in 4 bytes, the highest first."""
+
+TIMEOUT_SECONDS: Final = 10.0
+"""Limit of one request; by default the client waits for ever."""
+
+NOT_THERE: Final = frozenset({"40401", "40402", "40403"})
+"""A registry's own codes for an unknown subject, version or schema."""
+
+PASSING: Final = frozenset({404, 408, 425, 429})
+"""HTTP status codes below 500 of a registry that is starting or overloaded, or of a proxy in front of it.
+
+A bare 404 is among them: a proxy without a backend answers so. Taken for the registry's own answer, it would make good records
+bad.
+"""
+
+ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
+"""Settings whose values are never shown, besides those that `hides_value` knows by their names."""
+
+
+def missing_extra(problem: ImportError) -> ImportError:
+    """Return the error of a package that is not installed."""
+    return ImportError(
+        f"{problem}. The Schema Registry's values need an extra: pip install '{EXTRA}', on the driver and the executors",
+        name=problem.name,
+    )
+
+
+class UnknownSchemaError(StoreError):
+    """The registry does not know the schema."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A schema, and the schemas that it refers to.
+
+    Parameters
+    ----------
+    text : str
+    kind : str
+        ``AVRO``, ``JSON`` or ``PROTOBUF``.
+    references : Sequence[tuple[str, str]]
+        Name and text of each, in the order in which they need one another.
+    """
+
+    text: str
+    kind: str
+    references: Sequence[tuple[str, str]] = ()
+
+
+class Registry:
+    """One registry, as its settings name it; pickles without its client, and shows no secret.
+
+    Parameters
+    ----------
+    settings : Mapping[str, Any]
+        Settings of confluent-kafka's ``SchemaRegistryClient``: ``url``, ``basic.auth.user.info``, ``ssl.ca.location``, ...
+
+    Raises
+    ------
+    OptionError
+        ``MISSING_OPTION``, ``INVALID_OPTION``: the client refuses the settings.
+    ImportError
+        Names the extra.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        if not str(settings.get("url") or "").strip():
+            raise OptionError(
+                "MISSING_OPTION", "the registry needs its url: {'url': 'http://registry:8081'}", option="url"
+            )
+        self._settings = {"timeout": TIMEOUT_SECONDS, **settings}
+        self._client: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def __repr__(self) -> str:
+        return f"Registry({self.url})"
+
+    @property
+    def url(self) -> str:
+        """Its address, without user name and password."""
+        shown = []
+        for address in str(self._settings["url"]).split(","):
+            parts = urlsplit(address.strip())
+            shown.append(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
+        return ",".join(shown)
+
+    @property
+    def identity(self) -> str:
+        """A digest of the settings, which reveals none of them."""
+        text = json.dumps({key: str(value) for key, value in self._settings.items()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def subject(self, subject: str, version: int | str, wanted: str) -> Definition:
+        """Return a subject's schema.
+
+        Parameters
+        ----------
+        subject : str
+        version : int or str
+            ``latest``, or a number.
+        wanted : str
+            ``AVRO`` or ``JSON``.
+
+        Raises
+        ------
+        OptionError
+            ``UNKNOWN_SUBJECT``, ``OTHER_SCHEMA_TYPE``.
+        StoreError
+            ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``.
+        """
+        try:
+            answer = self._ask(lambda client: client.get_version(subject, version))
+        except UnknownSchemaError:
+            raise OptionError(
+                "UNKNOWN_SUBJECT",
+                f"the registry at {self.url} has no version {version} of subject {subject}. Name another subject=, or the "
+                "topic= and record= that its name is made of",
+                subject=subject,
+                version=version,
+            ) from None
+        definition = self._definition(answer.schema)
+        if definition.kind != wanted:
+            raise OptionError(
+                "OTHER_SCHEMA_TYPE",
+                f"subject {subject} at {self.url} has a schema of type {definition.kind}, not {wanted}"
+                + {"AVRO": ": use decode_avro", "JSON": ": use decode_json"}.get(definition.kind, ""),
+                subject=subject,
+                found=definition.kind,
+            )
+        return definition
+
+    def schema(self, number: int) -> Definition:
+        """Return a schema by its id; each client asks for it once.
+
+        Raises
+        ------
+        UnknownSchemaError
+        StoreError
+        """
+        return self._definition(self._ask(lambda client: client.get_schema(number)))
+
+    def scrub(self, text: str) -> str:
+        """Return the text without any secret of the settings."""
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            text = text.replace(secret, "(hidden)")
+        return text
+
+    def _secrets(self) -> set[str]:
+        secrets = {
+            str(value) for key, value in self._settings.items() if key in ALSO_SECRET or hides_value(key) if value
+        }
+        for item in [*secrets]:
+            secrets.add(item.partition(":")[2] or item)
+        for item in str(self._settings["url"]).split(","):
+            if password := urlsplit(item.strip()).password:
+                secrets |= {password, unquote(password)}
+        return secrets
+
+    def _definition(self, schema: Schema) -> Definition:
+        references: dict[str, str] = {}
+        self._collect(schema, references)
+        return Definition(schema.schema_str or "", schema.schema_type or "AVRO", tuple(references.items()))
+
+    def _collect(self, schema: Schema, into: dict[str, str]) -> None:
+        for reference in schema.references or ():
+            if reference.name in into:
+                continue
+            subject, version = str(reference.subject), int(reference.version or 0)
+            answer = self._ask(lambda client, s=subject, v=version: client.get_version(s, v, deleted=True))
+            self._collect(answer.schema, into)
+            into[str(reference.name)] = answer.schema.schema_str
+
+    def _ask(self, ask: Any) -> Any:
+        client = self._connected()
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        try:
+            return ask(client)
+        except SchemaRegistryError as error:
+            problem = error
+        except Exception as error:  # noqa: BLE001 - httpx's and authlib's errors, some of which show an address with a password.
+            reason = self.scrub(f"{type(error).__name__}: {error}")
+            raise StoreError(
+                "REGISTRY_UNREACHABLE", f"the Schema Registry at {self.url} can't be asked: {reason}", url=self.url
+            ) from None
+        reason, status = self.scrub(str(problem)), problem.http_status_code
+        if status == 404 and str(problem.error_code) in NOT_THERE:
+            raise UnknownSchemaError("UNKNOWN_SCHEMA", f"the registry at {self.url}: {reason}", reason=reason)
+        if status >= 500 or status in PASSING:
+            raise StoreError(
+                "REGISTRY_UNREACHABLE",
+                f"the Schema Registry at {self.url} can't be asked: HTTP {status}, {reason}",
+                url=self.url,
+                status=status,
+            )
+        way = {401: ". Check basic.auth.user.info", 403: ". It needs the right to read the subject"}
+        raise StoreError(
+            "REGISTRY_REFUSED",
+            f"the Schema Registry at {self.url} refused: {reason}{way.get(status, '')}",
+            url=self.url,
+            status=status,
+        )
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            try:
+                from confluent_kafka.schema_registry import SchemaRegistryClient
+            except ImportError as problem:
+                raise missing_extra(problem) from problem
+            try:
+                self._client = SchemaRegistryClient(dict(self._settings))
+            except (ValueError, TypeError, OSError) as problem:
+                raise OptionError(
+                    "INVALID_OPTION",
+                    f"the registry's client refuses its settings: {self.scrub(f'{type(problem).__name__}: {problem}')}",
+                    option="registry",
+                ) from None
+        return self._client

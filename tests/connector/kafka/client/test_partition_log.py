@@ -1,0 +1,79 @@
+"""The end of a transaction, searched in a partition's log: what passes is asked again, and no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connector.kafka.client.admin import TopicInfo
+from connector.kafka.client.partition_log import Ending, Verdict, Witness, search_marker
+from connector.kafka.client.topics import Partition
+from transactional.testing import FakeClock
+
+TOPIC = "f3b8a1de-2222-4444-8888-0123456789ab"
+PART = Witness(Partition("t", 0), TOPIC, 5)
+
+
+def answered(code: int = 0, part_code: int = 0, high: int = 9) -> Any:
+    """A fetch without records."""
+    part = SimpleNamespace(error_code=part_code, log_start_offset=0, high_watermark=high, records=b"")
+    return SimpleNamespace(error_code=code, responses=[SimpleNamespace(partitions=[part])])
+
+
+class Admin:
+    """Gives these answers, one after the other; the last says that the log ends before any marker."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.clock = FakeClock()
+        self.answers = [*answers, answered(high=5)]
+
+    def topics(self, *_: Any) -> dict[str, TopicInfo]:
+        return {"t": TopicInfo(TOPIC, {0: 1}, None)}
+
+    def ask(self, *_: Any) -> Any:
+        return self.answers.pop(0)
+
+    def until(self, attempt: Callable[[], Verdict | None], _: str) -> Verdict:
+        while (found := attempt()) is None:
+            continue
+        return found
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        *(pytest.param(answered(code=code), id=f"the answer {code}") for code in (-1, 7, 13, 56)),
+        *(pytest.param(answered(part_code=code), id=f"the partition {code}") for code in (-1, 6, 9, 56, 74, 75, 78)),
+        pytest.param(answered(), id="nothing below the high watermark: throttled, or from a tier"),
+    ],
+)
+def test_what_passes_is_asked_again_before_anybody_is_told_to_resolve(passing: Any) -> None:
+    admin = Admin(passing)
+    verdict = search_marker(admin, 7, 3, PART)  # type: ignore[arg-type]
+    assert (verdict.ending, admin.answers) == (Ending.UNKNOWN, [])
+    assert "up to 5" in verdict.evidence
+
+
+@pytest.mark.parametrize("code", [3, 29, 100])
+def test_what_no_waiting_heals_is_a_verdict(code: int) -> None:
+    admin = Admin(answered(part_code=code))
+    assert search_marker(admin, 7, 3, PART).ending is Ending.UNKNOWN  # type: ignore[arg-type]
+    assert len(admin.answers) == 1
+
+
+class EmptiedMarker(list[Any]):
+    """What a log cleaner leaves of a producer's last batch, a marker: the batch without its record."""
+
+    base_offset = last_offset = 6
+    producer_id, producer_epoch, is_control_batch = 7, 4, True
+
+
+def test_a_marker_that_compaction_has_emptied_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka.record.memory_records.MemoryRecords", lambda data: [EmptiedMarker()] if data else [])
+    emptied = answered()
+    emptied.responses[0].partitions[0].records = b"marker"
+    verdict = search_marker(Admin(emptied), 7, 3, PART)  # type: ignore[arg-type]
+    assert verdict.ending is Ending.UNKNOWN

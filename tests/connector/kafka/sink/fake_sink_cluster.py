@@ -1,0 +1,135 @@
+"""A cluster as a sink's admin and producers see it, for tests without a broker: ids, states, topics, epochs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connector.kafka.client.admin import Description
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
+from tests.connector.kafka.sink.fake_producer import FakeProducer
+
+
+class End(int):
+    """The end of a partition; also with its leader's epoch, for who takes it apart."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((int(self), 0))
+
+
+class FakeCluster:
+    """What `KafkaSink` asks a cluster, through admins and producers that it makes.
+
+    Attributes
+    ----------
+    states : dict[str, Description]
+        What the coordinators know of transactional ids.
+    topics : dict[str, SimpleNamespace]
+        With ``topic_id``, ``leaders``, ``operations``.
+    producers : list[FakeProducer]
+        All that were made; `next_producer` is the one that comes next.
+    then : dict[int, dict[str, Any]]
+        What changes in all states after so many calls of `describe`.
+    """
+
+    def __init__(self, *topics: str) -> None:
+        self.states: dict[str, Description] = {}
+        self.topic_infos = {topic: self.topic(topic) for topic in topics}
+        self.producers: list[FakeProducer] = []
+        self.next_producer: FakeProducer | None = None
+        self.longest: int | None = 900_000
+        self.open_admins = 0
+        self.described = 0
+        self.then: dict[int, Any] = {}
+        self.listed: list[str] | None = None
+        self.limit: Any = None
+
+    @staticmethod
+    def topic(name: str, operations: Iterable[int] | None = None) -> SimpleNamespace:
+        told = None if operations is None else frozenset(operations)
+        return SimpleNamespace(
+            topic_id=str(uuid.uuid5(uuid.NAMESPACE_URL, name)), leaders={0: 1, 1: 1}, operations=told
+        )
+
+    def plug_in(self, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+        """Let sinks of this test make their admins and producers here."""
+        monkeypatch.setattr("connector.kafka.sink.kafka_sink.KafkaAdmin", self._admin)
+        monkeypatch.setattr("connector.kafka.sink.kafka_sink.check_brokers", lambda config: None)
+        monkeypatch.setattr("confluent_kafka.Producer", self._producer)
+        return self
+
+    def state(self, name: str, state: str, *, epoch: int = 0, parts: Sequence[tuple[str, int]] = ()) -> None:
+        """Say what the coordinator of an id knows."""
+        self.states[name] = Description(state, 7, epoch, 60_000, 1, tuple(Partition(*part) for part in parts))
+
+    # -- an admin ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self.open_admins -= 1
+
+    def cluster_id(self) -> str:
+        return "cluster"
+
+    def end_txn_version(self) -> int:
+        return 5
+
+    def longest_timeout_ms(self) -> int | None:
+        return self.longest
+
+    def describe(self, ids: Iterable[str]) -> dict[str, Description]:
+        self.described += 1
+        change = self.then.pop(self.described, None)
+        if change is not None:
+            change()
+        return {name: self.states[name] for name in ids if name in self.states}
+
+    def topics(self, names: Iterable[str], *_: Any) -> dict[str, Any]:
+        return {name: self.topic_infos[name] for name in names if name in self.topic_infos}
+
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], topics: Mapping[str, Any]
+    ) -> dict[tuple[str, int], End]:
+        assert all(topic in topics for topic, _ in partitions)
+        return {(topic, number): End(100 + number) for topic, number in partitions}
+
+    def init_producer_id(self, name: str, timeout_ms: int) -> tuple[int, int]:
+        before = self.states.get(name)
+        self.state(name, "Empty", epoch=before.producer_epoch + 1 if before else 0)
+        return 7, self.states[name].producer_epoch
+
+    def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
+        if self.listed is not None:
+            return self.listed
+        return sorted(name for name, found in self.states.items() if not states or found.state in states)
+
+    def send_all(self, requests: Sequence[Any]) -> list[Exception]:
+        """No broker answers requests that are built by hand."""
+        return [ConnectionError("no broker") for _ in requests]
+
+    # -- what a sink makes --------------------------------------------------------------------------------------------
+
+    def _admin(self, config: ClientConfig, clock: Any = None) -> FakeCluster:
+        assert config.bootstrap_servers
+        self.open_admins += 1
+        return self
+
+    def _producer(self, settings: dict[str, Any]) -> FakeProducer:
+        producer = FakeProducer() if self.next_producer is None else self.next_producer
+        self.next_producer = None
+        producer.settings, producer.on_delivery = settings, settings["on_delivery"]
+        self.producers.append(producer)
+        if "transactional.id" in settings:
+            name = settings["transactional.id"]
+
+            def init(timeout: float) -> None:
+                producer.calls.append("init")
+                producer._fail()
+                self.init_producer_id(name, 0)
+
+            producer.init_transactions = init  # type: ignore[method-assign]
+        return producer

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.kafka.sink.deliveries import Deliveries, deliver, serve, write_error
+from connector.kafka.sink.row_writer import CHUNK_ROWS, RowWriter, check_columns
+from tests.connector.kafka.sink.fake_producer import FakeProducer
+from transactional.clock import Deadline
+from transactional.errors import OptionError, RetriableError, RowRefusedError, StoreError
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class FakeError:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        return self._name
+
+    def code(self) -> str:
+        return self._name
+
+    def str(self) -> str:
+        return "told"
+
+
+class FakeMessage:
+    def __init__(self, value: bytes | None, key: bytes | None = None) -> None:
+        self._value, self._key = value, key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def topic(self) -> str:
+        return "out"
+
+    def partition(self) -> int:
+        return 3
+
+
+def writing(producer: FakeProducer, schema: pa.Schema, rows: dict[str, list[Any]], topic: str | None = "out") -> None:
+    """Write rows through a producer that does as it was told."""
+    deliveries = Deliveries()
+    producer.on_delivery = deliveries.report
+    batch = pa.RecordBatch.from_pydict(rows, schema=schema)
+    RowWriter(schema, topic).write(producer, batch, deliveries)  # type: ignore[arg-type]
+
+
+def written(schema: pa.Schema, topic: str | None, rows: dict[str, list[Any]], **fake: int) -> FakeProducer:
+    producer = FakeProducer(fake.get("limit", 100_000))
+    writer = RowWriter(schema, topic, fake.get("limit", 100_000))
+    writer.write(producer, pa.RecordBatch.from_pydict(rows, schema=schema), Deliveries())  # type: ignore[arg-type]
+    return producer
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view()])
+def test_strings_and_binaries_go_out_as_bytes_in_one_call(kind: pa.DataType) -> None:
+    schema = pa.schema([("key", kind), ("value", kind)])
+    values = [b"v1", None] if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ["v1", None]
+    producer = written(schema, "out", {"key": values, "value": values})
+    assert producer.rows == [("out", {"value": b"v1", "key": b"v1"}), ("out", {"value": None, "key": None})]
+    assert producer.calls == ["produce_batch"]
+
+
+def test_rows_with_headers_or_a_partition_go_one_by_one_because_the_batch_call_drops_headers() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS), ("partition", pa.int32())])
+    rows: dict[str, list[Any]] = {
+        "value": ["a", "b"],
+        "headers": [[{"key": "h", "value": b"1"}], None],
+        "partition": [None, 2],
+    }
+    producer = written(schema, "out", rows)
+    assert producer.rows == [
+        ("out", {"value": b"a", "key": None, "headers": [("h", b"1")]}),
+        ("out", {"value": b"b", "key": None, "partition": 2}),
+    ]
+
+
+def test_headers_and_partitions_that_are_all_null_do_not_cost_the_batch_call() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS), ("partition", pa.int32())])
+    producer = written(schema, "out", {"value": ["a"], "headers": [None], "partition": [None]})
+    assert producer.calls == ["produce_batch"]
+
+
+def test_each_topic_gets_its_rows_in_order_and_the_option_wins_over_the_column() -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    rows: dict[str, list[Any]] = {"value": ["1", "2", "3"], "topic": ["x", "y", "x"]}
+    assert [(topic, row["value"]) for topic, row in written(schema, None, rows).rows] == [
+        ("x", b"1"),
+        ("x", b"3"),
+        ("y", b"2"),
+    ]
+    assert {topic for topic, _ in written(schema, "out", rows).rows} == {"out"}
+
+
+def test_a_row_without_a_topic_is_refused() -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    with pytest.raises(RowRefusedError, match="NULL_TOPIC"):
+        written(schema, None, {"value": ["1"], "topic": [None]})
+
+
+def test_a_negative_partition_is_refused() -> None:
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    with pytest.raises(RowRefusedError, match="-1"):
+        written(schema, "out", {"value": ["1"], "partition": [-1]})
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_the_queue_is_never_overfilled_and_the_order_kept(limit: int) -> None:
+    values = [str(number) for number in range(3000)]
+    producer = written(pa.schema([("value", pa.string())]), "out", {"value": values}, limit=limit)
+    assert producer.most <= limit
+    assert [row["value"].decode() for _, row in producer.rows] == values
+
+
+def test_large_rows_go_in_small_chunks() -> None:
+    producer = written(pa.schema([("value", pa.binary())]), "out", {"value": [b"x" * 1_000_000] * 100})
+    assert len(producer.calls) == 4
+    assert len(written(pa.schema([("value", pa.binary())]), "out", {"value": [b"x"] * 3 * CHUNK_ROWS}).calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "topic", "condition", "told"),
+    [
+        ([("key", pa.string())], "out", "MISSING_COLUMN", "to_json"),
+        ([], "out", "MISSING_COLUMN", "no columns"),
+        ([("value", pa.int64())], "out", "WRONG_COLUMN_TYPE", "int64"),
+        ([("value", pa.string()), ("key", pa.list_(pa.string()))], "out", "WRONG_COLUMN_TYPE", "key"),
+        ([("value", pa.string()), ("partition", pa.string())], "out", "WRONG_COLUMN_TYPE", "partition"),
+        ([("value", pa.string()), ("headers", pa.list_(pa.string()))], "out", "WRONG_COLUMN_TYPE", "headers"),
+        ([("value", pa.string()), ("topic", pa.null())], None, "WRONG_COLUMN_TYPE", "topic"),
+        ([("value", pa.string()), ("vlaue", pa.string())], "out", "UNKNOWN_COLUMN", "vlaue"),
+        ([("value", pa.string()), ("timestamp", pa.timestamp("us"))], "out", "UNKNOWN_COLUMN", "timestamp"),
+        ([("value", pa.string()), ("value", pa.string())], "out", "UNKNOWN_COLUMN", "each once"),
+        ([("value", pa.string())], None, "MISSING_TOPIC", "option"),
+    ],
+)
+def test_wrong_columns_are_refused_before_anything_runs(
+    fields: list[tuple[str, pa.DataType]], topic: str | None, condition: str, told: str
+) -> None:
+    with pytest.raises(OptionError, match=told) as refused:
+        check_columns(pa.schema(fields), topic)
+    assert refused.value.condition == condition
+
+
+def test_a_column_that_is_null_everywhere_is_taken() -> None:
+    check_columns(pa.schema([("value", pa.null()), ("key", pa.null())]), "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "condition"),
+    [
+        ("MSG_SIZE_TOO_LARGE", RowRefusedError, "ROW_TOO_LARGE"),
+        ("_UNKNOWN_PARTITION", RowRefusedError, "ROW_REFUSED"),
+        ("UNKNOWN_TOPIC_OR_PART", StoreError, "UNKNOWN_TOPIC"),
+        ("TOPIC_AUTHORIZATION_FAILED", StoreError, "MISSING_RIGHT"),
+        ("_FENCED", RetriableError, "LANE_TAKEN"),
+        ("_MSG_TIMED_OUT", RetriableError, "WRITE_FAILED"),
+    ],
+)
+def test_what_the_client_refuses_has_a_name_of_ours(name: str, kind: type[Exception], condition: str) -> None:
+    error = write_error(FakeError(name), "out", 3, 17)  # type: ignore[arg-type]
+    assert isinstance(error, kind)
+    assert error.condition == condition
+
+
+def test_the_first_cause_counts_and_of_a_refused_batch_the_largest_row() -> None:
+    deliveries = Deliveries()
+    deliveries.check()
+    for name, size in [
+        ("_PURGE_QUEUE", 9),
+        ("MSG_SIZE_TOO_LARGE", 5),
+        ("MSG_SIZE_TOO_LARGE", 50),
+        ("_MSG_TIMED_OUT", 99),
+    ]:
+        deliveries.report(FakeError(name), FakeMessage(b"x" * size))  # type: ignore[arg-type]
+    with pytest.raises(RowRefusedError, match=r"50 bytes for out \[3\]"):
+        deliveries.check()
+
+
+@pytest.mark.parametrize(("reported", "told"), [("INVALID_PRODUCER_EPOCH", "LANE_TAKEN"), (None, "WRITE_FAILED")])
+def test_a_fatal_error_whose_reason_the_client_loses_is_an_error_of_ours(reported: str | None, told: str) -> None:
+    deliveries = Deliveries()
+    calls = 0
+
+    def poll() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise SystemError("<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception")
+        if reported is not None:
+            deliveries.report(FakeError(reported), FakeMessage(b"x"))  # type: ignore[arg-type]
+        return 0
+
+    with pytest.raises(RetriableError, match=told):
+        serve(poll, deliveries)
+
+
+def test_a_refused_row_ends_the_wait_for_the_rows_behind_it() -> None:
+    deliveries = Deliveries()
+
+    class Stuck(FakeProducer):
+        def flush(self, timeout: float) -> int:
+            deliveries.report(FakeError("MSG_SIZE_TOO_LARGE"), FakeMessage(b"x"))  # type: ignore[arg-type]
+            return 7
+
+    with pytest.raises(RowRefusedError, match="ROW_TOO_LARGE"):
+        deliver(Stuck(), deliveries)  # type: ignore[arg-type]
+
+
+# -- a client that takes only a part, refuses, or fails -----------------------------------------------------------------
+
+VALUES = pa.schema([("value", pa.string())])
+
+
+def test_a_batch_of_which_the_client_takes_only_a_part_is_an_error_and_names_the_row() -> None:
+    producer = FakeProducer()
+    producer.takes, producer.refuses = 2, "MSG_SIZE_TOO_LARGE"
+    with pytest.raises(RowRefusedError, match=r"ROW_TOO_LARGE.*A row of 4 bytes for out"):
+        writing(producer, VALUES, {"value": ["a", "bb", "cccc", "dd"]})
+    assert [row["value"] for _, row in producer.rows] == [b"a", b"bb"]
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_rows_that_are_not_queued_without_a_reason_are_an_error(taken: int) -> None:
+    producer = FakeProducer()
+    producer.takes, producer.refuses = taken, ""
+    with pytest.raises(RetriableError, match=rf"WRITE_FAILED.*{3 - taken} rows for out were not queued"):
+        writing(producer, VALUES, {"value": ["a", "b", "c"]})
+
+
+def test_rows_that_are_not_queued_have_the_reason_of_the_row_that_failed_before() -> None:
+    producer = FakeProducer()
+    producer.takes, producer.refuses = 0, "_STATE"
+    producer.rejected = [("MSG_SIZE_TOO_LARGE", b"x" * 9, 3)]
+    with pytest.raises(RowRefusedError, match=r"ROW_TOO_LARGE.*9 bytes for out \[3\]"):
+        writing(producer, VALUES, {"value": ["a"]})
+
+
+def test_a_row_that_the_broker_refuses_is_an_error_of_the_same_write() -> None:
+    producer = FakeProducer()
+    producer.rejected = [("INVALID_RECORD", b"xyz", 1)]
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*3 bytes for out \[1\]"):
+        writing(producer, VALUES, {"value": ["a"]})
+
+
+def test_a_queue_that_is_full_for_a_row_is_emptied_and_the_row_comes_once() -> None:
+    producer = FakeProducer()
+    producer.full = 3
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    writing(producer, schema, {"value": ["a", "b"], "partition": [0, 1]})
+    assert [row["value"] for _, row in producer.rows] == [b"a", b"b"]
+    assert producer.calls == ["produce"] * 5
+
+
+def test_a_row_that_the_client_refuses_at_once_is_named_by_topic_partition_and_size() -> None:
+    producer = FakeProducer()
+    producer.fails = ["", "_UNKNOWN_PARTITION"]
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*2 bytes for out \[9\]"):
+        writing(producer, schema, {"value": ["a", "bb"], "partition": [0, 9]})
+
+
+@pytest.mark.parametrize("name", ["_STATE", "_FATAL"])
+def test_a_producer_that_has_failed_for_good_names_the_first_cause(name: str) -> None:
+    producer = FakeProducer()
+    producer.fails, producer.rejected = [name], [("INVALID_PRODUCER_EPOCH", b"x", 0)]
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    with pytest.raises(RetriableError, match="LANE_TAKEN"):
+        writing(producer, schema, {"value": ["a"], "partition": [0]})
+
+
+def test_rows_that_were_queued_are_delivered_before_more_bytes_than_allowed_wait() -> None:
+    producer = FakeProducer()
+    schema = pa.schema([("value", pa.binary())])
+    writer = RowWriter(schema, "out", queue_bytes=1_000_000)
+    for _ in range(5):
+        rows = pa.RecordBatch.from_pydict({"value": [b"x" * 100_000] * 4}, schema=schema)
+        writer.write(producer, rows, Deliveries())  # type: ignore[arg-type]
+    assert producer.calls.count("flush") == 2
+
+
+def test_delivery_ends_at_its_deadline_and_says_how_many_rows_wait() -> None:
+    producer = FakeProducer()
+    producer.stays = 4
+    assert deliver(producer, Deliveries(), Deadline(2.0, producer.clock)) == 4  # type: ignore[arg-type]
+    assert producer.clock.passed >= 2.0
+
+
+# -- headers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [{"key": None, "value": b"1"}, None])
+def test_a_header_with_a_null_key_is_refused_and_no_header_of_an_empty_key(header: Any) -> None:
+    schema = pa.schema([("value", pa.string()), ("key", pa.string()), ("headers", HEADERS)])
+    rows: dict[str, list[Any]] = {
+        "value": ["a", "bb"],
+        "key": ["k", "kk"],
+        "headers": [[{"key": "h", "value": b"1"}], [{"key": "h", "value": b"1"}, header]],
+    }
+    producer = FakeProducer()
+    with pytest.raises(
+        RowRefusedError, match=r"ROW_REFUSED.*4 bytes for out.*null \(number 1 in its column headers"
+    ) as caught:
+        writing(producer, schema, rows)
+    assert caught.value.parameters["topic"] == "out"
+    assert len(producer.rows) == 1
+
+
+def test_headers_keep_empty_keys_null_values_and_their_order() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS)])
+    headers = [{"key": "", "value": b"1"}, {"key": "b", "value": None}, {"key": "b", "value": b""}]
+    producer = written(schema, "out", {"value": ["a", "b"], "headers": [headers, []]})
+    assert producer.rows[0][1]["headers"] == [("", b"1"), ("b", None), ("b", b"")]
+    assert "headers" not in producer.rows[1][1]

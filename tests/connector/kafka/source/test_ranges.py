@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.micro_batch import TriggerLimits, share_out
+from connector.kafka.source.ranges import OffsetRange, Splitting, ranges_between
+from transactional.errors import StoreError
+
+A, B = Partition("a", 0), Partition("a", 1)
+starts = st.dictionaries(st.builds(Partition, st.sampled_from("ab"), st.integers(0, 12)), st.integers(0, 100))
+
+
+@given(st.data(), starts)
+def test_ranges_cover_exactly_what_lies_between(data: st.DataObject, start: dict[Partition, int]) -> None:
+    end = {partition: offset + data.draw(st.integers(0, 50)) for partition, offset in start.items()}
+    ranges = ranges_between(start, end)
+    assert ranges == sorted(ranges)
+    assert all(len(wanted) > 0 for wanted in ranges)
+    assert sum(map(len, ranges)) == sum(end.values()) - sum(start.values())
+    assert {wanted.partition for wanted in ranges} == {p for p in start if end[p] > start[p]}
+
+
+def test_an_end_before_its_start_is_an_error_with_both() -> None:
+    with pytest.raises(StoreError, match=r"OFFSETS_WENT_BACK.*a-1: read up to 9, ends at 3"):
+        ranges_between({A: 1, B: 9}, {A: 2, B: 3})
+
+
+def test_a_partition_with_one_end_only_is_an_error() -> None:
+    with pytest.raises(StoreError, match=r"PARTITIONS_GONE.*a-1"):
+        ranges_between({A: 1, B: 9}, {A: 2})
+
+
+def test_a_range_shows_what_it_reads() -> None:
+    assert str(OffsetRange(A, 3, 5)) == "a-0 [3, 5)"
+
+
+backlogs = st.dictionaries(st.integers(), st.integers(0, 10**12), max_size=40)
+
+
+@given(backlogs, st.integers(1, 10**12), st.integers(0, 1000))
+def test_the_limit_is_used_up_and_never_passed(backlog: dict[int, int], limit: int, turn: int) -> None:
+    shares = share_out(backlog, limit, turn)
+    assert sum(shares.values()) == min(limit, sum(backlog.values()))
+    assert shares.keys() == backlog.keys()
+    assert all(0 <= shares[key] <= backlog[key] for key in backlog)
+
+
+@given(backlogs, st.integers(1, 10**6))
+def test_no_partition_with_a_backlog_is_starved_while_the_limit_lasts(backlog: dict[int, int], limit: int) -> None:
+    waiting = [key for key, rows in backlog.items() if rows]
+    shares = share_out(backlog, max(limit, len(waiting)))
+    assert all(shares[key] >= 1 for key in waiting)
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_partitions_take_turns_under_a_limit_below_their_number(partitions: int, limit: int) -> None:
+    backlog = dict.fromkeys(range(partitions), 10**6)
+    got = [share_out(backlog, limit, turn) for turn in range(partitions)]
+    assert all(any(shares[key] for shares in got) for key in backlog)
+
+
+def test_what_is_left_goes_by_backlog() -> None:
+    assert share_out({"big": 9001, "small": 11, "none": 0}, 903) == {"big": 901, "small": 2, "none": 0}
+
+
+lengths = st.lists(st.integers(1, 10**6), max_size=12)
+splittings = st.builds(Splitting, least=st.none() | st.integers(1, 40), longest=st.none() | st.integers(50_000, 10**7))
+
+
+def of_lengths(rows: list[int]) -> list[OffsetRange]:
+    return [OffsetRange(Partition("t", number), 7, 7 + length) for number, length in enumerate(rows)]
+
+
+@given(lengths, splittings)
+def test_parts_of_a_range_join_in_order_and_lose_nothing(rows: list[int], splitting: Splitting) -> None:
+    whole = of_lengths(rows)
+    parts = splitting.split(whole)
+    assert parts == sorted(parts)
+    assert all(len(part) > 0 for part in parts)
+    joined: dict[Partition, OffsetRange] = {}
+    for part in parts:
+        before = joined.get(part.partition)
+        assert before is None or before.end == part.start
+        joined[part.partition] = OffsetRange(part.partition, before.start if before else part.start, part.end)
+    assert list(joined.values()) == whole
+    if splitting.longest is not None:
+        assert all(len(part) <= splitting.longest for part in parts)
+    assert parts == splitting.split(whole)
+
+
+@given(lengths, st.integers(1, 40))
+def test_there_are_about_as_many_tasks_as_are_wanted(rows: list[int], least: int) -> None:
+    parts = Splitting(least=least).split(of_lengths(rows))
+    assert len(rows) <= len(parts) <= max(least, len(rows)) + len(rows)
+    if len(rows) == 1:
+        assert len(parts) == min(least, rows[0])
+
+
+def test_small_ranges_stay_whole_and_the_large_ones_share_the_other_tasks() -> None:
+    parts = Splitting(least=4).split(of_lengths([1, 100, 200]))
+    assert [(part.partition.number, len(part)) for part in parts] == [(0, 1), (1, 100), (2, 100), (2, 100)]
+
+
+def test_ranges_are_cut_by_length_first_and_by_number_then() -> None:
+    whole = of_lengths([10, 4])
+    assert list(map(len, Splitting(longest=4).split(whole))) == [3, 3, 4, 4]
+    assert list(map(len, Splitting(least=3, longest=4).split(whole))) == [3, 3, 4, 4]
+    assert len(Splitting(least=6, longest=4).split(whole)) >= 6
+
+
+LIMITS = TriggerLimits(least=10, delay_ms=1000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "waiting", "since", "now", "held"),
+    [
+        (TriggerLimits(), 1, 0, 1, False),
+        (LIMITS, 1, None, 1, False),
+        (LIMITS, 9, 0, 999, True),
+        (LIMITS, 10, 0, 1, False),
+        (LIMITS, 9, 0, 1000, False),
+        (LIMITS, 0, 0, 500, True),
+        (LIMITS, 9, 500, 400, False),
+    ],
+)
+def test_rows_wait_until_they_are_enough_or_long_enough(
+    limits: TriggerLimits, waiting: int, since: int | None, now: int, held: bool
+) -> None:
+    assert limits.hold_back(waiting, since, now) is held

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from connector.kafka.source.rows import LATEST_MS, arrow_schema, spark_schema, to_record_batch
+from transactional.errors import StoreError
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_the_arrow_schema_is_what_spark_makes_of_its_own(headers: bool) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert arrow_schema(headers).equals(to_arrow_schema(spark_schema(headers), timezone="UTC"))
+
+
+def test_the_source_is_imported_without_clients_or_arrow() -> None:
+    program = (
+        "import sys, connector.kafka.source.data_source, connector.kafka.source.stream_reader\n"
+        "print([m for m in ('confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def message(offset: int, timestamp: tuple[int, int] = (1, 1000), **more: Any) -> Message:
+    return Message(topic="t", partition=3, offset=offset, timestamp=timestamp, **{"value": b"v", **more})
+
+
+def columns(*messages: Message, headers: bool = False) -> dict[str, list[Any]]:
+    batch = to_record_batch(messages, "t", 3, headers)
+    batch.validate(full=True)
+    assert batch.schema.equals(arrow_schema(headers))
+    return dict(zip(batch.schema.names, (column.to_pylist() for column in batch.columns), strict=True))
+
+
+def test_keys_and_values_keep_null_apart_from_empty() -> None:
+    found = columns(
+        message(0, key=None, value=None), message(1, key=b"", value=b""), message(2, key=b"k", value=b"\x00")
+    )
+    assert found["key"] == [None, b"", b"k"]
+    assert found["value"] == [None, b"", b"\x00"]
+    assert (found["topic"], found["partition"]) == (["t"] * 3, [3] * 3)
+    assert "headers" not in found
+
+
+@pytest.mark.parametrize("offsets", [[5], [5, 6, 7], [5, 7, 8], [5, 6, 9], [2**40, 2**40 + 2]])
+def test_offsets_are_those_of_the_messages_with_gaps_and_without(offsets: list[int]) -> None:
+    assert columns(*map(message, offsets))["offset"] == offsets
+
+
+def test_timestamps_have_spark_s_types_and_none_is_null() -> None:
+    found = columns(message(0, (1, 1_700_000_000_123)), message(1, (2, 5)), message(2, (0, -1)), message(3, (1, -1000)))
+    at = datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=timezone.utc)
+    assert found["timestamp"][0] == at
+    assert [value and value.timestamp() for value in found["timestamp"][1:]] == [0.005, None, -1.0]
+    assert found["timestampType"] == [0, 1, -1, 0], "create, append, none: as Java counts"
+
+
+def test_a_timestamp_that_microseconds_can_not_hold_is_named_and_the_latest_is_taken() -> None:
+    batch = to_record_batch([message(0, (1, LATEST_MS))], "t", 3, False)
+    assert batch.column("timestamp").cast("int64").to_pylist() == [LATEST_MS * 1000]
+    for wrong in (LATEST_MS + 1, -LATEST_MS - 1):
+        with pytest.raises(StoreError, match=rf"BAD_TIMESTAMP.*t-3 at offset 8 has the timestamp {wrong}"):
+            columns(message(7), message(8, (1, wrong)))
+
+
+def test_headers_keep_order_doubles_and_null_values_and_none_is_null() -> None:
+    found = columns(
+        message(0, headers=[("b", b"1"), ("a", None), ("b", b"")]),
+        message(1),
+        message(2, headers=[("", b"2")]),
+        message(3),
+        headers=True,
+    )
+    assert found["headers"] == [
+        [{"key": "b", "value": b"1"}, {"key": "a", "value": None}, {"key": "b", "value": b""}],
+        None,
+        [{"key": "", "value": b"2"}],
+        None,
+    ]
+    assert columns(message(0), headers=True)["headers"] == [None]
+
+
+def test_a_header_with_a_null_key_is_an_error_that_names_the_row() -> None:
+    rows = [message(4, headers=[("a", b"1")]), message(6, headers=[("a", b"1"), (None, b"2")])]
+    with pytest.raises(StoreError, match=r"BAD_HEADER.*t-3 at offset 6 has a header whose key is null") as caught:
+        columns(*rows, headers=True)
+    assert caught.value.parameters == {"partition": "t-3", "offset": 6}
+    assert columns(*rows)["offset"] == [4, 6], "without includeHeaders it is a row like others"
+
+
+def test_a_header_whose_key_the_client_can_not_read_is_named() -> None:
+    class Unreadable:
+        def headers(self) -> Any:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+        def offset(self) -> int:
+            return 9
+
+    from connector.kafka.source.rows import _headers
+
+    with pytest.raises(StoreError, match=r"BAD_HEADER.*offset 9.*not UTF-8"):
+        _headers([message(8), Unreadable()], "t", 3)  # type: ignore[list-item]

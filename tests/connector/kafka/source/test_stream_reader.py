@@ -1,0 +1,256 @@
+"""The stream reader on brokers that answer at once: ends, limits, barriers, planned ends, and what tasks read."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.fetch import KafkaInputPartition, read_range
+from connector.kafka.source.offsets import SourceOffset
+from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
+from tests.connector.kafka.source.fake_brokers import Log, failed
+from tests.connector.kafka.source.fake_consumer import FakeConsumer
+from tests.connector.kafka.source.fake_query import Query, begun, brokers_of, through_text
+from transactional.errors import LocationError, StoreError
+
+
+def test_a_new_query_reads_what_is_there_and_then_what_comes() -> None:
+    query = Query(brokers_of(t=[Log(0, 5), Log(2, 4)]))
+    assert query.start["start"] == query.start["topics"] == {"t": {"0": 0, "1": 2}}
+    assert query.go_on() == [("t-0", 0, 5), ("t-1", 2, 4)]
+    assert query.start["barrier"]["number"] == 1
+    assert query.ask() is None
+    query.brokers.topics["t"][1].last = 9
+    assert query.reader.reportLatestOffset() == {"t": {"0": 5, "1": 4}}
+    assert query.go_on() == [("t-1", 4, 9)]
+    assert query.reader.reportLatestOffset() == {"t": {"0": 5, "1": 9}}
+
+
+def test_read_committed_ends_at_the_last_stable_offset_and_read_uncommitted_behind_it() -> None:
+    assert Query(brokers_of(t=[Log(0, 10, stable=6)])).go_on() == [("t-0", 0, 6)]
+    both = {"kafka.isolation.level": "READ_UNCOMMITTED"}
+    assert Query(brokers_of(t=[Log(0, 10, stable=6)]), **both).go_on() == [("t-0", 0, 10)]
+
+
+def test_starting_at_latest_counts_what_the_first_end_recorded() -> None:
+    log = Log(0, 7)
+    query = Query(brokers_of(t=[log]), startingOffsets="latest")
+    log.last = 9
+    end = query.ask()
+    assert end is not None
+    log.last = 12
+    query.start = through_text(query.run().reader.initialOffset())
+    assert query.start["topics"] == {"t": {"0": 12}}, "asked again, it answers differently"
+    assert query.ranges(end) == [("t-0", 7, 9)]
+
+
+def test_the_most_is_shared_out_and_the_least_waits_for_rows_or_for_the_delay() -> None:
+    query = Query(brokers_of(t=[Log(0, 100), Log(0, 50)]), maxOffsetsPerTrigger="30")
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(30)
+    assert query.go_on() == [("t-0", 0, 20), ("t-1", 0, 10)]
+    assert query.go_on(ReadAllAvailable()) == [("t-0", 20, 100), ("t-1", 10, 50)]
+
+    query, log = begun(10, minOffsetsPerTrigger="20", maxTriggerDelay="60s", barrierInterval="1h")
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(20)
+    log.last = 15
+    assert query.ask() is None
+    query.clock.advance(59)
+    assert query.ask() is None
+    query.clock.advance(2)
+    assert query.go_on() == [("t-0", 10, 15)]
+    log.last = 35
+    assert query.go_on() == [("t-0", 15, 35)]
+    log.last = 36
+    assert query.ask() is None, "the delay counts from the last micro-batch with rows"
+    assert query.go_on(ReadAllAvailable()) == [("t-0", 35, 36)]
+
+
+def test_barriers_come_by_the_clock_also_without_rows() -> None:
+    query, log = begun(10, barrierInterval="60s")
+    first = query.start["barrier"]["number"]
+    log.last = 20
+    query.go_on()
+    assert (query.start["barrier"]["number"], query.start["barrierRows"]) == (first, True)
+    assert query.ask() is None
+    query.clock.advance(61)
+    assert query.go_on() == []
+    assert (query.start["barrier"]["number"], query.start["barrierRows"]) == (first + 1, False)
+
+
+def test_available_now_ends_at_its_target_with_a_barrier() -> None:
+    query = Query(brokers_of(t=[Log(0, 10)]), maxOffsetsPerTrigger="4", barrierInterval="1h")
+    query.reader.prepareForTriggerAvailableNow()
+    query.brokers.topics["t"] = {0: Log(0, 20), 1: Log(0, 5)}
+    assert [query.go_on() for _ in range(3)] == [[("t-0", 0, 4)], [("t-0", 4, 8)], [("t-0", 8, 10)]]
+    assert query.start["barrier"] is not None
+    assert query.start["barrierRows"] is False
+    assert query.ask() is None
+    assert query.run().go_on(ReadAllAvailable()) == [("t-0", 10, 20), ("t-1", 0, 5)], "the next run's"
+
+
+def test_partitions_and_topics_that_come_are_read_from_their_first_row() -> None:
+    query = Query(brokers_of(in_a=[Log(0, 2)]), subscribePattern="in_.*")
+    assert query.go_on() == [("in_a-0", 0, 2)]
+    query.brokers.topics["in_a"][1] = Log(0, 3)
+    query.brokers.topics["in_b"] = {0: Log(0, 4)}
+    query.brokers.topics["other"] = {0: Log(0, 9)}
+    assert query.go_on() == [("in_a-1", 0, 3), ("in_b-0", 0, 4)]
+    assert query.start["ids"] == {"in_a": "id-of-in_a", "in_b": "id-of-in_b"}
+
+
+def test_a_partition_that_is_new_and_does_not_begin_at_0_has_lost_rows() -> None:
+    query, _ = begun()
+    query.brokers.topics["t"][1] = Log(3, 5)
+    with pytest.raises(StoreError, match=r"DATA_LOST.*t-1 begins at 3"):
+        query.ask()
+    query.run(failOnDataLoss="false")
+    assert query.go_on() == [("t-1", 3, 5)]
+    assert query.start["lost"] == {"t": {"1": {"from": 0, "to": 3, "why": "expired"}}}
+
+
+def test_planned_ends_come_first_as_they_are() -> None:
+    query, log = begun()
+    query.run(maxOffsetsPerTrigger="1")
+    at = SourceOffset.from_json(query.start)
+    ends = [
+        SourceOffset(topics={Partition("t", 0): end}, start={Partition("t", 0): end - 5}, ids=at.ids)
+        for end in (15, 20)
+    ]
+    query.start = through_text({**query.start, "planned": [end.to_json() for end in ends]})
+    log.last = 30
+    assert query.go_on() == [("t-0", 10, 15)]
+    assert query.go_on() == [("t-0", 15, 20)]
+    assert query.go_on() == [("t-0", 20, 21)]
+
+
+def test_partitions_of_ends_that_do_not_follow_each_other_are_refused() -> None:
+    query, log = begun()
+    log.last = 20
+    end = query.ask()
+    query.start["topics"]["t"]["0"] = 9
+    assert end is not None
+    with pytest.raises(LocationError, match="OFFSETS_DISAGREE"):
+        query.ranges(end)
+    assert query.reader.partitions(end, end) == [], "a micro-batch without data repeats the end"
+
+
+def test_an_end_of_a_topic_that_was_re_created_with_as_many_rows_is_another_end() -> None:
+    query, _ = begun(failOnDataLoss="false")
+    query.brokers.ids["t"] = "another"
+    before = SourceOffset.from_json(query.start)
+    assert query.go_on() == [("t-0", 0, 10)], "the positions are equal, the rows are not"
+    after = SourceOffset.from_json(query.start)
+    assert before.topics == after.topics
+    assert not before.same_end(after)
+    assert not SourceOffset(before.topics, before.topics, ids=before.ids).same_end(
+        SourceOffset(before.topics, before.topics, ids=after.ids)
+    ), "the topic's id alone tells them apart"
+
+
+# -- the group's offsets ----------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_committed_for_monitoring_when_a_checkpoint_is_complete() -> None:
+    query, log = begun()
+    query.reader.commit(query.start)
+    assert query.brokers.committed == [{Partition("t", 0): 10}]
+    query.run(barrierInterval="1h")
+    log.last = 12
+    query.go_on()
+    query.reader.commit(query.start)
+    assert len(query.brokers.committed) == 1, "rows behind a barrier are no checkpoint yet"
+
+
+@pytest.mark.parametrize("how", ["raises", "answers", "in a partition"])
+def test_a_commit_for_monitoring_that_fails_is_logged_and_stops_nothing(
+    how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, log = begun()
+    if how == "raises":
+        query.brokers.refuses = "_TRANSPORT"
+    elif how == "answers":
+        answer = failed("GROUP_AUTHORIZATION_FAILED")
+        monkeypatch.setattr(query.brokers, "alter_consumer_group_offsets", lambda _: {"g": answer})
+    else:
+        from types import SimpleNamespace
+
+        from tests.connector.kafka.source.fake_brokers import done
+
+        parts = SimpleNamespace(topic_partitions=[SimpleNamespace(error="UNKNOWN_MEMBER")])
+        monkeypatch.setattr(query.brokers, "alter_consumer_group_offsets", lambda _: {"g": done(parts)})
+    query.reader.commit(query.start)
+    assert "monitoring only" in caplog.text
+    query.brokers.refuses = ""
+    log.last = 11
+    assert query.go_on() == [("t-0", 10, 11)]
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_travels_to_executors_without_its_client() -> None:
+    query, _ = begun()
+    copy = pickle.loads(pickle.dumps(BarrierKafkaStreamReader(parse_read_options(query.options, "stream"))))
+    assert copy._backlog._admin is None
+    query.reader.stop()
+    assert query.reader._backlog._admin is None
+
+
+def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[FakeConsumer] = []
+
+    def make(settings: dict[str, Any]) -> FakeConsumer:
+        made.append(FakeConsumer(range(10)))
+        return made[-1]
+
+    monkeypatch.setattr("confluent_kafka.Consumer", make)
+    monkeypatch.setattr("connector.kafka.source.fetch._idle", {})
+    query, _ = begun()
+    at = Partition("t", 0)
+    assert list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 4), "id-of-t"))) == []
+    assert made == []
+    batches = list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t")))
+    assert [row for batch in batches for row in batch.column("offset").to_pylist()] == [4, 5, 6, 7]
+    assert [str(field.name) for field in batches[0].schema][-1] == "timestampType"
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("confluent_kafka.Consumer", lambda settings: FakeConsumer(range(3)))
+    monkeypatch.setattr("connector.kafka.source.fetch._idle", {})
+
+    def note(*_: Any, **more: Any) -> Any:
+        seen.append(more)
+        return iter(())
+
+    monkeypatch.setattr("connector.kafka.source.fetch.fetch", note)
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": "b:1",
+            "subscribe": "t",
+            "failOnDataLoss": fails,
+            "kafkaConsumer.pollTimeoutMs": "700",
+        },
+        "stream",
+    )
+    assert list(read_range(options, OffsetRange(Partition("t", 0), 0, 3), "one")) == []
+    [more] = seen
+    assert more["stall_seconds"] == 0.7
+    assert (more["tolerance"] is None) == (fails == "true")
+    assert fails == "true" or more["tolerance"].topic_id == "one"
+
+
+def test_brokers_that_stay_away_are_an_error_of_ours() -> None:
+    query, _ = begun()
+    query.brokers.refuses = "INVALID_REQUEST"
+    with pytest.raises(StoreError, match="KAFKA_REFUSED"):
+        query.ask()
+    assert not isinstance(KafkaException, StoreError)
