@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.spark.signals import StopWish
-from connector.spark.supervisor import supervise
+from connector.operations.signals import StopWish
+from connector.operations.supervised_query import supervise
 from integration.broker import Cluster
 from integration.driver_process import Faults, Place, wait_until
 from integration.jobs import Job, start

@@ -84,7 +84,6 @@ _BY_CONDITION = {
     "REWIND_UNKNOWN": Remedy.NONE,
     "DRIVER_UNKNOWN": Remedy.NONE,
     "UNKNOWN_SPARK": Remedy.NONE,
-    "JVM_GONE": Remedy.RESTART,
 }
 
 _OURS = re.compile(rf"\b({'|'.join(errors.__all__)}): \[([A-Z][A-Z0-9_]*)\] ([^\n]*)")

@@ -1,18 +1,14 @@
 """When a failed query is started again, and which failures no restart mends. Pure: time and chance are handed in.
 
-The strategies are Flink's, by their names and with their meanings; `connector.spark.supervisor` and ``barrier run`` follow
-them.
+The strategies are Flink's, by their names and with their meanings. Whoever supervises a query follows them.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
 import random
-import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,12 +23,7 @@ __all__ = [
     "NoRestart",
     "RestartStrategy",
     "Restarts",
-    "from_config",
-    "from_settings",
 ]
-
-LONGEST_SECONDS = 10_000 * 86400.0
-"""Of a duration in a configuration: what is longer is a slip, and no clock sleeps for any number of seconds."""
 
 KEPT_LIVES = 10_000
 """More than any failure rate counts; a query that fails every second for three hours."""
@@ -202,170 +193,11 @@ class Restarts:
         return delay
 
 
-# -- configuration ---------------------------------------------------------------------------------------------------
-
-TYPE = "restart-strategy.type"
-
-_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(("none", "off", "disable"), "none"),
-    **dict.fromkeys(("fixed-delay", "fixeddelay"), "fixed-delay"),
-    **dict.fromkeys(("failure-rate", "failurerate"), "failure-rate"),
-    **dict.fromkeys(("exponential-delay", "exponentialdelay"), "exponential-delay"),
-}
-
-_SECONDS: Mapping[str, float] = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-}
-
-
-def _seconds(text: str) -> float:
-    """As Flink writes durations: ``10 s``, ``1min``; a number alone is milliseconds."""
-    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.strip().lower())
-    if found is None or (found[2] or "ms") not in _SECONDS:
-        raise ValueError('a duration ("10 s", "1 min", "500 ms"; a number alone is milliseconds)')
-    seconds = (
-        float(found[1]) * _SECONDS[found[2] or "ms"]
-    )  # of any number of digits: infinite, where an int would not do
-    if seconds > LONGEST_SECONDS:
-        raise ValueError(f"a duration of at most {LONGEST_SECONDS / _SECONDS['d']:.0f} days")
-    return seconds
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise ValueError("a whole number") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text.strip())
-    except ValueError:
-        raise ValueError("a number") from None
-
-
-_KEYS: Mapping[str, Mapping[str, tuple[str, Callable[[str], float]]]] = {
-    "none": {},
-    "fixed-delay": {"attempts": ("attempts", _whole), "delay": ("delay", _seconds)},
-    "failure-rate": {
-        "max-failures-per-interval": ("max_failures", _whole),
-        "failure-rate-interval": ("interval", _seconds),
-        "delay": ("delay", _seconds),
-    },
-    "exponential-delay": {
-        "initial-backoff": ("initial", _seconds),
-        "max-backoff": ("maximum", _seconds),
-        "backoff-multiplier": ("multiplier", _number),
-        "reset-backoff-threshold": ("reset_after", _seconds),
-        "jitter-factor": ("jitter", _number),
-    },
-}
-
-_KINDS: Mapping[str, Callable[..., RestartStrategy]] = {
-    "none": NoRestart,
-    "fixed-delay": FixedDelay,
-    "failure-rate": FailureRate,
-    "exponential-delay": ExponentialDelay,
-}
-
-
-def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
-    """The strategy that a configuration names, by Flink's keys; `ExponentialDelay` with Flink's defaults where it names none.
-
-    Parameters
-    ----------
-    config : Mapping[str, str], optional
-        ``restart-strategy.type`` (none, fixed-delay, failure-rate, exponential-delay) and ``restart-strategy.<type>.<key>``;
-        other keys are left alone. By default the environment, where the same keys are written
-        ``BARRIER_RESTART_STRATEGY_TYPE``, ``BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS``, ...; other variables that begin
-        with ``BARRIER_RESTART`` are refused.
-
-    Raises
-    ------
-    OptionError
-        ``UNKNOWN_OPTION``, ``INVALID_OPTION``
-    """
-    given = _from_environment(os.environ) if config is None else {key.lower(): text for key, text in config.items()}
-    name = _name(given)
-    for key in given:
-        if key.startswith("restart-strategy.") and key != TYPE and key not in _known():
-            raise OptionError(
-                "UNKNOWN_OPTION", f"there is no key {key}; known are {TYPE}, {', '.join(sorted(_known()))}", option=key
-            )
-    values: dict[str, float] = {}
-    for key, (field, parse) in _KEYS[name].items():
-        text = given.get(f"restart-strategy.{name}.{key}")
-        if text is None:
-            continue
-        try:
-            values[field] = parse(text)
-        except ValueError as expected:
-            raise _invalid(f"restart-strategy.{name}.{key}", text, str(expected)) from None
-    return _KINDS[name](**values)
-
-
-def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
-    """The strategy that somebody sets, key by key, over what the environment says. Each setting has to count.
-
-    Parameters
-    ----------
-    settings : Mapping[str, str]
-        As `from_config` takes them.
-
-    Raises
-    ------
-    OptionError
-        ``UNKNOWN_OPTION``: a key that there is not, or one of another strategy than the one that is chosen.
-    """
-    given = {key.lower(): text for key, text in settings.items()}
-    config = {**_from_environment(os.environ), **given}
-    name = _name(config)
-    for key in given:
-        if key != TYPE and key not in _known():
-            raise _unknown(key, {TYPE, *_known()})
-        if key != TYPE and not key.startswith(f"restart-strategy.{name}."):
-            raise OptionError("UNKNOWN_OPTION", f"{key} counts for nothing: the strategy is {name}", option=key)
-    return from_config(config)
-
-
-def _name(config: Mapping[str, str]) -> str:
-    """The strategy's."""
-    named = config.get(TYPE, "exponential-delay").strip().lower()
-    if named not in _NAMES:
-        raise _invalid(TYPE, config[TYPE], f"one of {', '.join(_KEYS)}")
-    return _NAMES[named]
-
-
-def _known() -> set[str]:
-    return {f"restart-strategy.{name}.{key}" for name, keys in _KEYS.items() for key in keys}
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    keys = [TYPE, *_known()]
-    named = {f"BARRIER_{re.sub('[^A-Z]', '_', key.upper())}": key for key in keys}
-    for variable in environment:
-        if variable.startswith("BARRIER_RESTART") and variable not in named:
-            raise _unknown(variable, named)
-    return {key: environment[variable] for variable, key in named.items() if variable in environment}
-
-
-def _unknown(key: str, known: Collection[str]) -> OptionError:
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(known))}"
-    return OptionError("UNKNOWN_OPTION", f"restart strategy: there is no {key}; {hint}", option=key)
-
-
 def _check(what: str, value: float, holds: bool, expected: str) -> None:
     if not holds:
-        raise _invalid(what, str(value), expected)
-
-
-def _invalid(what: str, value: str, expected: str) -> OptionError:
-    return OptionError(
-        "INVALID_OPTION", f"restart strategy: {what} is {value!r}; expected {expected}", option=what, value=value
-    )
+        raise OptionError(
+            "INVALID_OPTION",
+            f"restart strategy: {what} is {str(value)!r}; expected {expected}",
+            option=what,
+            value=str(value),
+        )

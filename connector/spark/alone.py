@@ -18,15 +18,16 @@ __all__ = ["alone", "query_at_work", "rewind_at_work"]
 log = logging.getLogger(__name__)
 
 STOPPED = (
-    "Stop the query first. Where its driver outlives it (a notebook, a driver of several queries) or can't be seen from "
-    "here, say --query-stopped (`barrier run`: --single-driver); the rewind fences a query that was not stopped: it dies at "
-    "its next micro-batch"
+    "Stop the query first. If its driver outlives it (a notebook, a driver of several queries) or can't be seen from here, "
+    "pass --query-stopped (`barrier run`: --single-driver; supervise: single_driver=True); a query that was not stopped is fenced "
+    "then: it dies at its next micro-batch"
 )
 
 
 STATE = (
     "Spark's state stores outlive the query in its driver, and may write a snapshot of what is given up over what comes after "
-    "it (a minute later, by default): end the driver's process (restart the notebook's kernel), --query-stopped does not do"
+    "it (a minute later, by default). End the driver's process (restart the notebook's kernel; --query-stopped is not enough), "
+    "then run `barrier recover LOCATION`. `barrier run` keeps a driver program up, and does this between two drivers"
 )
 
 

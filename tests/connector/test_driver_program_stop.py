@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from connector.cli import main
-from connector.spark import keeper as keeper_module
-from connector.spark.closing import Standing, standing
+from connector.operations import supervision
+from connector.operations.stopping import Standing, standing
 from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace, dead_process
-from tests.connector.test_keeper import Program, Watched, tell
+from tests.connector.test_driver_program import Program, Watched, tell
 from transactional.restart import FixedDelay, Restarts
 
 
@@ -33,7 +33,7 @@ def away_while_it_runs(program: Program, monkeypatch: pytest.MonkeyPatch) -> Non
             raise OSError("no route to host")
         return standing(location)
 
-    monkeypatch.setattr(keeper_module, "standing", away)
+    monkeypatch.setattr(supervision, "standing", away)
 
 
 class Stopping(Watched):
@@ -109,7 +109,7 @@ def test_what_was_noted_for_an_earlier_life_counts_for_no_later_one(
         return standing(location)
 
     monkeypatch.setattr(Restarts, "began", began)
-    monkeypatch.setattr(keeper_module, "standing", away)
+    monkeypatch.setattr(supervision, "standing", away)
     clocks = Stopping(program, 1, place), Stopping(program, 2, second)
 
     class Both(Watched):

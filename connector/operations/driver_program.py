@@ -1,0 +1,218 @@
+"""Driver programs of ``barrier run``: each life of one is a process with all that it starts.
+
+Unlike a query in its own program (`connector.operations.supervised_query`) it survives the death of the JVM and of the
+program, and can take back queries with state, because nothing of the former driver is left then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+
+from connector.operations.driver_tree import DriverTree
+from connector.operations.health import Health
+from connector.operations.signals import StopWish, obeying_signals
+from connector.operations.stopping import FinalCheckpoint
+from connector.operations.supervision import LOOK_SECONDS, Supervision
+from connector.spark import life_report
+from connector.spark.life_report import LifeReport
+from connector.spark.location import CheckpointLocation
+from transactional.clock import Clock, Deadline, SystemClock
+from transactional.failure import Failure, Remedy, failure_of
+from transactional.restart import RestartStrategy
+
+__all__ = ["DriverProgram", "NeverStartedError"]
+
+CRIPPLED_SECONDS = 30.0
+"""How long a program may live on without its JVM, or when a query of it has failed in a thread: it may never notice."""
+
+QUICK_SECONDS = 60.0
+"""A program that dies before this, and before any query of it was planned, was not started well."""
+
+QUICK_DEATHS = 3
+"""How many such deaths in a row end it: a script that has a mistake in its first lines has it the next time, too."""
+
+
+class NeverStartedError(Exception):
+    """The program died on its first lines, again and again.
+
+    Attributes
+    ----------
+    status : int
+        Its exit status; 128 and the signal's number, as shells say it, if one ended it.
+    """
+
+    def __init__(self, failure: Failure, status: int, lines: Sequence[str]) -> None:
+        told = f"the program died {QUICK_DEATHS} times before it planned any query, and is not started again: {failure.text}"
+        super().__init__("\n".join([told, *lines]))
+        self.status = status if status >= 0 else 128 - status
+
+
+class DriverProgram:
+    """A driver program, and the lives of it.
+
+    Parameters
+    ----------
+    command : Sequence[str]
+    strategy : RestartStrategy
+    given : Mapping[str, str]
+        The sinks' options that the journal does not keep.
+    stop_timeout : float
+        Seconds that the program may take to the final checkpoints of its queries, and to its end.
+    say : Callable[[str], None]
+        Takes sentences for people.
+    health : Health
+    clock, chance : optional
+        Time and numbers at random.
+    single_driver : bool
+        Nothing else starts these queries: a former driver that can't be seen from here (of another container) is gone.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        strategy: RestartStrategy,
+        given: Mapping[str, str],
+        stop_timeout: float,
+        say: Callable[[str], None],
+        health: Health,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
+        single_driver: bool = False,
+    ) -> None:
+        self._command = command
+        self._stop_timeout = stop_timeout
+        self._health = health
+        self._clock = clock or SystemClock()
+        self._wish = StopWish()
+        self._supervision = Supervision(
+            "barrier run", strategy, given, single_driver, say, self._wish, health, self._clock, chance
+        )
+        self._quick_deaths = 0
+        self._tree: DriverTree | None = None
+
+    def run(self) -> Failure | None:
+        """Run one life after the other; see `Supervision.run`.
+
+        Raises
+        ------
+        NeverStartedError
+        TwoPhaseCommitError
+        """
+        try:
+            with obeying_signals(self._wish, self._kill):
+                failure = self._supervision.run(self._live)
+        except BaseException as problem:
+            self._health.failed(failure_of(problem))
+            self._health.tell("failed", driver=None)
+            raise
+        self._health.tell("failed" if failure else "stopped", driver=None)
+        return failure
+
+    def _kill(self) -> None:
+        """Leave no driver to no one: a signal is about to end us."""
+        if self._tree is not None:
+            self._tree.kill()
+
+    def _live(self) -> Failure | None:
+        try:
+            folder = tempfile.mkdtemp(prefix="barrier-run-")
+        except OSError as problem:  # a full disk, from which the former driver has died, too
+            return Failure("", f"no driver is started: {problem}", Remedy.RESTART)
+        began = self._clock.monotonic()
+        try:
+            report = LifeReport(folder)
+            tree = self._tree = DriverTree(self._command, {**os.environ, life_report.VARIABLE: folder})
+            try:
+                self._health.tell("starting", driver=tree.pid)
+                crippled = self._watch(tree, report)
+            finally:
+                status = tree.end()
+            self._meet(report)
+            if status == 0 and not crippled:
+                return report.failure("thread")
+            found = report.failure("script", "thread", "host")
+            found = found or Failure(
+                "", f"the driver program ended: {crippled or _status_text(status)}", Remedy.RESTART
+            )
+            quick = self._clock.monotonic() - began < QUICK_SECONDS
+            if self._supervision.locations or found.condition or not quick or self._wish.asked():
+                self._quick_deaths = 0
+                return found
+            self._quick_deaths += 1
+            if self._quick_deaths == QUICK_DEATHS:
+                raise NeverStartedError(found, status, report.last_lines())
+            return found
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _watch(self, tree: DriverTree, report: LifeReport) -> str:
+        """Wait until the program has ended, or may be ended; return why, if it does not notice that it can't go on."""
+        crippled, lost = "", Deadline(CRIPPLED_SECONDS, self._clock)
+        stop: _Stop | None = None
+        while tree.status() is None:
+            planned = self._meet(report)
+            before = crippled
+            # what is written in Java, and no driver, may come and go
+            crippled = "its JVM was gone, and it lived on" if planned and tree.lost_jvm() else ""
+            crippled = crippled or ("a query of it has failed" if report.failure("thread") else "")
+            if not before:
+                lost = Deadline(CRIPPLED_SECONDS, self._clock)
+            if crippled and lost.passed():
+                return crippled
+            if self._wish.asked():
+                stop = stop or _Stop(Deadline(self._stop_timeout, self._clock))
+                if self._wish.forced() or self._is_over(stop, tree):
+                    return ""
+            self._health.tell("stopping" if stop else "running" if planned else "starting")
+            self._health.beat()
+            self._clock.sleep(LOOK_SECONDS)
+        return ""
+
+    def _meet(self, report: LifeReport) -> bool:
+        """Take up what the driver has reported; return whether a query of ours was planned in it."""
+        queries = report.queries()
+        for options, driver in queries:
+            self._supervision.meet(CheckpointLocation.from_options(options), driver)
+        self._health.facts["locations"] = list(self._supervision.locations)
+        return bool(queries)
+
+    def _is_over(self, stop: _Stop, tree: DriverTree) -> bool:
+        """Let the queries come to their final checkpoints, then the program to its end; return whether time is up."""
+        if stop.deadline.passed():
+            self._supervision.say("the driver is ended before the final checkpoint of its queries")
+            return True
+        if not stop.signalled:
+            for path, location in self._supervision.locations.items():
+                if path not in stop.finals:
+                    stop.finals[path] = self._supervision.final_checkpoint(location)
+            come = [final.has_come() for final in stop.finals.values()]  # asks each
+            if all(come):
+                tree.signal(signal.SIGTERM)
+                stop.signalled = True
+        return False
+
+
+class _Stop:
+    """A stop under way.
+
+    Attributes
+    ----------
+    finals : dict[str, FinalCheckpoint]
+        By location.
+    signalled : bool
+        The program has got its SIGTERM.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.finals: dict[str, FinalCheckpoint] = {}
+        self.signalled = False
+
+
+def _status_text(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
