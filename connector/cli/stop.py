@@ -15,7 +15,6 @@ from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import Standing, request_stop, standing
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.location import CheckpointLocation
-from connector.spark.recorded import recorded_run
 from connector.spark.savepoint import free_folder, take
 from transactional.errors import FencedError
 from transactional.ownership import moved_on
@@ -60,19 +59,17 @@ def stop(
         if savepoint is not None:
             free_folder(place, savepoint)  # before the query is stopped
         report.facts.update(location=place.path)
-        run = recorded_run(journal.ledger)
-        if not standing(place).stopped:
-            try:
-                done = recover(place, Upkeep(given, [run.driver] if query_stopped else [], query_stopped))
-                report.say(f"no query runs here: {done}")
-            except FencedError as runs:
-                if runs.condition not in ("QUERY_RUNS", "DRIVER_UNKNOWN"):
-                    raise
-                if not _wait(place, timeout, report):
-                    return
-        elif savepoint is None:
-            report.status = "nothing to do"
-            report.say("it has been stopped before: everything is committed, and nothing is open")
+        run = journal.ledger.newest_run
+        try:
+            done = recover(place, Upkeep(given, [run.driver] if run and query_stopped else [], query_stopped))
+            if not done and savepoint is None:
+                report.status = "nothing to do"
+            report.say(f"no query runs here: {done}")
+        except FencedError as runs:
+            if runs.condition not in ("QUERY_RUNS", "DRIVER_UNKNOWN"):
+                raise
+            if not _wait(place, timeout, report):
+                return
         if savepoint is not None:
             take(place.path, savepoint)
             report.say(f"savepoint: {savepoint}")

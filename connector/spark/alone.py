@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 STOPPED = (
     "Stop the query first. If its driver outlives it (a notebook, a driver of several queries) or can't be seen from here, "
-    "pass --query-stopped (`barrier run`: --single-driver; supervise: single_driver=True); a query that was not stopped is fenced "
-    "then: it dies at its next micro-batch"
+    "pass --query-stopped (`barrier run`: --single-driver; supervise: single_driver=True); a query that was not stopped is "
+    "fenced then: it dies at its next micro-batch"
 )
 
 
