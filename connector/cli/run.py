@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given, pairs, seconds
-from connector.cli.report import Output, reporting
+from connector.cli.report import Output, Status, reporting
 from connector.operations.restart_options import TYPE, from_settings
-from transactional.errors import OptionError, RetriableError
+from transactional.errors import OptionError
 from transactional.secrets import hiding, secrets_of
 
 __all__ = ["run"]
@@ -72,6 +72,7 @@ def run(
     """
     from connector.operations.driver_program import DriverProgram, NeverStartedError
     from connector.operations.health import Health
+    from connector.operations.supervision import Supervision
 
     given = options_given(option, options_file)
     config = pairs(settings or [], "--set") | ({TYPE: strategy} if strategy is not None else {})
@@ -83,19 +84,14 @@ def run(
         raise typer.BadParameter(f"there is no script {script}")
     command = [sys.executable, "-m", "connector.operations.script", script, *(arguments or [])]
     with reporting(Output.TABLE) as report, hiding(secrets_of(given)):
-        program = DriverProgram(
-            command,
-            chosen,
-            given,
-            stop_timeout,
-            report.complain,
-            Health(health_file),
-            single_driver=single_driver,
+        supervision = Supervision(
+            "barrier run", chosen, given, report.complain, single_driver, health=Health(health_file)
         )
+        program = DriverProgram(command, supervision, stop_timeout)
         try:
             failure = program.run()
         except NeverStartedError as never:
             report.complain(str(never))
             raise typer.Exit(never.status) from None
         if failure is not None:
-            raise RetriableError(failure.condition or "DRIVER_FAILED", f"given up: {failure.text}")
+            raise typer.Exit(Status.REFUSED)  # why was said

@@ -85,7 +85,7 @@ def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
         if not found.ledger.stop_asked and not found.ledger.rewinding:  # started again meanwhile, by its supervisor
             asked = request_stop(place)
         time.sleep(LOOK_SECONDS)
-    report.facts.update(run=found.run, prepared=list(found.prepared), idle=found.idle)
+    report.facts.update(run=found.run.token if found.run else 0, prepared=list(found.prepared), idle=found.idle)
     if found.stopped:
         report.say("stopped: everything is committed, and nothing is open")
         return True
@@ -103,9 +103,10 @@ def _look(place: CheckpointLocation) -> Standing:
 
 
 def _why_not(found: Standing, asked: int | None) -> str:
-    if found.ended is not None:
+    run = found.run
+    if run is not None and run.ended is not None:
         return (
-            f"Run {asked or found.run} failed ({found.ended}) before its final checkpoint, and its driver lives. If nothing "
+            f"Run {asked or run.token} failed ({run.ended}) before its final checkpoint, and its driver lives. If nothing "
             "starts it again, end the driver, and run the command again."
         )
     if found.clean and found.idle:

@@ -7,23 +7,20 @@ program, and can take back queries with state, because nothing of the former dri
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from connector.operations.driver_tree import DriverTree
-from connector.operations.health import Health
-from connector.operations.signals import StopWish, obeying_signals
+from connector.operations.signals import obeying_signals
 from connector.operations.stopping import FinalCheckpoint
 from connector.operations.supervision import LOOK_SECONDS, Supervision
 from connector.spark import life_report
 from connector.spark.life_report import LifeReport
 from connector.spark.location import CheckpointLocation
-from transactional.clock import Clock, Deadline, SystemClock
+from transactional.clock import Deadline
 from transactional.failure import Failure, Remedy, failure_of
-from transactional.restart import RestartStrategy
 
 __all__ = ["DriverProgram", "NeverStartedError"]
 
@@ -58,40 +55,16 @@ class DriverProgram:
     Parameters
     ----------
     command : Sequence[str]
-    strategy : RestartStrategy
-    given : Mapping[str, str]
-        The sinks' options that the journal does not keep.
+    supervision : Supervision
     stop_timeout : float
         Seconds that the program may take to the final checkpoints of its queries, and to its end.
-    say : Callable[[str], None]
-        Takes sentences for people.
-    health : Health
-    clock, chance : optional
-        Time and numbers at random.
-    single_driver : bool
-        Nothing else starts these queries: a former driver that can't be seen from here (of another container) is gone.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        strategy: RestartStrategy,
-        given: Mapping[str, str],
-        stop_timeout: float,
-        say: Callable[[str], None],
-        health: Health,
-        clock: Clock | None = None,
-        chance: Callable[[], float] = random.random,
-        single_driver: bool = False,
-    ) -> None:
+    def __init__(self, command: Sequence[str], supervision: Supervision, stop_timeout: float) -> None:
         self._command = command
+        self._supervision = supervision
         self._stop_timeout = stop_timeout
-        self._health = health
-        self._clock = clock or SystemClock()
-        self._wish = StopWish()
-        self._supervision = Supervision(
-            "barrier run", strategy, given, single_driver, say, self._wish, health, self._clock, chance
-        )
+        self._health, self._clock, self._wish = supervision.health, supervision.clock, supervision.wish
         self._quick_deaths = 0
         self._tree: DriverTree | None = None
 
@@ -123,13 +96,15 @@ class DriverProgram:
             folder = tempfile.mkdtemp(prefix="barrier-run-")
         except OSError as problem:  # a full disk, from which the former driver has died, too
             return Failure("", f"no driver is started: {problem}", Remedy.RESTART)
-        began = self._clock.monotonic()
+        quick = Deadline(QUICK_SECONDS, self._clock)
+        report = LifeReport(folder)
         try:
-            report = LifeReport(folder)
             tree = self._tree = DriverTree(self._command, {**os.environ, life_report.VARIABLE: folder})
             try:
                 self._health.tell("starting", driver=tree.pid)
                 crippled = self._watch(tree, report)
+                if self._wish.asked():
+                    self._stop(tree, report)
             finally:
                 status = tree.end()
             self._meet(report)
@@ -139,11 +114,8 @@ class DriverProgram:
             found = found or Failure(
                 "", f"the driver program ended: {crippled or _status_text(status)}", Remedy.RESTART
             )
-            quick = self._clock.monotonic() - began < QUICK_SECONDS
-            if self._supervision.locations or found.condition or not quick or self._wish.asked():
-                self._quick_deaths = 0
-                return found
-            self._quick_deaths += 1
+            may_work = self._supervision.locations or found.condition or quick.passed() or self._wish.asked()
+            self._quick_deaths = 0 if may_work else self._quick_deaths + 1
             if self._quick_deaths == QUICK_DEATHS:
                 raise NeverStartedError(found, status, report.last_lines())
             return found
@@ -151,27 +123,39 @@ class DriverProgram:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self, tree: DriverTree, report: LifeReport) -> str:
-        """Wait until the program has ended, or may be ended; return why, if it does not notice that it can't go on."""
-        crippled, lost = "", Deadline(CRIPPLED_SECONDS, self._clock)
-        stop: _Stop | None = None
-        while tree.status() is None:
+        """Wait until the program ends, or is to end; return why, if it has not noticed that it can't go on."""
+        limit: Deadline | None = None
+        while tree.status() is None and not self._wish.asked():
             planned = self._meet(report)
-            before = crippled
-            # what is written in Java, and no driver, may come and go
-            crippled = "its JVM was gone, and it lived on" if planned and tree.lost_jvm() else ""
-            crippled = crippled or ("a query of it has failed" if report.failure("thread") else "")
-            if not before:
-                lost = Deadline(CRIPPLED_SECONDS, self._clock)
-            if crippled and lost.passed():
+            self._rest("running" if planned else "starting")
+            crippled = "a query of it has failed" if report.failure("thread") else ""
+            if planned and tree.lost_jvm():  # what is written in Java, and no driver, may come and go
+                crippled = "its JVM was gone, and it lived on"
+            limit = (limit or Deadline(CRIPPLED_SECONDS, self._clock)) if crippled else None
+            if limit is not None and limit.passed():
                 return crippled
-            if self._wish.asked():
-                stop = stop or _Stop(Deadline(self._stop_timeout, self._clock))
-                if self._wish.forced() or self._is_over(stop, tree):
-                    return ""
-            self._health.tell("stopping" if stop else "running" if planned else "starting")
-            self._health.beat()
-            self._clock.sleep(LOOK_SECONDS)
         return ""
+
+    def _stop(self, tree: DriverTree, report: LifeReport) -> None:
+        """Let the queries come to their final checkpoints, then the program to its end, as long as there is time."""
+        deadline, signalled = Deadline(self._stop_timeout, self._clock), False
+        finals: dict[str, FinalCheckpoint] = {}
+        while tree.status() is None and not self._wish.forced() and not deadline.passed():
+            self._meet(report)
+            for path, location in self._supervision.locations.items():
+                finals[path] = finals.get(path) or self._supervision.final_checkpoint(location)
+            come = [signalled or final.has_come() for final in finals.values()]  # asks each
+            if all(come) and not signalled:
+                tree.signal(signal.SIGTERM)
+                signalled = True
+            self._rest("stopping")
+        if tree.status() is None:
+            self._supervision.say("the driver is ended before the final checkpoint of its queries")
+
+    def _rest(self, state: str) -> None:
+        self._health.tell(state)
+        self._health.beat()
+        self._clock.sleep(LOOK_SECONDS)
 
     def _meet(self, report: LifeReport) -> bool:
         """Take up what the driver has reported; return whether a query of ours was planned in it."""
@@ -180,38 +164,6 @@ class DriverProgram:
             self._supervision.meet(CheckpointLocation.from_options(options), driver)
         self._health.facts["locations"] = list(self._supervision.locations)
         return bool(queries)
-
-    def _is_over(self, stop: _Stop, tree: DriverTree) -> bool:
-        """Let the queries come to their final checkpoints, then the program to its end; return whether time is up."""
-        if stop.deadline.passed():
-            self._supervision.say("the driver is ended before the final checkpoint of its queries")
-            return True
-        if not stop.signalled:
-            for path, location in self._supervision.locations.items():
-                if path not in stop.finals:
-                    stop.finals[path] = self._supervision.final_checkpoint(location)
-            come = [final.has_come() for final in stop.finals.values()]  # asks each
-            if all(come):
-                tree.signal(signal.SIGTERM)
-                stop.signalled = True
-        return False
-
-
-class _Stop:
-    """A stop under way.
-
-    Attributes
-    ----------
-    finals : dict[str, FinalCheckpoint]
-        By location.
-    signalled : bool
-        The program has got its SIGTERM.
-    """
-
-    def __init__(self, deadline: Deadline) -> None:
-        self.deadline = deadline
-        self.finals: dict[str, FinalCheckpoint] = {}
-        self.signalled = False
 
 
 def _status_text(status: int) -> str:

@@ -7,9 +7,8 @@ A query that gets no rows begins no micro-batch: it is stopped as it is, and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from connector.operations.recovery import Upkeep
 from connector.spark import offset_log
@@ -17,9 +16,9 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import can_be_built, fitting
 from transactional.clock import Clock, Deadline
 from transactional.errors import FencedError, TwoPhaseCommitError
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, RunRecord
 from transactional.metadata import EntryKind
-from transactional.ownership import Judge, may_stop, newest_run, rewinding, superseded
+from transactional.ownership import may_stop, newest_run, rewinding, superseded
 
 __all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
 
@@ -35,7 +34,7 @@ class Standing:
     ----------
     ledger : Ledger
     batch : int
-        The newest that Spark began.
+        The newest micro-batch that Spark began; -1 if there is none.
     idle : bool
         Spark has committed every micro-batch that it began. If the stop was requested before this was looked at, no task
         of an earlier planning is running, and every later planning obeys the request.
@@ -46,29 +45,9 @@ class Standing:
     idle: bool
 
     @property
-    def run(self) -> int:
-        """The newest; 0 if there is none."""
-        return self.ledger.newest_run.token if self.ledger.newest_run else 0
-
-    @property
-    def driver(self) -> str:
-        """Whose it is."""
-        return self.ledger.newest_run.driver if self.ledger.newest_run else ""
-
-    @property
-    def process(self) -> Mapping[str, Any]:
-        """That driver's process."""
-        return self.ledger.newest_run.process if self.ledger.newest_run else {}
-
-    @property
-    def ended(self) -> str | None:
-        """What ended the newest run."""
-        return self.ledger.newest_run.ended if self.ledger.newest_run else None
-
-    @property
-    def drivers(self) -> Mapping[str, int]:
-        """The newest run of each driver that the journal knows."""
-        return {run.driver: token for token, run in sorted(self.ledger.runs.items())}
+    def run(self) -> RunRecord | None:
+        """The newest run."""
+        return self.ledger.newest_run
 
     @property
     def prepared(self) -> Sequence[int]:
@@ -83,7 +62,7 @@ class Standing:
     @property
     def stopped(self) -> bool:
         """It came to its end, and everything is committed."""
-        return self.clean and self.ended == EntryKind.STOPPED
+        return self.clean and self.run is not None and self.run.ended == EntryKind.STOPPED
 
 
 def standing(location: CheckpointLocation) -> Standing:
@@ -99,14 +78,6 @@ def standing(location: CheckpointLocation) -> Standing:
 
 class FinalCheckpoint:
     """The end of one running query, asked for again and again until it has come.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    upkeep : Upkeep
-    look : Callable[[CheckpointLocation], Standing or None]
-        `standing`; None if the journal does not answer now.
-    clock : Clock
 
     Attributes
     ----------
@@ -126,26 +97,28 @@ class FinalCheckpoint:
         self._upkeep = upkeep
         self._look = look
         self._clock = clock
-        self._quiet: tuple[int, Deadline] | None = None  # idle after this micro-batch, until it is so for long enough
+        self._quiet: tuple[int, Deadline] | None = (
+            None  # idle after this micro-batch, and when it is so for long enough
+        )
 
     def has_come(self) -> bool:
-        """Ask the query to stop; return whether waiting for it is over: it has ended, is idle, or is no one's here."""
-        found = self._look(self._location)
+        """Ask the query to stop; return whether waiting for it is over: it has ended, is idle, or is another driver's."""
         self.safe = False
-        if found is None:
+        found = self._look(self._location)
+        if found is None:  # the journal does not answer now
             return False
-        ours = found.driver in self._upkeep.drivers
-        others = found.run and not ours and self._upkeep.is_alive(found.process) is not False
-        if found.ledger.moved or others or (ours and found.ended):
+        run = found.run
+        ours = run is not None and run.driver in self._upkeep.drivers
+        if run is not None and (run.ended if ours else self._upkeep.is_alive(run.process) is not False):
             return True
         try:
-            asked = request_stop(self._location, found.driver) if ours else None
+            asked = request_stop(self._location, run.driver) if run is not None and ours else None
         except FencedError:  # it is rewound, or was moved away
             return True
         except (TwoPhaseCommitError, OSError):
             return False
-        self.safe = found.idle and asked == found.run
-        return self._is_quiet(found) and (found.clean or self._can_be_ended(found))
+        self.safe = found.idle and asked is not None
+        return self._is_quiet(found) and (found.clean or self._can_be_ended(run))
 
     def _is_quiet(self, found: Standing) -> bool:
         """Return whether it is idle, and after the same micro-batch as at the look before."""
@@ -154,9 +127,8 @@ class FinalCheckpoint:
             self._quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
         return same
 
-    def _can_be_ended(self, found: Standing) -> bool:
+    def _can_be_ended(self, run: RunRecord | None) -> bool:
         """Return whether it is quiet for long enough, and what is prepared could be committed from here."""
-        run = found.ledger.newest_run
         if run is None or self._quiet is None or not self._quiet[1].passed():
             return False
         try:
@@ -190,39 +162,31 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
             return None
         if ledger.stop_asked:
             return run.token
+        token = run.token
+
+        def judge(ledger: Ledger, token: int = token) -> None:
+            if ledger.rewinding is not None:
+                raise rewinding(ledger)
+            if newest_run(ledger).token != token:
+                raise superseded(token, ledger)
+
         try:
-            journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, _of_newest(run.token))
+            journal.append(EntryKind.REQUEST, {"what": "stop", "run": token}, judge)
         except FencedError as fenced:
-            if fenced.condition != "RUN_SUPERSEDED":
+            if fenced.condition != "RUN_SUPERSEDED":  # by another run since it was looked at
                 raise
-            continue  # another run since it was looked at
-        return run.token
-
-
-def _of_newest(token: int) -> Judge:
-    def judge(ledger: Ledger) -> None:
-        if ledger.rewinding is not None:
-            raise rewinding(ledger)
-        if newest_run(ledger).token != token:
-            raise superseded(token, ledger)
-
-    return judge
+        else:
+            return token
 
 
 def end_run(location: CheckpointLocation) -> bool:
-    """Journal that the newest run has ended, if it has left nothing open that the journal knows; without its sink.
-
-    Returns
-    -------
-    bool
-        False if it can't be said, or was said already.
-    """
+    """Journal that the newest run has ended, without its sink; return False if that can't be said, or was said already."""
     journal = location.journal()
     run = journal.load().newest_run
     if run is None or run.ended:
         return False
     try:
         journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))
-    except FencedError:
+    except FencedError:  # something is open that the journal knows
         return False
     return True

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from connector.operations.health import Health
 from connector.operations.restart_options import from_config
 from connector.operations.signals import StopWish, obeying_signals
 from connector.operations.supervision import LOOK_SECONDS, Supervision
@@ -101,24 +100,22 @@ def supervise(
         if strategy is not None:
             log.warning("`barrier run` restarts this program: the strategy that supervise was given is not used")
         strategy = NoRestart()
-    clock, given = clock or SystemClock(), options or {}
     formats.check_starts()
     supervision = Supervision(
         "supervise",
         from_config() if strategy is None else strategy,
-        given,
-        single_driver,
+        options or {},
         log.warning,
+        single_driver,
         wish or StopWish(),
-        Health(None, clock),
-        clock,
-        chance,
+        clock=clock or SystemClock(),
+        chance=chance,
     )
     with ExitStack() as stack:
         if threading.current_thread() is not threading.main_thread():  # the program may end well all the same
             stack.push(lambda kind, problem, _: life_report.tell_failure("thread", problem) if problem else None)
         obey = stack.enter_context(obeying_signals(supervision.wish))
-        query = _Query(start, supervision, given, stop_timeout, obey)
+        query = _Query(start, supervision, stop_timeout, obey)
         if location is not None:
             query.find(location)
         if supervision.run(query.live) is not None:
@@ -139,7 +136,6 @@ class _Query:
         self,
         start: Callable[[], StreamingQuery],
         supervision: Supervision,
-        given: Mapping[str, str],
         stop_timeout: float,
         obey: Callable[[], None],
     ) -> None:
@@ -147,14 +143,13 @@ class _Query:
         self._start = start
         self._supervision = supervision
         self._wish, self._clock = supervision.wish, supervision.clock
-        self._given = given
         self._stop_timeout = stop_timeout
         self._obey = obey
         self._location: CheckpointLocation | None = None
 
     def find(self, location: str) -> CheckpointLocation:
         """Take up where the query is."""
-        self._location = CheckpointLocation.from_options({**self._given, "checkpointLocation": location})
+        self._location = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
         self._supervision.meet(self._location, None)
         return self._location
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tenacity import Retrying, retry_if_exception, wait_fixed
 
@@ -18,7 +19,7 @@ from connector.operations.recovery import Upkeep, recover
 from connector.operations.signals import StopWish
 from connector.operations.stopping import FinalCheckpoint, Standing, end_run, standing
 from connector.spark.location import CheckpointLocation
-from transactional.clock import Clock, Deadline, Pace
+from transactional.clock import Clock, Deadline, Pace, SystemClock
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.ledger import Ledger
@@ -36,6 +37,9 @@ LOOK_SECONDS = 0.2
 JOURNAL_SECONDS = 1.0
 """Between two looks into a journal for a stop that was asked for from outside: one listing of a folder."""
 
+SILENT_SECONDS = 60.0
+"""Between two complaints about journals that do not answer."""
+
 END_SECONDS = 10.0
 """How long an end is tried again that a store which does not answer prevents."""
 
@@ -43,6 +47,7 @@ AGAIN_SECONDS = 1.0
 """Between two such tries."""
 
 
+@dataclass
 class Supervision:
     """One life after the other, of one or several queries.
 
@@ -53,46 +58,34 @@ class Supervision:
     strategy : RestartStrategy
     given : Mapping[str, str]
         Options of their sinks that journals do not keep.
-    single_driver : bool
-        As in `Upkeep`.
     say : Callable[[str], None]
         Takes sentences for people.
-    wish : StopWish
-    health : Health
-    clock : Clock
-    chance : Callable[[], float]
-        Numbers at random from 0 to 1.
-
-    Attributes
-    ----------
+    single_driver : bool
+        As in `Upkeep`.
+    wish, health, clock, chance
+        The wish to stop, the health file, time, and numbers at random from 0 to 1.
     locations : dict[str, CheckpointLocation]
         Of all queries that were met, by path.
     """
 
-    def __init__(
-        self,
-        by: str,
-        strategy: RestartStrategy,
-        given: Mapping[str, str],
-        single_driver: bool,
-        say: Callable[[str], None],
-        wish: StopWish,
-        health: Health,
-        clock: Clock,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self.locations: dict[str, CheckpointLocation] = {}
-        self.wish = wish
-        self.say = say
-        self.health = health
-        self.clock = clock
-        self._by = by
-        self._restarts = Restarts(strategy, clock, chance)
+    by: str
+    strategy: RestartStrategy
+    given: Mapping[str, str]
+    say: Callable[[str], None]
+    single_driver: bool = False
+    wish: StopWish = field(default_factory=StopWish)
+    health: Health = field(default_factory=lambda: Health(None))
+    clock: Clock = field(default_factory=SystemClock)
+    chance: Callable[[], float] = random.random
+    locations: dict[str, CheckpointLocation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._restarts = Restarts(self.strategy, self.clock, self.chance)
         self._drivers: set[str] = set()
-        self._upkeep = Upkeep(given, self._drivers, single_driver)
-        self._before: dict[str, int] = {}  # the newest run of each location when a life began, if known
-        self._silent: dict[str, str] = {}  # why a location's journal does not answer
-        self._pace = Pace(JOURNAL_SECONDS, clock)
+        self._upkeep = Upkeep(self.given, self._drivers, self.single_driver)
+        self._seen: dict[str, int] = {}  # the newest run of each location when its journal last answered
+        self._since: dict[str, int] = {}  # and when the last life began
+        self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
 
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
         """Run one life after the other.
@@ -115,9 +108,7 @@ class Supervision:
         failure: Failure | None = None
         while not self.wish.asked():
             self._restarts.began()
-            self._before.clear()
-            for location in self.locations.values():
-                self._note_run(location)
+            self._since = dict(self._seen)
             failure = live()
             if failure is None or failure.remedy is Remedy.STOPPED:
                 break
@@ -137,36 +128,39 @@ class Supervision:
             self._drivers.add(driver)
         if location.path not in self.locations:
             self.locations[location.path] = location
-            self._note_run(location)
+            if self._look(location) is not None:
+                self._since[location.path] = self._seen[location.path]
 
     def final_checkpoint(self, location: CheckpointLocation) -> FinalCheckpoint:
         """Return the end of a query that runs, to be asked for."""
         return FinalCheckpoint(location, self._upkeep, self._look, self.clock)
 
-    def listen(self) -> None:
-        """Take the wish of ``barrier stop`` from the journals, now and then: an idle query would not see it."""
-        if not self.wish.asked() and self._pace.due():
-            found = [self._look(location) for location in self.locations.values()]
-            if found and all(each and each.ledger.stop_asked and each.driver in self._drivers for each in found):
+    def listen(self, now: bool = False) -> None:
+        """Take the wish of ``barrier stop`` from the journals, now or now and then, if all queries were stopped."""
+        if self._looks.due() or now:
+            stopped = [self._was_stopped(location) for location in self.locations.values()]  # looks at each
+            if stopped and all(stopped):
                 self.wish.request()
 
-    def _note_run(self, location: CheckpointLocation) -> None:
+    def _was_stopped(self, location: CheckpointLocation) -> bool:
+        """Return whether our run was asked to stop, or has been ended since the last life began: yesterday's does not count."""
         found = self._look(location)
-        if found is not None:
-            self._before[location.path] = found.run
+        if found is None or found.run is None:
+            return False
+        ours = [token for token, run in found.ledger.runs.items() if run.driver in self._drivers]
+        since = self._since.setdefault(location.path, max(ours, default=found.run.token))
+        asked = found.ledger.stop_asked and found.run.driver in self._drivers
+        return asked or (found.stopped and found.run.token > since)
 
     def _look(self, location: CheckpointLocation) -> Standing | None:
-        """Return how far the query is; None if its journal does not answer now, which is said once."""
+        """Return how far the query is; None if its journal does not answer now."""
         try:
             found = standing(location)
         except (TwoPhaseCommitError, OSError) as problem:
-            why = str(problem)
-            if self._silent.get(location.path) != why:
-                self.say(f"{location.path} can't be looked at now: {why}")
-            self._silent[location.path] = why
+            if self._complaints.due():
+                self.say(f"{location.path} can't be looked at now: {problem}")
             return None
-        if self._silent.pop(location.path, None) is not None:
-            self.say(f"{location.path} can be looked at again")
+        self._seen[location.path] = found.run.token if found.run else 0
         return found
 
     # -- after a failure --------------------------------------------------------------------------------------------
@@ -175,33 +169,31 @@ class Supervision:
         """Do what the next life needs, and wait for it; return False if there is to be none."""
         self.health.failed(failure)
         delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
+        number = self._restarts.number
         if delay is None:
             why = "no restart mends this" if failure.remedy is Remedy.NONE else "the restart strategy gives up"
-            self.say(f"{why}, after {self._restarts.number} restarts: {failure.text}")
+            self.say(f"{why}, after {number} restarts: {failure.text}")
             return False
-        number = self._restarts.number
         self.say(f"restart {number} in {delay:.1f} s: {failure.text}")
         for location in self.locations.values():
-            rewound = self._needs_rewind(location, failure) and self._go_back(location)
-            record_restart(location, self._by, number, delay, failure, rewound)
+            record_restart(location, self.by, number, delay, failure, self._go_back(location, failure))
         self.health.tell("waiting", driver=None, restarts=number)
-        deadline, pace = Deadline(delay, self.clock), Pace(JOURNAL_SECONDS, self.clock)
+        deadline = Deadline(delay, self.clock)
         while not self.wish.asked():
             waited = deadline.passed()
-            if (pace.due() or waited) and self._all_were_stopped():
-                self.wish.request()  # by `barrier stop`
+            self.listen(now=waited)
             if waited:
                 break
             self.health.beat()
             self.clock.sleep(min(LOOK_SECONDS, deadline.left()))
         return True
 
-    def _needs_rewind(self, location: CheckpointLocation, failure: Failure) -> bool:
-        found = None if failure.remedy is Remedy.REWIND else self._look(location)
-        return failure.remedy is Remedy.REWIND or (found is not None and found.ledger.rewinding is not None)
-
-    def _go_back(self, location: CheckpointLocation) -> bool:
-        """Recover what a start can't; all else a start does by itself, without options that the journal does not keep."""
+    def _go_back(self, location: CheckpointLocation, failure: Failure) -> bool:
+        """Do what a start can't do by itself: all else it does, without options that the journal does not keep."""
+        if failure.remedy is not Remedy.REWIND:
+            found = self._look(location)
+            if found is None or found.ledger.rewinding is None:
+                return False
         try:
             with self.health.during("rewinding"):
                 done = recover(location, self._upkeep, go_back=True)
@@ -210,25 +202,9 @@ class Supervision:
                 raise
             self.say(f"the rewind is not done, and tried again with the next restart: {problem}")
             return False
-        if done.batch is not None:
+        if done:
             self.say(f"{location.path}: {done}")
-        return done.batch is not None
-
-    def _all_were_stopped(self) -> bool:
-        stopped = [self._was_stopped(location) for location in self.locations.values()]  # looks at each
-        return bool(stopped) and all(stopped)
-
-    def _was_stopped(self, location: CheckpointLocation) -> bool:
-        """Return whether the life that failed was asked to stop, or what it left was ended: that is to stay so."""
-        found = self._look(location)
-        if found is None:
-            return False
-        if location.path not in self._before:
-            # The run before our drivers' first of this life can't be told any more. Of drivers that have no run in the
-            # journal no stop can be told from one of before their time, and counts for nothing.
-            ours = [token for driver, token in found.drivers.items() if driver in self._drivers]
-            self._before[location.path] = max(ours) - 1 if ours else found.run
-        return found.ledger.stop_asked or (found.stopped and found.run > self._before[location.path])
+        return bool(done)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -247,7 +223,7 @@ class Supervision:
         for location in self.locations.values():
             deadline = Deadline(END_SECONDS, self.clock)
             again = Retrying(
-                retry=retry_if_exception(_may_pass),
+                retry=retry_if_exception(lambda problem: failure_of(problem).remedy is Remedy.RESTART),
                 wait=wait_fixed(AGAIN_SECONDS),
                 stop=lambda _, deadline=deadline: deadline.passed(),  # type: ignore[misc]
                 sleep=self.clock.sleep,
@@ -256,24 +232,21 @@ class Supervision:
             try:
                 again(self._end_one, location, whole)
             except Exception as problem:  # noqa: BLE001 - the others are to be ended, too
-                self.say(f"{location.path} is not ended{self._open(location)}: {without_named_secrets(str(problem))}")
+                self.say(f"{location.path} is not ended: {without_named_secrets(str(problem))}")
                 problems.append(problem)
         if problems:
             raise problems[0]
 
-    def _open(self, location: CheckpointLocation) -> str:
-        found = self._look(location)
-        if found is None or found.clean:
-            return ""
-        return f" (prepared: micro-batches {found.prepared}; decided: checkpoints {[c.id for c in found.ledger.unsettled()]})"
-
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
         """End what a driver of ours has left, or one that is gone; leave alone what another runs."""
         found = standing(location)
-        if found.run == 0 or found.stopped or (found.clean and not whole):
+        run = found.run
+        if run is None or found.stopped or (found.clean and not whole):
             return
-        if found.ledger.moved or _is_anothers(found, self._drivers, self._upkeep.is_alive(found.process)):
-            owner = f"run {found.run} of another driver has taken it over"
+        alive = False if run.driver in self._drivers else self._upkeep.is_alive(run.process)
+        ours = any(each.driver in self._drivers for each in found.ledger.runs.values())
+        if found.ledger.moved or alive or (alive is None and (found.clean or ours)):
+            owner = f"run {run.token} of another driver has taken it over"
             self.say(
                 f"{location.path}: {'the query goes on elsewhere' if found.ledger.moved else owner}; nothing is ended"
             )
@@ -281,20 +254,11 @@ class Supervision:
         try:
             recover(location, self._upkeep)
         except TwoPhaseCommitError as problem:
-            if not found.clean or not end_run(location):
-                raise
-            self.say(f"everything is committed; what a task may have left open was not looked for: {problem}")
-
-
-def _is_anothers(found: Standing, drivers: Collection[str], alive: bool | None) -> bool:
-    """Return whether a driver that is not ours runs the query; of one that can't be seen, whether it came after ours."""
-    if found.driver in drivers or alive is False:
-        return False
-    return alive is True or found.clean or any(driver in drivers for driver in found.drivers)
-
-
-def _may_pass(problem: BaseException) -> bool:
-    return isinstance(problem, TwoPhaseCommitError) and failure_of(problem).remedy is Remedy.RESTART
+            if found.clean and end_run(location):
+                self.say(f"everything is committed; what a task may have left open was not looked for: {problem}")
+                return
+            self.say(f"{location.path}: micro-batches {found.prepared} are prepared, and not committed")
+            raise
 
 
 def record_restart(
@@ -302,7 +266,7 @@ def record_restart(
 ) -> None:
     """Leave in the journal why the query is started again; nothing if no run is in it yet.
 
-    A journal that does not answer now, perhaps because of the same outage, does not keep the query down.
+    A journal that does not answer now, perhaps because of the same outage, keeps no query down.
     """
     body = {
         "by": by,

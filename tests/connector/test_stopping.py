@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from connector.operations.health import Health
-from connector.operations.signals import StopWish
 from connector.operations.stopping import request_stop, standing
 from connector.operations.supervision import Supervision, record_restart
 from connector.spark.location import CheckpointLocation
@@ -51,11 +49,10 @@ def end(
 ) -> list[str]:
     """What is said when it is ended."""
     said = [] if said is None else said
-    clock, wish = FakeClock(), StopWish()
-    ended = Supervision("test", NoRestart(), {}, single_driver, said.append, wish, Health(None, clock), clock)
+    ended = Supervision("test", NoRestart(), {}, said.append, single_driver, clock=FakeClock())
     for driver in drivers or (None,):
         ended.meet(CheckpointLocation(str(place)), driver)
-    wish.ask()
+    ended.wish.ask()
     ended.run(lambda: None)
     return said
 
@@ -117,7 +114,8 @@ def test_what_a_driver_has_left_that_nobody_can_see_is_named_and_not_called_ende
     with pytest.raises(FencedError, match=r"host pod-a, pid 77.*--query-stopped .*--single-driver") as found:
         end(place, said=said)
     assert found.value.condition == "DRIVER_UNKNOWN"
-    assert "is not ended (prepared: micro-batches [1]; decided: checkpoints [])" in said[-1]
+    assert "micro-batches [1] are prepared, and not committed" in said[-2]
+    assert "is not ended" in said[-1]
     assert place.files("pending") == [1]
 
 
