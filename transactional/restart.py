@@ -1,4 +1,4 @@
-"""When a failed query is started again, and which failures no restart mends. Pure: time and chance are handed in.
+"""When a failed query is started again. Pure: time and chance are passed in.
 
 The strategies are Flink's, by their names and with their meanings. Whoever supervises a query follows them.
 """
@@ -41,7 +41,7 @@ class RestartStrategy(ABC):
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
-        """Seconds until the next start; None to give up.
+        """Return the seconds until the next start; None to give up.
 
         Parameters
         ----------
@@ -65,7 +65,7 @@ class NoRestart(RestartStrategy):
 
 @dataclass(frozen=True)
 class FixedDelay(RestartStrategy):
-    """So many restarts in all, each after the same time.
+    """A number of restarts in all, each after the same time.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class FixedDelay(RestartStrategy):
 
 @dataclass(frozen=True)
 class FailureRate(RestartStrategy):
-    """Restarts as long as no more than so many failures fall into an interval that ends now.
+    """Restarts as long as at most this number of failures falls into an interval that ends now.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts for ever, each after a longer time, up to a limit; begins anew after a life that lasted long enough.
+    """Restarts for ever, each after a longer time, up to a limit; a life that lasted long enough resets it.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class ExponentialDelay(RestartStrategy):
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """See `RestartStrategy`."""
         found = self.initial
-        for life in list(lives)[:0:-1]:  # the first life is nobody's restart
+        for life in list(lives)[:0:-1]:  # the first life is no restart
             if life.failed - life.began >= self.reset_after or found >= self.maximum:
                 break
             found *= self.multiplier
@@ -182,11 +182,11 @@ class Restarts:
         self._began = self._clock.monotonic()
 
     def began(self) -> None:
-        """The query is started now."""
+        """Note that the query is started now."""
         self._began = self._clock.monotonic()
 
     def failed(self) -> float | None:
-        """It has failed now: seconds until it is to be started again; None to give up."""
+        """Note that it has failed now; return the seconds until it is to be started again, None to give up."""
         self._lives.append(Life(self._began, self._clock.monotonic()))
         delay = self.strategy.pause(self.number, list(self._lives), self._chance())
         self.number += delay is not None

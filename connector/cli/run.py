@@ -67,7 +67,7 @@ def run(
     """Keep a driver program up: start it again when it fails, or dies, as the strategy says.
 
     Rewinds that its queries ask for are done between two drivers. SIGTERM ends its queries at a final checkpoint: afterwards
-    no transaction is open, and the exit status is 0. It ends with 1 when no restart mends a failure, or the strategy gives up;
+    no transaction is open, and the exit status is 0. It ends with 1 when no restart helps, or the strategy gives up;
     with the script's own exit status when that dies again and again before any query has begun.
     """
     from connector.operations.driver_program import DriverProgram, NeverStartedError

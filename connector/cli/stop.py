@@ -111,7 +111,7 @@ def _why_not(found: Standing, asked: int | None) -> str:
         )
     if found.clean and found.idle:
         return (
-            "Everything is committed and nothing is at work, but the query lives: it gets no rows, and ends with its next "
+            "Everything is committed and nothing is running, but the query lives: it gets no rows, and ends with its next "
             "micro-batch. To end it now is safe, too: query.stop(), or end its driver."
         )
     waiting = batches_text(found.prepared)

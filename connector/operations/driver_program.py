@@ -66,6 +66,7 @@ class DriverProgram:
         self._stop_timeout = stop_timeout
         self._health, self._clock, self._wish = supervision.health, supervision.clock, supervision.wish
         self._quick_deaths = 0
+        self._limit: Deadline | None = None  # until when a crippled program may live on
         self._tree: DriverTree | None = None
 
     def run(self) -> Failure | None:
@@ -124,24 +125,29 @@ class DriverProgram:
 
     def _watch(self, tree: DriverTree, report: LifeReport) -> str:
         """Wait until the program ends, or is to end; return why, if it has not noticed that it can't go on."""
-        limit: Deadline | None = None
+        self._limit = None
         while tree.status() is None and not self._wish.asked():
             planned = self._meet(report)
             self._rest("running" if planned else "starting")
-            crippled = "a query of it has failed" if report.failure("thread") else ""
-            if planned and tree.lost_jvm():  # what is written in Java, and no driver, may come and go
-                crippled = "its JVM was gone, and it lived on"
-            limit = (limit or Deadline(CRIPPLED_SECONDS, self._clock)) if crippled else None
-            if limit is not None and limit.passed():
+            if crippled := self._crippled(tree, report, planned):
                 return crippled
         return ""
+
+    def _crippled(self, tree: DriverTree, report: LifeReport, planned: bool) -> str:
+        """Return why the program can't go on, if it has lived on for too long."""
+        why = "a query of it has failed" if report.failure("thread") else ""
+        if planned and tree.lost_jvm():  # what is written in Java, and no driver, may come and go
+            why = "its JVM was gone, and it lived on"
+        self._limit = (self._limit or Deadline(CRIPPLED_SECONDS, self._clock)) if why else None
+        return why if self._limit is not None and self._limit.passed() else ""
 
     def _stop(self, tree: DriverTree, report: LifeReport) -> None:
         """Let the queries come to their final checkpoints, then the program to its end, as long as there is time."""
         deadline, signalled = Deadline(self._stop_timeout, self._clock), False
         finals: dict[str, FinalCheckpoint] = {}
         while tree.status() is None and not self._wish.forced() and not deadline.passed():
-            self._meet(report)
+            if self._crippled(tree, report, self._meet(report)):
+                break
             for path, location in self._supervision.locations.items():
                 finals[path] = finals.get(path) or self._supervision.final_checkpoint(location)
             come = [signalled or final.has_come() for final in finals.values()]  # asks each

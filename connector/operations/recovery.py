@@ -3,7 +3,7 @@
 `recover` is the one function for it: before a start that could not go on by itself, at the end of a query that was stopped,
 and from outside (``barrier recover``, ``barrier stop``). In this order:
 
-1. Nothing is done beside a driver that runs, or that nobody can see from here.
+1. Nothing is done beside a driver that runs, or that can't be seen from here.
 2. A rewind that was begun is finished.
 3. What is decided is settled, what is prepared is committed, what was never recorded is aborted, and `stopped` is journalled
    (`transactional.coordinator`, E1 to E4).
@@ -61,7 +61,7 @@ class Upkeep:
     single_driver: bool = False
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
-        """Return whether a driver's process runs; None if nobody can tell."""
+        """Return whether a driver's process runs; None if that can't be known."""
         alive = is_alive(process)
         return False if alive is None and self.single_driver else alive
 
@@ -90,7 +90,7 @@ class Recovery:
         return "what was prepared is committed, and nothing is open" if self.committed else "there was nothing to do"
 
 
-def recover(location: CheckpointLocation, upkeep: Upkeep, *, go_back: bool = False) -> Recovery:
+def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False) -> Recovery:
     """Leave nothing of a query open that does not run, so that it can be started, or stay stopped.
 
     It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
@@ -98,9 +98,9 @@ def recover(location: CheckpointLocation, upkeep: Upkeep, *, go_back: bool = Fal
     Parameters
     ----------
     location : CheckpointLocation
-    upkeep : Upkeep
+    upkeep : Upkeep, optional
     go_back : bool
-        The query has failed in a way that only going back mends: nothing is committed first.
+        The query has failed in a way that only going back repairs: nothing is committed first.
 
     Raises
     ------
@@ -113,6 +113,7 @@ def recover(location: CheckpointLocation, upkeep: Upkeep, *, go_back: bool = Fal
     OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError
         What is prepared is left as it was, or the rewind as far as it came.
     """
+    upkeep = upkeep or Upkeep({})
     journal = location.journal()
     ledger = journal.load()
     run = ledger.newest_run

@@ -27,7 +27,7 @@ __all__ = ["StopWish", "supervise"]
 log = logging.getLogger(__name__)
 
 TASKS_SECONDS = 30.0
-"""How long tasks that were told to end may take: Spark kills a Python worker after 2 s."""
+"""How long tasks may take to end: Spark kills a Python worker after 2 s."""
 
 STOPS_SECONDS = 60.0
 """How long `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
@@ -47,7 +47,7 @@ def supervise(
 ) -> None:
     """Keep a query running, and return when it was stopped well. *Called in the user's driver program.*
 
-    A failed query is started again as `strategy` says, unless no restart mends it (options, rights, a replay with other
+    A failed query is started again as `strategy` says, unless no restart helps (options, rights, a replay with other
     rows). If recovery asks for a rewind, it is done first. SIGTERM and SIGINT, `wish` and ``barrier stop`` end the query at a
     final checkpoint: afterwards no transaction is open. A second signal, or the end of `stop_timeout`, stops it at once, and
     what is prepared is committed then.
@@ -80,7 +80,7 @@ def supervise(
     OptionError
         `stop_timeout` is no number of seconds.
     StreamingQueryException
-        The query's last error, if no restart mends it or the strategy gives up; whatever `start` raised, and Py4J's error
+        The query's last error, if no restart helps or the strategy gives up; whatever `start` raised, and Py4J's error
         of a JVM that is gone, which only ``barrier run`` survives.
     FencedError
         ``DRIVER_HOLDS_STATE``: a query with state can't go back in a driver that lives on; under ``barrier run`` it can.
@@ -148,7 +148,7 @@ class _Query:
         self._location: CheckpointLocation | None = None
 
     def find(self, location: str) -> CheckpointLocation:
-        """Take up where the query is."""
+        """Take up the location of the query."""
         self._location = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
         self._supervision.meet(self._location, None)
         return self._location
@@ -171,7 +171,7 @@ class _Query:
             if query is None:
                 return self._failed(interrupt)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is judged
-            if query is not None and _is_active(query):  # not the query has failed: none is to run that nobody keeps up
+            if query is not None and _is_active(query):  # no query is to run that no one keeps up
                 self._halt(query, safe=False)
             return self._failed(problem)
         self._stop(query)

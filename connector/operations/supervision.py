@@ -171,7 +171,7 @@ class Supervision:
         delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
         number = self._restarts.number
         if delay is None:
-            why = "no restart mends this" if failure.remedy is Remedy.NONE else "the restart strategy gives up"
+            why = "no restart helps" if failure.remedy is Remedy.NONE else "the restart strategy gives up"
             self.say(f"{why}, after {number} restarts: {failure.text}")
             return False
         self.say(f"restart {number} in {delay:.1f} s: {failure.text}")

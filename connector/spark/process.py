@@ -1,7 +1,7 @@
-"""Which process a query's driver is, and whether it still runs: told by the operating system, without asking Spark.
+"""Which process a query's driver is, and whether it still runs, as the operating system says, without asking Spark.
 
 A pid alone is no name: pids come back. With the boot id, the pid namespace and the start time it is one, on this machine
-and in this container. From anywhere else nobody can tell, and elsewhere than on Linux nothing is recorded.
+and in this container. From anywhere else that can't be known, and on systems other than Linux nothing is recorded.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def session_members(session: int) -> dict[int, str]:
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
     """Say which process it is, and whether it runs."""
-    where = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
-    runs = {True: "runs", False: "is gone", None: "nobody can tell from here whether it runs"}[alive]
-    return f"{where}: {runs}"
+    which = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
+    runs = {True: "runs", False: "is gone", None: "whether it runs can't be seen from here"}[alive]
+    return f"{which}: {runs}"
 
 
 def _identity(pid: int | None) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def test_an_idle_query_with_all_committed_is_told_as_it_is(tmp_path: Path, capsy
     place.decided(0)
     status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
     assert (status, document["status"], document["prepared"]) == (5, "asked for", [])
-    assert "Everything is committed and nothing is at work, but the query lives" in said
+    assert "Everything is committed and nothing is running, but the query lives" in said
 
 
 def test_the_end_of_the_query_is_the_end_of_the_waiting(tmp_path: Path, capsys: Capture) -> None:

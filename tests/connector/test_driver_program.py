@@ -136,12 +136,12 @@ def test_delays_between_lives_are_those_of_the_strategy(tmp_path: Path) -> None:
         "ReplayMismatchError('REPLAY_DIFFERS', 'other rows')",
     ],
 )
-def test_what_no_restart_mends_is_not_started_again(tmp_path: Path, error: str) -> None:
+def test_what_no_restart_fixes_is_not_started_again(tmp_path: Path, error: str) -> None:
     program = Program(tmp_path, f"from transactional.errors import *\nraise {error}")
     failure = program.keeper(FixedDelay(9, 0)).run()
     assert failure is not None
     assert program.started() == 1
-    assert "no restart mends this" in program.said[-1]
+    assert "no restart helps" in program.said[-1]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Stopping(Watched):
             self.places = []
 
 
-def test_a_stop_between_two_lives_is_heeded_though_the_journal_was_away_when_the_life_began(
+def test_a_stop_between_two_lives_is_obeyed_though_the_journal_was_away_when_the_life_began(
     place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program(tmp_path, f"{tell(place)}\nif number < 3: raise ValueError(number)")
@@ -62,7 +62,7 @@ def test_a_stop_between_two_lives_is_heeded_though_the_journal_was_away_when_the
     assert standing(CheckpointLocation(str(place))).stopped
 
 
-def test_a_stop_is_heeded_for_each_query_though_the_others_go_on_for_a_while(
+def test_a_stop_is_obeyed_for_each_query_though_the_others_go_on_for_a_while(
     place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "second").mkdir()
