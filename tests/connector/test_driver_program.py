@@ -505,6 +505,28 @@ def test_a_program_that_used_a_tool_in_java_and_has_no_query_yet_is_let_be(
     assert program.started() == 1
 
 
+def test_a_program_without_its_jvm_is_not_waited_for_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its query is in the middle of a micro-batch for ever, as the journal has it."""
+    monkeypatch.setattr(driver_program, "CRIPPLED_SECONDS", 0.5)
+    shutil.copy(str(shutil.which("sleep")), tmp_path / "java")
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process(), driver="d")
+    place.decided(0)
+    place.prepared(1, in_spark=False)
+    program = Program(
+        tmp_path,
+        f"{tell(place, 'd')}\nimport subprocess\nsubprocess.run([{str(tmp_path / 'java')!r}, '3'])\ntime.sleep(1000)",
+    )
+    keeper = program.keeper(FixedDelay(9, 0))
+    threading.Timer(2.0, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    began = time.monotonic()
+    assert keeper.run() is None
+    assert time.monotonic() - began < SECONDS / 2
+    assert (place.files("committed"), place.files("pending")) == ([0, 1], [])
+
+
 @pytest.mark.parametrize("single_driver", [False, True])
 def test_a_rewind_after_a_container_that_is_gone_is_done_where_nothing_else_starts_the_query(
     tmp_path: Path, single_driver: bool
