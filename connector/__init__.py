@@ -10,8 +10,8 @@ from transactional.errors.catalogue import catalogue
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from connector.operations.supervised_query import StopWish, supervise
     from connector.spark.lag import LagListener
-    from connector.spark.supervisor import StopWish, supervise
     from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"]
@@ -27,9 +27,9 @@ def __getattr__(name: str) -> Any:
 
         return LagListener
     if name in ("StopWish", "supervise"):
-        from connector.spark import supervisor
+        from connector.operations import supervised_query
 
-        return getattr(supervisor, name)
+        return getattr(supervised_query, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ __all__ = [
     "ParsedOptions",
     "as_bool",
     "as_choice",
+    "as_duration_ms",
     "as_json",
     "as_positive_int",
     "as_str",
@@ -79,6 +81,25 @@ def as_version(text: str) -> int:
     if not (number.isascii() and number.isdigit()):
         raise ValueError("a whole number from 0")
     return int(number)
+
+
+_MILLISECONDS: Final = {
+    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_DURATION: Final = re.compile(r"([0-9]{1,12})\s*([a-z]*)")
+_DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min, h or d ("500ms", "30s", "5 min")'
+
+
+def as_duration_ms(text: str) -> int:
+    """Milliseconds from 0; text without a unit is milliseconds already."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _MILLISECONDS:
+        raise ValueError(_DURATION_FORM)
+    return int(found[1]) * _MILLISECONDS[found[2]]
 
 
 def as_choice(*choices: str) -> Callable[[str], str]:

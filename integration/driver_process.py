@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
+from connector.spark.process import JVM, session_members
 from integration.file_sink import committed_rows, pending_files
 from integration.jobs import QUICK_JVM, Job, newest
 from transactional import faults
@@ -330,8 +331,8 @@ class DriverProcess:
         process = self._process
         if process is None:
             return
-        while members := [pid for pid in _members(process.pid) if pid != spare]:
-            for pid in sorted(members, key=lambda pid: _name(pid) != "java"):
+        while members := {pid: name for pid, name in session_members(process.pid).items() if pid != spare}:
+            for pid in sorted(members, key=lambda pid: members[pid] != JVM):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.poll()
@@ -344,7 +345,7 @@ class DriverProcess:
         return self._process
 
     def _java(self) -> list[int]:
-        return [pid for pid in _members(self._running().pid) if _name(pid) == "java"]
+        return [pid for pid, name in session_members(self._running().pid).items() if name == JVM]
 
     # -- what it says -----------------------------------------------------------------------------------------------
 
@@ -392,31 +393,3 @@ class DriverProcess:
 
     def __exit__(self, *problem: object) -> None:
         self.kill()
-
-
-def _members(session: int) -> list[int]:
-    """Living processes of the session, its leader among them."""
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        fields = _stat(int(name))
-        if fields and fields[0] not in "ZX" and int(fields[3]) == session:
-            found.append(int(name))
-    return found
-
-
-def _stat(pid: int) -> list[str]:
-    """State, parent, process group, session, ... as in proc(5), after the name; empty where it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return text[text.rindex(")") + 2 :].split()
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

@@ -1,6 +1,6 @@
 """A driver whose query is supervised: ``python -m integration.supervised``, with the arguments of `integration.jobs`.
 
-It ends when it is stopped, and starts its query again as the environment says (`transactional.restart.from_config`).
+It ends when it is stopped, and starts its query again as the environment says (`connector.operations.restart_options`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from connector.spark.supervisor import supervise
+from connector.operations.supervised_query import supervise
 from integration.jobs import build_session, parse, start
 
 __all__ = ["main"]

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from connector.spark.process import session_members
 from integration.broker import Cluster
 from integration.driver_process import DriverProcess, wait_until
 from integration.jobs import Job
 from integration.test_crash_matrix_files import POINTS, PROVOKED_BY, REPAIRS
 from integration.test_interval_crashes import interval_job, pile_up
 from integration.test_kafka_spark_crashes import produce
+from integration.test_rewind import barrier
 from integration.test_supervisor import nothing_is_open
 
 SECONDS = 180.0
@@ -132,6 +134,31 @@ def rest(driver: DriverProcess, rows: int) -> None:
     driver.place.check_whole(rows)
 
 
+# -- barrier recover ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("point", ["task.written", "decision.written", "commit.one"])
+def test_barrier_recover_leaves_nothing_of_a_dead_driver_open_and_the_next_goes_on(
+    tmp_path: Path, point: str, lost: bool
+) -> None:
+    """As systemd's ExecStartPre, or an init container."""
+    with DriverProcess(tmp_path) as driver:
+        driver.faults.arm(point, "kill-jvm")
+        driver.start()
+        driver.wait_death(point)
+        if lost:
+            driver.place.output.lose(driver.place.output.open_transactions())
+        recovered = barrier("recover", str(driver.place.location))
+        assert recovered.returncode == 0, recovered.stdout + recovered.stderr
+        assert driver.place.ledger().undecided() == []
+        assert not driver.place.output.open_transactions()
+        driver.place.check_partial(driver.expected)
+        driver.finish()
+
+
 # -- barrier run --------------------------------------------------------------------------------------------------------
 
 
@@ -161,11 +188,9 @@ def keeper(folder: Path, script: str = PLAIN, **changed: Any) -> Iterator[Driver
 
 def kill_driver(folder: Path) -> None:
     """The driver's tree is in a session of its own, which the keeper's end does not end where a test has failed."""
-    from integration.driver_process import _members
-
     path = folder / "health.json"
     pid = health(folder)["driver"] if path.exists() else None
-    for member in _members(pid) if pid else ():
+    for member in session_members(pid) if pid else ():
         os.kill(member, signal.SIGKILL)
 
 

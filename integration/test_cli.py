@@ -13,7 +13,7 @@ import pytest
 
 import connector
 from connector.cli import main
-from connector.spark.closing import request_stop
+from connector.operations.stopping import request_stop
 from connector.spark.listener import Listening
 from connector.spark.location import CheckpointLocation
 from integration.broker import Cluster

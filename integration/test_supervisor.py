@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.spark.signals import StopWish
-from connector.spark.supervisor import supervise
+from connector.operations.signals import StopWish
+from connector.operations.supervised_query import supervise
 from integration.broker import Cluster
 from integration.driver_process import Faults, Place, wait_until
 from integration.jobs import Job, start
@@ -138,7 +138,7 @@ def test_a_query_that_came_back_writes_every_row_once_and_is_stopped_by_the_comm
     query.place.check_whole(query.expected)
 
 
-def test_what_no_restart_mends_ends_the_supervision(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_no_restart_fixes_ends_the_supervision(spark: SparkSession, tmp_path: Path) -> None:
     job = Job("", "", sink={"maxBatchesPerCheckpoint": "none"})
     with supervised(spark, LiveQuery(spark, tmp_path, job), FixedDelay(9, 0)) as run:
         assert "[INVALID_OPTION]" in str(run.end())

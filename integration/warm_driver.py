@@ -19,8 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from connector.spark.process import JVM, session_members
 from integration import ragged_source  # noqa: F401 - registers its job
-from integration.driver_process import DEADLINE, Faults, _members, _name, _stat
+from integration.driver_process import DEADLINE, Faults
 from integration.jobs import Job, build_session, jvm_options, parse, start
 from transactional.faults import VARIABLE
 
@@ -75,7 +78,7 @@ class WarmDriver:
 
     def __exit__(self, *problem: object) -> None:
         assert self._process is not None
-        while members := _members(self._process.pid):
+        while members := session_members(self._process.pid):
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -128,8 +131,8 @@ class WarmDriver:
         """SIGSTOP to every process, the JVM first; what is forked meanwhile, too."""
         assert self._process is not None
         stopped: set[int] = set()
-        while new := [pid for pid in _members(self._process.pid) if pid not in stopped]:
-            for pid in sorted(new, key=lambda pid: _name(pid) != "java"):
+        while new := {pid: name for pid, name in session_members(self._process.pid).items() if pid not in stopped}:
+            for pid in sorted(new, key=lambda pid: new[pid] != JVM):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
             stopped.update(new)
@@ -138,7 +141,7 @@ class WarmDriver:
     def thaw(self) -> None:
         """SIGCONT to every process."""
         assert self._process is not None
-        for pid in _members(self._process.pid):
+        for pid in session_members(self._process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.frozen = False
@@ -146,7 +149,11 @@ class WarmDriver:
     def is_still(self) -> bool:
         """Whether every process of it stands."""
         assert self._process is not None
-        return all((_stat(pid) or ["T"])[0] in "Tt" for pid in _members(self._process.pid))
+        states = set()
+        for pid in session_members(self._process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                states.add(psutil.Process(pid).status())
+        return states <= {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
 
 
 def main(arguments: list[str]) -> None:

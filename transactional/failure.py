@@ -77,7 +77,6 @@ _BY_CONDITION = {
     "REWIND_UNKNOWN": Remedy.NONE,
     "DRIVER_UNKNOWN": Remedy.NONE,
     "UNKNOWN_SPARK": Remedy.NONE,
-    "JVM_GONE": Remedy.RESTART,
 }
 
 _BY_ACTION = {

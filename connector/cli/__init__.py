@@ -7,6 +7,7 @@
     barrier restore SAVEPOINT NEW_LOCATION --claim | --no-claim
     barrier run SCRIPT ...      keep a driver program up
     barrier stop LOCATION       end a query at its final checkpoint
+    barrier recover LOCATION    before a start: leave nothing of a dead query open
     barrier rewind LOCATION     a stopped query goes back to an earlier checkpoint
     barrier adopt LOCATION      a moved, restored or copied location
     barrier resolve LOCATION    what can't be settled by evidence

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from connector.cli import checkpoints, savepoint
 from connector.cli.adopt import adopt
 from connector.cli.import_offsets import import_offsets
+from connector.cli.recover import recover_query
 from connector.cli.report import EXIT_STATUS, Output, Report, Status
 from connector.cli.resolve import resolve
 from connector.cli.restore import restore
@@ -93,6 +94,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (app, "restore", restore),
     (app, "run", run),
     (app, "stop", stop),
+    (app, "recover", recover_query),
     (app, "rewind", rewind),
     (app, "adopt", adopt),
     (app, "resolve", resolve),

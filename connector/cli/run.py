@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given, pairs, seconds
-from connector.cli.report import Output, reporting
-from transactional.errors import OptionError, RetriableError
-from transactional.restart import TYPE, from_settings
+from connector.cli.report import Output, Status, reporting
+from connector.operations.restart_options import TYPE, from_settings
+from transactional.errors import OptionError
 from transactional.secrets import hiding, secrets_of
 
 __all__ = ["run"]
@@ -43,14 +43,14 @@ def run(
     ] = None,
     health_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Written anew all the time: how it is, as JSON.", show_default=False),
+        typer.Option(metavar="FILE", help="Kept up to date: how it is, as JSON.", show_default=False),
     ] = None,
     stop_timeout: Annotated[
         float,
         typer.Option(
             callback=seconds,
             metavar="SECONDS",
-            help="So long a query may take to its final checkpoint when it is stopped.",
+            help="How long its queries may take to their final checkpoints when it is stopped.",
         ),
     ] = 600.0,
     single_driver: Annotated[
@@ -67,10 +67,12 @@ def run(
     """Keep a driver program up: start it again when it fails, or dies, as the strategy says.
 
     Rewinds that its queries ask for are done between two drivers. SIGTERM ends its queries at a final checkpoint: afterwards
-    no transaction is open, and the exit status is 0. It ends with 1 when no restart mends a failure, or the strategy gives up.
+    no transaction is open, and the exit status is 0. It ends with 1 when no restart helps, or the strategy gives up;
+    with the script's own exit status when that dies again and again before any query has begun.
     """
-    from connector.spark.health import Health
-    from connector.spark.keeper import DriverKeeper
+    from connector.operations.driver_program import DriverProgram, NeverStartedError
+    from connector.operations.health import Health
+    from connector.operations.supervision import Supervision
 
     given = options_given(option, options_file)
     config = pairs(settings or [], "--set") | ({TYPE: strategy} if strategy is not None else {})
@@ -80,12 +82,16 @@ def run(
         raise typer.BadParameter(wrong.message) from wrong
     if not os.path.exists(script):  # each life would fail alike
         raise typer.BadParameter(f"there is no script {script}")
-    command = [sys.executable, "-m", "connector.spark.script", script, *(arguments or [])]
+    command = [sys.executable, "-m", "connector.operations.script", script, *(arguments or [])]
     with reporting(Output.TABLE) as report, hiding(secrets_of(given)):
-        health = Health(health_file)
-        keeper = DriverKeeper(
-            command, chosen, given, stop_timeout, report.complain, health, single_driver=single_driver
+        supervision = Supervision(
+            "barrier run", chosen, given, report.complain, single_driver, health=Health(health_file)
         )
-        failure = keeper.run()
+        program = DriverProgram(command, supervision, stop_timeout)
+        try:
+            failure = program.run()
+        except NeverStartedError as never:
+            report.complain(str(never))
+            raise typer.Exit(never.status) from None
         if failure is not None:
-            raise RetriableError(failure.condition or "DRIVER_FAILED", f"given up: {failure.text}")
+            raise typer.Exit(Status.REFUSED)  # why was said

@@ -11,14 +11,13 @@ from connector.cli.given import GivenFile, GivenOptions, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
-from connector.spark.alone import query_at_work
+from connector.operations.recovery import Upkeep, recover
+from connector.operations.stopping import Standing, request_stop, standing
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.closing import Standing, close, request_stop, standing
 from connector.spark.location import CheckpointLocation
-from connector.spark.recorded import recorded_run
 from connector.spark.savepoint import free_folder, take
-from transactional.errors import LocationError
-from transactional.ownership import is_made_anew, moved_on, rewinding
+from transactional.errors import FencedError
+from transactional.ownership import moved_on
 from transactional.secrets import hiding, secrets_of
 
 __all__ = ["stop"]
@@ -30,7 +29,7 @@ LOOK_SECONDS = 0.5
 def stop(
     location: Location,
     timeout: Annotated[
-        float, typer.Option(callback=seconds, metavar="SECONDS", help="Wait so long for its end.")
+        float, typer.Option(callback=seconds, metavar="SECONDS", help="How long to wait for its end.")
     ] = 120.0,
     savepoint: Annotated[
         str | None,
@@ -40,7 +39,7 @@ def stop(
         bool,
         typer.Option(
             "--query-stopped",
-            help="No query runs, though its driver's process does or can't be seen: commit what it has prepared, from here.",
+            help="No query runs, though its driver's process does or can't be seen: end it from here.",
         ),
     ] = False,
     option: GivenOptions = None,
@@ -49,8 +48,8 @@ def stop(
 ) -> None:
     """End a query at its final checkpoint, so that nothing is left prepared and no reader is held back.
 
-    A running query ends by itself: with its next micro-batch, a supervised one at once. Where its driver is gone, what it has
-    prepared is committed from here. Exit status 5: it was asked to, and has not ended within --timeout.
+    A running query ends by itself: with its next micro-batch, a supervised one at once. If its driver is gone, it is ended
+    from here, as `barrier recover` does. Exit status 5: it was asked to, and has not ended within --timeout.
     """
     given = options_given(option, options_file)
     with reporting(output) as report, hiding(secrets_of(given)):
@@ -60,23 +59,17 @@ def stop(
         if savepoint is not None:
             free_folder(place, savepoint)  # before the query is stopped
         report.facts.update(location=place.path)
-        if is_made_anew(journal.ledger):
-            raise rewinding(journal.ledger)
-        if journal.ledger.rewinding is not None:
-            raise LocationError(
-                "REWIND_BEGUN",
-                "a rewind was begun and is not done: no query runs here. Finish it with `barrier rewind LOCATION --resume`",
-            )
-        run = recorded_run(journal.ledger)
-        if not standing(place).stopped:
-            if query_at_work(place, run, query_stopped) is None:
-                close(place, given, run.token)
-                report.say("no query runs here: what it had prepared is committed, and nothing is open")
-            elif not _wait(place, timeout, report):
+        run = journal.ledger.newest_run
+        try:
+            done = recover(place, Upkeep(given, [run.driver] if run and query_stopped else [], query_stopped))
+            if not done and savepoint is None:
+                report.status = "nothing to do"
+            report.say(f"no query runs here: {done}")
+        except FencedError as runs:
+            if runs.condition not in ("QUERY_RUNS", "DRIVER_UNKNOWN"):
+                raise
+            if not _wait(place, timeout, report):
                 return
-        elif savepoint is None:
-            report.status = "nothing to do"
-            report.say("it has been stopped before: everything is committed, and nothing is open")
         if savepoint is not None:
             take(place.path, savepoint)
             report.say(f"savepoint: {savepoint}")
@@ -84,15 +77,15 @@ def stop(
 
 
 def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
-    """Ask, and wait; False where it goes on still, which the report says then."""
+    """Ask, and wait; return False if it goes on still, which the report says then."""
     end = time.monotonic() + timeout
     asked = request_stop(place)
     report.say("asked to stop: its next micro-batch closes the final checkpoint")
     while not (found := _look(place)).stopped and time.monotonic() < end:
-        if not found.asked and not found.rewinding:  # started again meanwhile, by who keeps it up
+        if not found.ledger.stop_asked and not found.ledger.rewinding:  # started again meanwhile, by its supervisor
             asked = request_stop(place)
         time.sleep(LOOK_SECONDS)
-    report.facts.update(run=found.run, prepared=list(found.prepared), idle=found.idle)
+    report.facts.update(run=found.run.token if found.run else 0, prepared=list(found.prepared), idle=found.idle)
     if found.stopped:
         report.say("stopped: everything is committed, and nothing is open")
         return True
@@ -102,22 +95,23 @@ def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
 
 
 def _look(place: CheckpointLocation) -> Standing:
-    """How far it is, as long as it goes on here."""
+    """Return how far it is, as long as it goes on here."""
     found = standing(place)
-    if found.moved:
+    if found.ledger.moved:
         raise moved_on(place.journal().load())
     return found
 
 
 def _why_not(found: Standing, asked: int | None) -> str:
-    if found.ended is not None:
+    run = found.run
+    if run is not None and run.ended is not None:
         return (
-            f"Run {asked or found.run} failed ({found.ended}) before its final checkpoint, and its driver lives. Where nobody "
-            "starts it again, end the driver, and ask once more."
+            f"Run {asked or run.token} failed ({run.ended}) before its final checkpoint, and its driver lives. If nothing "
+            "starts it again, end the driver, and run the command again."
         )
     if found.clean and found.idle:
         return (
-            "Everything is committed and nothing is at work, but the query lives: it gets no rows, and ends with its next "
+            "Everything is committed and nothing is running, but the query lives: it gets no rows, and ends with its next "
             "micro-batch. To end it now is safe, too: query.stop(), or end its driver."
         )
     waiting = batches_text(found.prepared)

@@ -1,4 +1,4 @@
-"""Whether a rewind would be alone on its location: no query at work, and no other rewind."""
+"""Whether a rewind would be alone on its location: no query runs, and no other rewind."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ __all__ = ["alone", "query_at_work", "rewind_at_work"]
 log = logging.getLogger(__name__)
 
 STOPPED = (
-    "Stop the query first. Where its driver outlives it (a notebook, a driver of several queries) or can't be seen from "
-    "here, say --query-stopped (`barrier run`: --single-driver); the rewind fences a query that was not stopped: it dies at "
-    "its next micro-batch"
+    "Stop the query first. If its driver outlives it (a notebook, a driver of several queries) or can't be seen from here, "
+    "pass --query-stopped (`barrier run`: --single-driver; supervise: single_driver=True); a query that was not stopped is "
+    "fenced then: it dies at its next micro-batch"
 )
 
 
 STATE = (
     "Spark's state stores outlive the query in its driver, and may write a snapshot of what is given up over what comes after "
-    "it (a minute later, by default): end the driver's process (restart the notebook's kernel), --query-stopped does not do"
+    "it (a minute later, by default). End the driver's process (restart the notebook's kernel; --query-stopped is not enough), "
+    "then run `barrier recover LOCATION`. `barrier run` keeps a driver program up, and does this between two drivers"
 )
 
 
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
-    """Why the query may be running, as far as its driver's process tells; None where it is not.
+    """Return why the query may be running, as far as its driver's process shows; None if it is not.
 
     Parameters
     ----------
@@ -39,12 +40,12 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
     run : RunRecord
         The newest.
     stopped : bool
-        The user says so. It is not enough where the query has state and its driver lives.
+        The user says so. It is not enough if the query has state and its driver lives.
     """
     alive = is_alive(run.process)
     if alive and stopped and location.files.exists("state"):
-        told = driver_text(run.process, alive)
-        return FencedError("DRIVER_HOLDS_STATE", f"the driver of run {run.token}: {told}. {STATE}")
+        shown = driver_text(run.process, alive)
+        return FencedError("DRIVER_HOLDS_STATE", f"the driver of run {run.token}: {shown}. {STATE}")
     if alive is False or stopped:
         return None
     condition = "QUERY_RUNS" if alive else "DRIVER_UNKNOWN"
@@ -52,20 +53,20 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
 
 
 def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
-    """Why the rewind that was begun may still be running; None where it is not."""
+    """Return why the rewind that was begun may still be running; None if it is not."""
     process = rewind.request.get("process", {})
     alive = False if process == this_process() else is_alive(process)
-    told = f"the rewind that was begun (journal entry {rewind.token}): {driver_text(process, alive)}"
+    rewinds = f"the rewind that was begun (journal entry {rewind.token}): {driver_text(process, alive)}"
     if alive:
-        return FencedError("REWIND_RUNS", f"{told}. Let it finish, or kill it")
+        return FencedError("REWIND_RUNS", f"{rewinds}. Let it finish, or kill it")
     if alive is None and not stopped:
-        return FencedError("REWIND_UNKNOWN", f"{told}. Where neither it nor the query runs, say --query-stopped")
+        return FencedError("REWIND_UNKNOWN", f"{rewinds}. If neither it nor the query runs, pass --query-stopped")
     return None
 
 
 @contextmanager
 def alone(location: CheckpointLocation) -> Iterator[None]:
-    """Let no other rewind in: it would delete files under the query that is started after the first.
+    """Keep other rewinds out: they would delete files under the query that is started after the first.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
         ``REWIND_RUNS``
     """
     if not location.is_local:
-        log.warning("%s can't be locked: make sure that no other rewind is at work on it", location.path)
+        log.warning("%s can't be locked: make sure that no other command changes it", location.path)
         yield
         return
     folder = os.open(os.path.join(location.path, "barrier", "log"), os.O_RDONLY | os.O_DIRECTORY)
@@ -83,10 +84,10 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
         except BlockingIOError:
             raise FencedError(
                 "REWIND_RUNS",
-                "another command (a rewind, a stop, a restore) is at work on this location: let it finish, or kill it",
+                "another command (a rewind, a stop, a restore) is changing this location: let it finish, or kill it",
             ) from None
         except OSError:
-            log.warning("%s can't be locked: make sure that no other rewind is at work on it", location.path)
+            log.warning("%s can't be locked: make sure that no other command changes it", location.path)
         yield
     finally:
         os.close(folder)

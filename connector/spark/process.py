@@ -1,7 +1,7 @@
-"""Which process a query's driver is, and whether it still runs: told by Linux's ``/proc``, without asking Spark.
+"""Which process a query's driver is, and whether it still runs, as the operating system says, without asking Spark.
 
 A pid alone is no name: pids come back. With the boot id, the pid namespace and the start time it is one, on this machine
-and in this container. From anywhere else nobody can tell, and elsewhere than on Linux nothing is recorded.
+and in this container. From anywhere else that can't be known, and on systems other than Linux nothing is recorded.
 """
 
 from __future__ import annotations
@@ -9,24 +9,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 __all__ = ["driver_process", "driver_text", "is_alive", "session_members", "this_process"]
 
 _PROC = "/proc"
-_JAVA = "java"
-
-
-class _Stat(NamedTuple):
-    name: str
-    state: str
-    parent: int
-    session: int
-    started: int
+JVM = "java"
+"""The name of a driver's process."""
 
 
 def driver_process() -> dict[str, Any]:
-    """The driver's process, seen from one of its Python workers. *Driver, planning process, once per micro-batch.*
+    """Return the driver's process, seen from one of its Python workers. *Driver, planning process, once per micro-batch.*
 
     A worker is a child of PySpark's daemon, which is a child of the driver's JVM: the nearest ancestor named ``java``.
 
@@ -34,33 +27,31 @@ def driver_process() -> dict[str, Any]:
     -------
     dict
         JSON types: ``host`` (name, for people), ``boot`` (the kernel's boot id), ``namespace`` (of pids), ``pid`` and
-        ``started`` (clock ticks after boot). All but ``host`` are None where there is no ``/proc`` (macOS) or no ancestor
-        is Java (Spark's workers in a container of their own).
+        ``started`` (clock ticks after boot). All but ``host`` are None on systems other than Linux, and if no ancestor is
+        Java (Spark's workers in a container of their own).
     """
-    pid = os.getppid()
-    while pid > 0:
-        stat = _stat(pid)
-        if stat is None:
-            break
-        if stat.name == _JAVA:
-            return _identity(pid)
-        pid = stat.parent
-    return _identity(None)
+    import psutil
+
+    try:
+        above = next((found for found in psutil.Process().parents() if found.name() == JVM), None)
+    except (psutil.Error, OSError):
+        above = None
+    return _identity(above.pid if above else None)
 
 
 def this_process() -> dict[str, Any]:
-    """The calling process, in the form of `driver_process`; for a command line tool."""
+    """Return the calling process, in the form of `driver_process`; for a command line tool."""
     return _identity(os.getpid())
 
 
 def is_alive(identity: Mapping[str, Any]) -> bool | None:
-    """Whether a process that `driver_process` or `this_process` described still runs.
+    """Return whether a process that `driver_process` or `this_process` described still runs.
 
     Returns
     -------
     bool or None
-        None where it can't be known from here: another machine or container, a machine that was started anew since (its
-        name may be another machine's by now), no ``/proc``, a process that is hidden from this user, nothing recorded.
+        None if it can't be known from here: another machine or container, a machine that was started again since (its
+        name may be another machine's by now), not Linux, a process that is hidden from this user, nothing recorded.
     """
     here = this_process()
     pid, started = identity.get("pid"), identity.get("started")
@@ -68,10 +59,10 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
         return None
     if any(identity.get(key) != here[key] for key in ("boot", "namespace")):
         return None
-    stat = _stat(pid)
-    if stat is not None:
-        return stat.started == started and stat.state not in "ZX"
-    try:
+    found = _started(pid)
+    if found is not None:
+        return found == started and _runs(pid)
+    try:  # psutil takes a process that is hidden for one that is gone
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
@@ -81,20 +72,24 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
 
 
 def session_members(session: int) -> dict[int, str]:
-    """Living processes of a session, with their names; empty where there is no ``/proc``."""
+    """Return the living processes of a session, with their names."""
+    import psutil
+
     found = {}
-    for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
-        stat = _stat(int(name)) if name.isdigit() else None
-        if stat is not None and stat.session == session and stat.state not in "ZX":
-            found[int(name)] = stat.name
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == session and _runs(pid):
+                found[pid] = str(psutil.Process(pid).name())
+        except (psutil.Error, OSError):  # noqa: PERF203 - it has ended meanwhile
+            continue
     return found
 
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
-    """Which process, and whether it runs."""
-    where = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
-    runs = {True: "runs", False: "is gone", None: "nobody can tell from here whether it runs"}[alive]
-    return f"{where}: {runs}"
+    """Say which process it is, and whether it runs."""
+    which = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
+    runs = {True: "runs", False: "is gone", None: "whether it runs can't be seen from here"}[alive]
+    return f"{which}: {runs}"
 
 
 def _identity(pid: int | None) -> dict[str, Any]:
@@ -105,8 +100,8 @@ def _identity(pid: int | None) -> dict[str, Any]:
         "pid": None,
         "started": None,
     }
-    stat = None if pid is None else _stat(pid)
-    if stat is None:
+    started = None if pid is None else _started(pid)
+    if started is None:
         return found
     try:
         with open(f"{_PROC}/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -116,16 +111,29 @@ def _identity(pid: int | None) -> dict[str, Any]:
             return found  # mounted from another namespace: its numbers are not ours
     except OSError:
         return found
-    return {**found, "boot": boot, "namespace": namespace, "pid": pid, "started": stat.started}
+    return {**found, "boot": boot, "namespace": namespace, "pid": pid, "started": started}
 
 
-def _stat(pid: int) -> _Stat | None:
-    """What proc(5) says in ``stat``; None where there is no such process, or no ``/proc``."""
+def _started(pid: int) -> int | None:
+    """Return when a process began, in clock ticks after boot; None if there is none, or it can't be seen."""
+    import psutil
+
     try:
-        with open(f"{_PROC}/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        begin, end = text.index("("), text.rindex(")")  # the name may hold blanks and brackets itself
-        fields = text[end + 2 :].split()
-        return _Stat(text[begin + 1 : end], fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
-    except (OSError, ValueError, IndexError):
+        while True:  # psutil counts from 1970, by the clock; if that is set meanwhile, both are read again
+            boot = psutil.boot_time()
+            seconds = psutil.Process(pid).create_time() - boot
+            if psutil.boot_time() == boot:
+                ticks: int = round(seconds * os.sysconf("SC_CLK_TCK"))
+                return ticks
+    except (psutil.Error, OSError):
         return None
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process that is there has not ended: a zombie is what is left of one."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except (psutil.Error, OSError):
+        return False

@@ -1,28 +1,19 @@
-"""A rewind without a person: what recovery asks for, done between two runs of a query. `barrier rewind` shares its parts."""
+"""Spark's logs of a location, as a rewind wants them: for `barrier rewind`, restore, and `connector.operations.recovery`."""
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 
 from connector.spark import offset_log
-from connector.spark.alone import alone, query_at_work, rewind_at_work
-from connector.spark.belonging import refuse_elsewhere
 from connector.spark.location import CheckpointLocation
-from connector.spark.process import is_alive, this_process
-from connector.spark.recorded import fitting, naming_secrets, recorded_run, recorded_sink
 from connector.spark.remote_logs import RemoteLogs
-from connector.spark.upkeep import Upkeep
-from transactional.errors import LocationError, RewindRequiredError
+from transactional.errors import RewindRequiredError
 from transactional.ledger import Ledger
-from transactional.ownership import is_made_anew, rewinding
 from transactional.recovery import check_sources
-from transactional.rewind import Preview, Rewinder
+from transactional.rewind import Preview
 from transactional.rewind import QueryLogs as SparkLogs
 
-__all__ = ["NOTHING", "LocationLogs", "check_target", "logs_of", "take_back"]
-
-log = logging.getLogger(__name__)
+__all__ = ["NOTHING", "LocationLogs", "check_target", "logs_of"]
 
 NOTHING = ("NOTHING_TO_REWIND",)
 """Conditions that say that there is nothing to go back from."""
@@ -75,65 +66,3 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
     if preview.batch >= 0:
         with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
             check_sources(ledger, offset_log.spark_view(location, preview.batch))
-
-
-def take_back(location: CheckpointLocation, upkeep: Upkeep) -> int | None:
-    """Take a query that does not run back to where nothing is written twice, or finish a rewind that was begun.
-
-    *Called between two runs, by who keeps the query up.* It can be killed at any moment, and is called again then.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    upkeep : Upkeep
-
-    Returns
-    -------
-    int or None
-        The micro-batch after which the query goes on; None where there is nothing to go back from.
-
-    Raises
-    ------
-    FencedError
-        ``REWIND_NOT_DONE``: a restore replaces the place. ``DRIVER_HOLDS_STATE``, ``QUERY_RUNS``, ``DRIVER_UNKNOWN``,
-        ``REWIND_RUNS``, ``REWIND_UNKNOWN``
-    LocationError, OptionError, StoreError, AmbiguousOutcomeError
-        As `transactional.rewind`.
-    """
-    journal = location.journal()
-    ledger = journal.load()
-    refuse_elsewhere(location, ledger)
-    if is_made_anew(ledger):
-        raise rewinding(ledger)
-    run = recorded_run(ledger)
-    unseen = is_alive(run.process) is None and upkeep.single_driver
-    at_work = query_at_work(location, run, run.driver in upkeep.drivers or unseen)
-    if at_work is not None:
-        raise at_work
-    process = {"process": this_process()}
-    given = fitting(run, upkeep.given)
-    with naming_secrets(run, given):
-        sink = recorded_sink(run, location, given)
-        try:
-            rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
-            if ledger.rewinding is not None:
-                other = rewind_at_work(ledger.rewinding, upkeep.single_driver)
-                if other is not None:
-                    raise other
-                with alone(location):
-                    journal.load()
-                    rewinder.again(process)
-                    return rewinder.finish()
-            preview = rewinder.preview()
-            check_target(location, ledger, preview)
-            with alone(location):
-                rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
-                batch = rewinder.finish()
-        except LocationError as nothing:
-            if nothing.condition not in NOTHING:
-                raise
-            return None
-        finally:
-            sink.close()
-    log.warning("%s was taken back: the query goes on after micro-batch %d", location.path, batch)
-    return batch

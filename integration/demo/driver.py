@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from connector.spark.process import session_members
+
 __all__ = ["Driver", "DriverFailed"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -78,7 +80,7 @@ class Driver:
         if self.alive:
             self._signal_group(signal.SIGKILL)
         deadline = time.monotonic() + GONE_SECONDS
-        while members := _session(self._process.pid):
+        while members := session_members(self._process.pid):
             if time.monotonic() > deadline:
                 raise DriverFailed(f"processes {members} of a killed driver did not end")
             for pid in members:
@@ -109,18 +111,3 @@ def _environment(folder: Path, faults: Path | None) -> dict[str, str]:
         "TMPDIR": str(folder),
         **({"BARRIER_FAULTS": str(faults)} if faults else {}),
     }
-
-
-def _session(leader: int) -> list[int]:
-    """Return the living processes of a session (proc_pid_stat(5): state is the third field, session the sixth)."""
-    members = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[3]) == leader and fields[0] not in "ZX":
-            members.append(int(entry.name))
-    return members

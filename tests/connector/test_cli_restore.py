@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.spark.closing import record_restart
+from connector.operations.supervision import record_restart
 from connector.spark.exchange import exchange
 from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import newest, spark_view

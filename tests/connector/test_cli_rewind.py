@@ -215,7 +215,7 @@ def other_process() -> dict[str, Any]:
     """A process of this machine that runs, and is not this one."""
     import connector.spark.process as processes
 
-    return {**this_process(), "pid": os.getppid(), "started": processes._stat(os.getppid()).started}  # type: ignore[union-attr]
+    return {**this_process(), "pid": os.getppid(), "started": processes._started(os.getppid())}
 
 
 def test_a_rewind_that_runs_is_not_finished_by_another(place: CliPlace, capsys: Capture) -> None:

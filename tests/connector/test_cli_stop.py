@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.spark.closing import Standing, end_run, standing
+from connector.operations.stopping import Standing, end_run, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.savepoint import read
@@ -90,7 +90,7 @@ def test_an_idle_query_with_all_committed_is_told_as_it_is(tmp_path: Path, capsy
     place.decided(0)
     status, document, said = answer(capsys, "stop", str(place), "--timeout", "0")
     assert (status, document["status"], document["prepared"]) == (5, "asked for", [])
-    assert "Everything is committed and nothing is at work, but the query lives" in said
+    assert "Everything is committed and nothing is running, but the query lives" in said
 
 
 def test_the_end_of_the_query_is_the_end_of_the_waiting(tmp_path: Path, capsys: Capture) -> None:
@@ -162,22 +162,23 @@ def test_a_stop_that_waits_while_the_query_is_moved_away_says_so(
     assert "/elsewhere" in document["message"]
 
 
-def test_lost_transactions_are_for_a_rewind(tmp_path: Path, capsys: Capture) -> None:
+def test_what_was_prepared_and_is_lost_is_read_again(tmp_path: Path, capsys: Capture) -> None:
     place = two_prepared(tmp_path)
     next((place.output / "pending").glob("p~1~*")).unlink()
-    status, document, _ = answer(capsys, "stop", str(place))
-    assert (status, document["condition"]) == (1, "PREPARED_LOST")
-    assert "barrier rewind" in document["message"]
-    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+    status, _, said = answer(capsys, "stop", str(place))
+    assert status == 0
+    assert "it went back, and goes on after micro-batch 0" in said
+    assert (place.files("committed"), place.files("pending"), place.spark("offsets")) == ([0], [], [0])
     assert answer(capsys, "stop", str(place))[0] == 0
-    assert (place.files("committed"), place.files("pending")) == ([0], [])
 
 
-def test_a_rewind_that_is_not_done_is_finished_first(tmp_path: Path, capsys: Capture) -> None:
+def test_a_rewind_that_is_not_done_is_finished(tmp_path: Path, capsys: Capture) -> None:
     place = two_prepared(tmp_path)
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": None, "process": {}})
     status, document, _ = answer(capsys, "stop", str(place))
-    assert (status, document["condition"]) == (1, "REWIND_BEGUN")
+    assert (status, document["condition"]) == (1, "REWIND_UNKNOWN")
+    assert answer(capsys, "stop", str(place), "--query-stopped")[0] == 0
+    assert (place.ledger().rewinding, place.files("pending"), place.spark("offsets")) == (None, [], [0])
 
 
 def test_secrets_that_are_missing_are_named(tmp_path: Path, capsys: Capture) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from connector.spark import process
@@ -74,6 +75,7 @@ def test_where_nothing_was_recorded_nothing_is_known(identity: dict[str, Any]) -
 def test_without_proc_nothing_is_recorded_nor_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     identity = this_process()
     monkeypatch.setattr(process, "_PROC", str(tmp_path))
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     nothing = {"host": identity["host"], "boot": None, "namespace": None, "pid": None, "started": None}
     assert this_process() == driver_process() == nothing
     assert is_alive(identity) is None
@@ -81,11 +83,10 @@ def test_without_proc_nothing_is_recorded_nor_known(tmp_path: Path, monkeypatch:
 
 def test_a_proc_of_another_namespace_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outer = tmp_path / "4711"  # this process there
-    for folder in (outer / "ns", tmp_path / "sys/kernel/random", tmp_path / str(os.getpid())):
+    for folder in (outer / "ns", tmp_path / "sys/kernel/random"):
         folder.mkdir(parents=True)
     shutil.copy("/proc/sys/kernel/random/boot_id", tmp_path / "sys/kernel/random")
     (outer / "ns/pid").symlink_to("pid:[1]")
-    shutil.copy("/proc/self/stat", tmp_path / str(os.getpid()))
     (tmp_path / "self").symlink_to("4711")
     monkeypatch.setattr(process, "_PROC", str(tmp_path))
     assert this_process()["pid"] is None
@@ -97,13 +98,13 @@ def test_a_proc_of_another_namespace_is_not_trusted(tmp_path: Path, monkeypatch:
 def test_a_process_that_is_hidden_from_this_user_may_live(
     problem: type[OSError], known: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identity, own, seen = this_process(), os.getpid(), process._stat
+    identity, own, seen = this_process(), os.getpid(), process._started
 
     def kill(pid: int, signal: int) -> None:
         raise problem
 
     monkeypatch.setattr(os, "kill", kill)
-    monkeypatch.setattr(process, "_stat", lambda pid: seen(pid) if pid == own else None)
+    monkeypatch.setattr(process, "_started", lambda pid: seen(pid) if pid == own else None)
     assert is_alive({**identity, "pid": own + 1}) is known
 
 

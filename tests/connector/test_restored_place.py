@@ -19,14 +19,13 @@ import pytest
 from connector.cli import main
 from connector.cli.place import load_journal
 from connector.cli.report import Report
+from connector.operations.recovery import Upkeep, recover
 from connector.spark import restore as restoring
 from connector.spark.draft import Draft
 from connector.spark.exchange import exchange
 from connector.spark.location import CheckpointLocation
 from connector.spark.restore import NewLocation
 from connector.spark.savepoint import Savepoint, take
-from connector.spark.taking_back import take_back
-from connector.spark.upkeep import Upkeep
 from tests.connector.cli_place import CliPlace, another_user, answer, dead_process, shared_folder, two_users
 from tests.connector.test_cli_restore import Copied, Dies, goes_on, ledger, replaces, restore
 from transactional import faults
@@ -283,7 +282,7 @@ def test_a_place_whose_fence_was_ended_is_not_replaced_under_its_query(
         if not ends:
             return
         with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*Say the same `barrier restore` again"):
-            take_back(CheckpointLocation(str(new)), Upkeep({}, set(), single_driver=True))
+            recover(CheckpointLocation(str(new)), Upkeep({}, single_driver=True))
         status, document, _ = answer(capsys, "rewind", str(new), "--resume", "--yes")
         assert (status, document["condition"]) == (1, "REWIND_RUNS")
         if ends.pop():

@@ -7,9 +7,10 @@ The group may read and write, too, if it may write to the folder above: a locati
 from __future__ import annotations
 
 import os
+import uuid
 from contextlib import suppress
 
-__all__ = ["file_mode", "folder_mode", "make_folders", "sync_folder"]
+__all__ = ["file_mode", "folder_mode", "make_folders", "replace_file", "sync_folder"]
 
 OWNER, GROUP = 0o700, 0o070
 
@@ -44,3 +45,23 @@ def file_mode(folder: str) -> int:
 def folder_mode(above: str) -> int:
     """Return the mode of a new folder there: the group's, too, where the group may write, and not simply everyone."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
+
+
+def replace_file(path: str, text: str) -> None:
+    """Write a file that readers see whole: as it was, or as it is now. Not durable: for what describes living processes.
+
+    Raises
+    ------
+    OSError
+        Nothing is left of it then.
+    """
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

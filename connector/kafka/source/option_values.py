@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from connector.kafka.client.topics import TOPIC_FORM, Partition, is_topic_name
-from connector.options import as_json
+from connector.options import as_duration_ms, as_json
 
 __all__ = [
     "EARLIEST",
@@ -40,24 +40,6 @@ _OFFSETS_FORM: Final = (
 )
 _TIMES_FORM: Final = 'JSON {"topic": {"0": 1700000000000, "1": 1700000000000}} with milliseconds since 1970'
 _ASSIGN_FORM: Final = 'JSON {"topic": [0, 1]} with the numbers of partitions'
-
-_MILLISECONDS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000),
-}
-_DURATION: Final = re.compile(r"([0-9]{1,12})\s*([a-z]*)")
-_DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min, h or d ("500ms", "30s", "5 min")'
-
-
-def as_duration_ms(text: str) -> int:
-    """Parse a duration to milliseconds; without a unit it is in milliseconds."""
-    parts = _DURATION.fullmatch(text.strip().lower())
-    if parts is None or parts[2] not in _MILLISECONDS:
-        raise ValueError(_DURATION_FORM)
-    return int(parts[1]) * _MILLISECONDS[parts[2]]
 
 
 def as_long(least: int) -> Callable[[str], int]:

@@ -1,4 +1,4 @@
-"""The health file: how a kept-up query is, for Kubernetes' probes and for people. Written whole or not at all."""
+"""The health file: how a supervised query is, for Kubernetes' probes and for people. Written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any
 from transactional.clock import Clock, SystemClock
 from transactional.errors import OptionError
 from transactional.failure import Failure
+from transactional.journal.folders import replace_file
 
 __all__ = ["BEAT_SECONDS", "Health"]
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
-"""The file's time is never older while `barrier run` is at work."""
+"""Seconds: the file is never older while `barrier run` is running."""
 
 
 class Health:
@@ -38,7 +39,7 @@ class Health:
     Raises
     ------
     OptionError
-        ``HEALTH_FILE``: it can't be written. Where that comes later it is a warning: what is kept up goes on.
+        ``INVALID_OPTION``: it can't be written. Later that is a warning: the driver goes on.
     """
 
     def __init__(self, path: str | None, clock: Clock | None = None) -> None:
@@ -57,10 +58,11 @@ class Health:
         }
         problem = self._write()
         if problem is not None:
-            raise OptionError("HEALTH_FILE", f"the health file {path} can't be written: {problem}", path=path)
+            told = f"the health file {path} can't be written: {problem}"
+            raise OptionError("INVALID_OPTION", told, option="--health-file", value=path)
 
     def tell(self, state: str, **facts: Any) -> None:
-        """Write what changed."""
+        """Write a state, and what changed with it."""
         with self._lock:
             if state != self.facts["state"]:
                 facts["since"] = self._clock.now()
@@ -74,14 +76,14 @@ class Health:
         self.facts["lastError"] = {"time": self._clock.now(), "condition": failure.condition, "text": failure.text}
 
     def beat(self) -> None:
-        """Write it again where it is older than `BEAT_SECONDS`."""
+        """Write it again if it is older than `BEAT_SECONDS`."""
         with self._lock:
             if self._clock.monotonic() - self._written >= BEAT_SECONDS:
                 self._write()
 
     @contextmanager
     def during(self, state: str) -> Iterator[None]:
-        """Beat from a thread while something blocks."""
+        """Tell a state, and beat from a thread while something blocks."""
         self.tell(state)
         over = threading.Event()
 
@@ -101,11 +103,8 @@ class Health:
         self._written = self._clock.monotonic()
         if self._path is None:
             return None
-        temporary = f"{self._path}.{os.getpid()}.new"
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump({**self.facts, "time": self._clock.now()}, file)
-            os.replace(temporary, self._path)
+            replace_file(self._path, json.dumps({**self.facts, "time": self._clock.now()}))
         except OSError as problem:
             log.warning("the health file %s can't be written: %s", self._path, problem)
             return problem

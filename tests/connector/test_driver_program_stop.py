@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from connector.cli import main
-from connector.spark import keeper as keeper_module
-from connector.spark.closing import Standing, standing
+from connector.operations import supervision
+from connector.operations.stopping import Standing, standing
 from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace, dead_process
-from tests.connector.test_keeper import Program, Watched, tell
+from tests.connector.test_driver_program import Program, Watched, tell
 from transactional.restart import FixedDelay, Restarts
 
 
@@ -33,7 +33,7 @@ def away_while_it_runs(program: Program, monkeypatch: pytest.MonkeyPatch) -> Non
             raise OSError("no route to host")
         return standing(location)
 
-    monkeypatch.setattr(keeper_module, "standing", away)
+    monkeypatch.setattr(supervision, "standing", away)
 
 
 class Stopping(Watched):
@@ -51,7 +51,7 @@ class Stopping(Watched):
             self.places = []
 
 
-def test_a_stop_between_two_lives_is_heeded_though_the_journal_was_away_when_the_life_began(
+def test_a_stop_between_two_lives_is_obeyed_though_the_journal_was_away_when_the_life_began(
     place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program(tmp_path, f"{tell(place)}\nif number < 3: raise ValueError(number)")
@@ -62,7 +62,7 @@ def test_a_stop_between_two_lives_is_heeded_though_the_journal_was_away_when_the
     assert standing(CheckpointLocation(str(place))).stopped
 
 
-def test_a_stop_is_heeded_for_each_query_though_the_others_go_on_for_a_while(
+def test_a_stop_is_obeyed_for_each_query_though_the_others_go_on_for_a_while(
     place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "second").mkdir()
@@ -109,7 +109,7 @@ def test_what_was_noted_for_an_earlier_life_counts_for_no_later_one(
         return standing(location)
 
     monkeypatch.setattr(Restarts, "began", began)
-    monkeypatch.setattr(keeper_module, "standing", away)
+    monkeypatch.setattr(supervision, "standing", away)
     clocks = Stopping(program, 1, place), Stopping(program, 2, second)
 
     class Both(Watched):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connector.spark.closing import leave_nothing_open, record_restart, request_stop, standing
+from connector.operations.stopping import request_stop, standing
+from connector.operations.supervision import Supervision, record_restart
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import fitting, recorded_run
-from connector.spark.upkeep import Upkeep
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
-from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, RetriableError
 from transactional.failure import failure_of
+from transactional.entry import EntryKind
+from transactional.restart import NoRestart
 from transactional.testing import FakeClock
 
 OTHER_CONTAINER = {**this_process(), "namespace": "pid:[4026530001]", "host": "pod-a", "pid": 77}
@@ -31,7 +32,7 @@ class AwayTwice(FileSink):
     def inspect(self, handles: Sequence[Any]) -> Any:
         type(self).asked += 1
         if self.asked < 3:
-            raise RetriableError("KAFKA_TIMEOUT", "no broker answers")
+            raise RetriableError("NO_COORDINATOR", "no broker answers")
         return super().inspect(handles)
 
 
@@ -43,11 +44,16 @@ def prepared_place(folder: Path, sink: type[FileSink] = FileSink, **run: Any) ->
     return place
 
 
-def end(place: CliPlace, drivers: Collection[str] = (), single_driver: bool = False) -> list[str]:
+def end(
+    place: CliPlace, drivers: Sequence[str] = (), single_driver: bool = False, said: list[str] | None = None
+) -> list[str]:
     """What is said when it is ended."""
-    said: list[str] = []
-    upkeep = Upkeep({}, drivers, single_driver)
-    leave_nothing_open(CheckpointLocation(str(place)), upkeep, lambda: None, said.append, FakeClock())
+    said = [] if said is None else said
+    ended = Supervision("test", NoRestart(), {}, said.append, single_driver, clock=FakeClock())
+    for driver in drivers or (None,):
+        ended.meet(CheckpointLocation(str(place)), driver)
+    ended.wish.ask()
+    ended.run(lambda: None)
     return said
 
 
@@ -68,9 +74,9 @@ def test_a_stop_is_asked_of_the_named_driver_s_run_only_and_not_counted_again_on
     assert request_stop(location, "old pod") is None
     assert not place.ledger().stop_asked
     assert request_stop(location, "new pod") == 1
-    assert standing(location).asked
+    assert standing(location).ledger.stop_asked
     place.append(EntryKind.STOPPED, {"run": 1})
-    assert not standing(location).asked
+    assert not standing(location).ledger.stop_asked
 
 
 @pytest.mark.parametrize(
@@ -104,9 +110,12 @@ def test_a_run_of_another_host_is_not_touched_where_it_has_taken_over(tmp_path: 
 
 def test_what_a_driver_has_left_that_nobody_can_see_is_named_and_not_called_ended(tmp_path: Path) -> None:
     place = prepared_place(tmp_path, driver="a former container's", process=OTHER_CONTAINER)
-    with pytest.raises(FencedError, match=r"host pod-a, pid 77.*micro-batches \[1\] prepared") as found:
-        end(place)
+    said: list[str] = []
+    with pytest.raises(FencedError, match=r"host pod-a, pid 77.*--query-stopped .*--single-driver") as found:
+        end(place, said=said)
     assert found.value.condition == "DRIVER_UNKNOWN"
+    assert "micro-batches [1] are prepared, and not committed" in said[-2]
+    assert "is not ended" in said[-1]
     assert place.files("pending") == [1]
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from connector.spark import closing, internals, supervisor
+from connector.operations import recovery, stopping, supervision
+from connector.operations.supervised_query import StopWish, supervise
+from connector.spark import internals, life_report
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
-from connector.spark.supervisor import StopWish, supervise
 from tests.connector.cli_place import CliPlace
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, OptionError, StoreError
@@ -56,7 +57,7 @@ class FakeQuery:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliPlace:
     """Of a query of this process."""
     monkeypatch.setattr(internals, "driver_of", lambda query: DRIVER)
-    monkeypatch.setattr(supervisor, "JOURNAL_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "JOURNAL_SECONDS", 0.1)
     found = CliPlace(tmp_path)
     found.run(process=this_process(), driver=DRIVER)
     found.decided(0)
@@ -120,13 +121,13 @@ def test_a_query_is_stopped_before_it_is_ended_from_outside(place: CliPlace, mon
     place.prepared(1, in_spark=False)  # a task is at work
     wish, query = StopWish(), FakeQuery()
     ran: list[bool] = []
-    real = closing.close
+    real = recovery._commit
 
-    def close(*arguments: Any) -> int:
+    def commit(*arguments: Any) -> None:
         ran.append(query.isActive)
-        return real(*arguments)
+        real(*arguments)
 
-    monkeypatch.setattr(closing, "close", close)
+    monkeypatch.setattr(recovery, "_commit", commit)
     journal_fails(monkeypatch, lambda: wish.asked() and query.isActive)
     threading.Timer(0.3, wish.ask).start()
     supervise(lambda: query, NoRestart(), location=str(place), wish=wish, stop_timeout=1)  # type: ignore[arg-type, return-value]
@@ -146,8 +147,8 @@ def test_a_location_that_can_not_be_found_leaves_no_query_that_nobody_keeps_up(
 
 def test_a_request_that_was_obeyed_does_not_stop_the_query_that_is_started_again(place: CliPlace) -> None:
     location = CheckpointLocation(str(place))
-    closing.request_stop(location)
-    closing.end_run(location)
+    stopping.request_stop(location)
+    stopping.end_run(location)
     queries: list[FakeQuery] = []
 
     def start() -> Any:
@@ -156,6 +157,37 @@ def test_a_request_that_was_obeyed_does_not_stop_the_query_that_is_started_again
 
     supervise(start, FixedDelay(5, 1.0), location=str(place))
     assert len(queries) == 2
+
+
+def test_under_barrier_run_there_is_no_second_loop(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(life_report.VARIABLE, str(tmp_path / "report"))
+    queries: list[FakeQuery] = []
+
+    def start() -> Any:
+        queries.append(FakeQuery(StoreError("BROKERS_UNREACHABLE", "away")))
+        return queries[-1]
+
+    with pytest.raises(StoreError, match="BROKERS_UNREACHABLE"):
+        supervise(start, FixedDelay(5, 0.1), location=str(place))
+    assert len(queries) == 1
+    assert "the strategy that supervise was given is not used" in caplog.text
+
+
+def test_a_query_whose_jvm_is_gone_is_not_started_in_this_program_again(
+    place: CliPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    queries: list[FakeQuery] = []
+
+    def start() -> Any:
+        queries.append(FakeQuery(ConnectionRefusedError("Connection refused")))
+        return queries[-1]
+
+    with pytest.raises(ConnectionRefusedError):
+        supervise(start, FixedDelay(5, 0.1), location=str(place))
+    assert len(queries) == 1
+    assert "`barrier run` would start a new driver" in caplog.text
 
 
 @pytest.mark.parametrize("single_driver", [False, True])

@@ -1,4 +1,4 @@
-"""Runs a user's script as Python does, and tells ``barrier run`` which error ends it: ``python -m connector.spark.script``."""
+"""Runs a user's script as Python does, and reports the error that ends it: ``python -m connector.operations.script``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """``sys.argv`` is this module's name, then the script and its arguments; the script sees them as its own."""
+    """Run the script that ``sys.argv`` names after this module; it sees itself and its arguments as its own."""
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
     try:

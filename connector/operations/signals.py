@@ -10,36 +10,41 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopWish", "heeding"]
+__all__ = ["StopWish", "obeying_signals"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _MORE = (signal.SIGHUP, signal.SIGQUIT)
-"""Also end a process at once that does not heed them: the terminal is closed, Ctrl-backslash."""
+"""Also end a process at once that does not handle them: the terminal is closed, Ctrl-backslash."""
 
 
 class StopWish:
-    """Whether somebody wants the query to stop, and how urgently. May be asked from any thread, and from a signal handler."""
+    """Whether somebody wants the query to stop, and how urgently. Can be asked from any thread, and from a signal handler."""
 
     def __init__(self) -> None:
         self._times = 0  # no lock, no event: a signal handler could meet its own thread in there
+        self._requested = False
 
     def ask(self) -> None:
-        """Once: stop well. Twice: stop now."""
+        """Ask once to stop well, twice to stop now."""
         self._times += 1
 
+    def request(self) -> None:
+        """Ask to stop well, as ``barrier stop`` does in the journal; however often, it is never urgent."""
+        self._requested = True
+
     def asked(self) -> bool:
-        """Stop at a final checkpoint."""
-        return self._times > 0
+        """Return whether to stop at a final checkpoint."""
+        return self._requested or self._times > 0
 
     def forced(self) -> bool:
-        """Do not wait for it."""
+        """Return whether not to wait for it."""
         return self._times > 1
 
 
 @contextmanager
-def heeding(wish: StopWish, last: Callable[[], None] | None = None) -> Iterator[Callable[[], None]]:
-    """SIGTERM and SIGINT ask for a stop; the third ends the process. In a thread that is not the main one it does nothing.
+def obeying_signals(wish: StopWish, last: Callable[[], None] | None = None) -> Iterator[Callable[[], None]]:
+    """Let SIGTERM and SIGINT ask for a stop; the third ends the process. Does nothing outside the main thread.
 
     Parameters
     ----------
@@ -50,13 +55,13 @@ def heeding(wish: StopWish, last: Callable[[], None] | None = None) -> Iterator[
     Yields
     ------
     Callable[[], None]
-        Heeds them again: PySpark takes SIGINT when it makes a session.
+        Installs the handlers again: PySpark takes SIGINT when it makes a session.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
 
-    def heed(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if wish.forced() or number == signal.SIGQUIT:
             if last is not None:
                 last()
@@ -64,16 +69,13 @@ def heeding(wish: StopWish, last: Callable[[], None] | None = None) -> Iterator[
             os.kill(os.getpid(), number)
         wish.ask()
 
-    heeded = [
-        *_SIGNALS,
-        *(number for number in _MORE if last is not None and signal.getsignal(number) != signal.SIG_IGN),
-    ]
+    more = () if last is None else [number for number in _MORE if signal.getsignal(number) != signal.SIG_IGN]
+    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in (*_SIGNALS, *more)}
 
     def install() -> None:
-        for number in heeded:
-            signal.signal(number, heed)
+        for number in former:
+            signal.signal(number, handle)
 
-    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in heeded}
     install()
     try:
         yield install

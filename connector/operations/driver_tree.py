@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from connector.spark.process import session_members
+from connector.spark.process import JVM, session_members
 
 __all__ = ["DriverTree"]
 
-JVM = "java"
 LOOK_SECONDS = 0.05
 
 
@@ -27,7 +27,7 @@ class DriverTree:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(list(command), env=dict(environment), start_new_session=True)
-        self._jvms: set[int] = set()
+        self._had_jvm = False
 
     @property
     def pid(self) -> int:
@@ -35,42 +35,35 @@ class DriverTree:
         return self._process.pid
 
     def status(self) -> int | None:
-        """Exit status of the driver program, negative for a signal; None while it runs."""
+        """Return the exit status of the driver program, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def lost_jvm(self) -> bool:
-        """Whether it had a JVM, and has none now."""
-        living = {pid for pid, name in session_members(self.pid).items() if name == JVM}
-        self._jvms |= living
-        return bool(self._jvms) and not living
+        """Return whether it had a JVM, and has none now."""
+        has_jvm = JVM in session_members(self.pid).values()
+        self._had_jvm |= has_jvm
+        return self._had_jvm and not has_jvm
 
     def signal(self, number: int) -> None:
         """Send a signal to the driver program alone."""
-        if self.status() is None:
-            os.kill(self.pid, number)
+        self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to all of it, once, and no waiting: for a process that is about to end itself."""
-        for pid in [*session_members(self.pid), self.pid]:
-            _kill(pid)
+        """Send SIGKILL to all of it, once, and do not wait: for a process that is about to end itself."""
+        _kill([*session_members(self.pid), self.pid])
 
     def end(self) -> int:
         """Make sure that nothing of it is left: SIGKILL to each, by its id, the JVM first. Returns the program's status."""
         status = self.status()
         while members := session_members(self.pid):
-            self._jvms |= {pid for pid, name in members.items() if name == JVM}
-            for pid in sorted(members, key=lambda pid: members[pid] != JVM):
-                _kill(pid)
+            _kill(sorted(members, key=lambda pid: members[pid] != JVM))
             self._process.poll()
             time.sleep(LOOK_SECONDS)
-        if self._process.poll() is None:  # no /proc: the group is all that can be named
-            os.killpg(self.pid, signal.SIGKILL)
         found = self._process.wait()
         return found if status is None else status
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

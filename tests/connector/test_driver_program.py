@@ -19,19 +19,21 @@ from typing import Any
 import pytest
 
 from connector.cli import main
-from connector.spark import keeper as keeper_module
+from connector.operations import driver_program, supervision
+from connector.operations.driver_program import DriverProgram
+from connector.operations.driver_tree import DriverTree
+from connector.operations.health import Health
+from connector.operations.signals import StopWish
+from connector.operations.stopping import Standing, end_run, request_stop, standing
+from connector.operations.supervision import Supervision
 from connector.spark import life_report
-from connector.spark.closing import Standing, end_run, request_stop, standing
-from connector.spark.driver_tree import DriverTree
-from connector.spark.health import Health
-from connector.spark.keeper import DriverKeeper
 from connector.spark.life_report import LifeReport
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import session_members, this_process
 from connector.spark.sinks import ALLOW
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
-from transactional.clock import Clock
+from transactional.clock import Clock, SystemClock
 from transactional.errors import FencedError
 from transactional.failure import Failure
 from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
@@ -55,12 +57,14 @@ class Program:
 
     def keeper(
         self, strategy: RestartStrategy, clock: Clock | None = None, single_driver: bool = False
-    ) -> DriverKeeper:
-        command = [sys.executable, "-m", "connector.spark.script", str(self.script)]
+    ) -> DriverProgram:
+        command = [sys.executable, "-m", "connector.operations.script", str(self.script)]
+        clock = clock or SystemClock()
         health = Health(str(self.health), clock)
-        return DriverKeeper(
-            command, strategy, {}, SECONDS, self.said.append, health, clock, lambda: 0.5, single_driver=single_driver
+        supervised = Supervision(
+            "barrier run", strategy, {}, self.said.append, single_driver, StopWish(), health, clock, lambda: 0.5
         )
+        return DriverProgram(command, supervised, SECONDS)
 
     def started(self) -> int:
         return len(self.starts.read_text().splitlines()) if self.starts.exists() else 0
@@ -105,7 +109,7 @@ class Watched(FakeClock):
 def test_a_program_that_always_fails_is_started_as_often_as_its_strategy_says(
     tmp_path: Path, strategy: RestartStrategy, restarts: int
 ) -> None:
-    program = Program(tmp_path, "raise ValueError(f'failure {number}')")
+    program = Program(tmp_path, f"{tell(CliPlace(tmp_path))}\nraise ValueError(f'failure {{number}}')")
     failure = program.keeper(strategy, Watched()).run()
     assert failure is not None
     assert f"failure {restarts + 1}" in failure.text
@@ -116,7 +120,7 @@ def test_a_program_that_always_fails_is_started_as_often_as_its_strategy_says(
 
 
 def test_delays_between_lives_are_those_of_the_strategy(tmp_path: Path) -> None:
-    program = Program(tmp_path, "sys.exit(0 if number == 5 else 7)")
+    program = Program(tmp_path, f"{tell(CliPlace(tmp_path))}\nsys.exit(0 if number == 5 else 7)")
     assert program.keeper(ExponentialDelay(10, 50, 2, 1e9, 0), Watched()).run() is None
     delays = [said.split(" s:")[0].split("in ")[1] for said in program.said]
     assert (program.started(), delays) == (5, ["10.0", "20.0", "40.0", "50.0"])
@@ -132,12 +136,64 @@ def test_delays_between_lives_are_those_of_the_strategy(tmp_path: Path) -> None:
         "ReplayMismatchError('REPLAY_DIFFERS', 'other rows')",
     ],
 )
-def test_what_no_restart_mends_is_not_started_again(tmp_path: Path, error: str) -> None:
+def test_what_no_restart_fixes_is_not_started_again(tmp_path: Path, error: str) -> None:
     program = Program(tmp_path, f"from transactional.errors import *\nraise {error}")
     failure = program.keeper(FixedDelay(9, 0)).run()
     assert failure is not None
     assert program.started() == 1
-    assert "no restart mends this" in program.said[-1]
+    assert "no restart helps" in program.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "shown"),
+    [
+        ("import no_such_module", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("sys.exit(7)", 7, "exit status 7"),
+        ("os.kill(os.getpid(), 11)", 139, "signal SIGSEGV"),
+    ],
+)
+def test_a_script_that_dies_on_its_first_lines_ends_barrier_run_with_its_status_and_its_last_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, status: int, shown: str
+) -> None:
+    program = Program(tmp_path, body)
+    settings = ["--set", "restart-strategy.exponential-delay.initial-backoff=1 ms"]
+    assert main(["run", *settings, "--health-file", str(program.health), str(program.script)]) == status
+    said = capsys.readouterr().err
+    assert "died 3 times before it planned any query, and is not started again" in said
+    assert shown in said
+    assert program.started() == 3
+    assert program.told()["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from transactional.errors import StoreError\nraise StoreError('BROKERS_UNREACHABLE', 'away')",
+        "raise ValueError(number)",
+    ],
+    ids=["the brokers are away", "it has worked before"],
+)
+def test_a_script_that_may_work_the_next_time_is_started_again_for_ever(tmp_path: Path, body: str) -> None:
+    known = tell(CliPlace(tmp_path)) if "ValueError" in body else ""
+    lines = f"if number == 1:\n    {known.replace(chr(10), chr(10) + '    ') or 'pass'}\nif number < 6:\n    "
+    program = Program(tmp_path, lines + body.replace("\n", "\n    "))
+    assert program.keeper(FixedDelay(9, 0)).run() is None
+    assert program.started() == 6
+
+
+def test_a_program_that_lives_on_when_a_query_has_failed_in_a_thread_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_program, "CRIPPLED_SECONDS", 0.5)
+    body = (
+        "import threading\nfrom connector import supervise\n"
+        "def start(): raise RuntimeError('the broker is away')\n"
+        "if number == 1:\n    threading.Thread(target=supervise, args=(start,)).start()\n    time.sleep(1000)"
+    )
+    program = Program(tmp_path, body)
+    assert program.keeper(FixedDelay(1, 0)).run() is None
+    assert program.started() == 2
+    assert "the broker is away" in program.said[0]
 
 
 def test_a_query_that_ended_as_it_was_asked_to_is_not_started_again(tmp_path: Path) -> None:
@@ -184,7 +240,7 @@ def test_a_rewind_that_a_query_asked_for_is_done_between_two_lives_and_each_rest
     )
     assert program.keeper(FixedDelay(3, 0)).run() is None
     assert (program.started(), place.spark("offsets"), place.files("pending")) == (2, [0], [])
-    assert f"{place} went back: it goes on after micro-batch 0" in program.said
+    assert f"{place}: it went back, and goes on after micro-batch 0" in program.said
     [restart] = place.ledger().restarts
     assert (restart.by, restart.number, restart.condition, restart.rewound) == ("barrier run", 1, "PREPARED_LOST", True)
     assert program.told()["locations"] == [str(place)]
@@ -238,7 +294,7 @@ def test_a_report_tells_the_program_s_error_before_its_query_s(tmp_path: Path, m
     from transactional.errors import RetriableError
 
     report = LifeReport(str(tmp_path))
-    assert (report.failure("script", "host"), report.queries(), report.supervised()) == (None, [], [])
+    assert (report.failure("script", "host"), report.queries()) == (None, [])
     monkeypatch.setenv(life_report.VARIABLE, str(tmp_path))
     with pytest.raises(RetriableError), life_report.telling(CheckpointLocation("/place"), lambda: "d1"):
         raise RetriableError("HANDLE_NOT_ALIVE", "too old")
@@ -329,26 +385,15 @@ def test_a_health_file_that_can_t_be_written_is_refused_at_the_start_and_later_a
     program = Program(tmp_path, "")
     missing = tmp_path / "missing"
     assert main(["run", "--health-file", str(missing / "health.json"), str(program.script)]) == 1
-    assert "HEALTH_FILE" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "INVALID_OPTION" in said
+    assert f"the health file {missing}" in said
     assert program.started() == 0
     missing.mkdir()
     health = Health(str(missing / "health.json"))
     shutil.rmtree(missing)
     health.tell("running")
     assert health.facts["state"] == "running"
-
-
-def test_a_child_that_supervised_and_has_ended_does_not_stand_against_a_stop(tmp_path: Path) -> None:
-    place = prepared_place(tmp_path)
-    child = (
-        "import multiprocessing\nfrom connector.spark import life_report\n"
-        "def child():\n    life_report.supervising().__enter__()\n    os._exit(0)\n"
-        "process = multiprocessing.get_context('fork').Process(target=child)\nprocess.start()\nprocess.join()\n"
-    )
-    with barrier_run(Program(tmp_path, f"{child}{tell(place)}\ntime.sleep(1000)")) as keeper:
-        keeper.send_signal(signal.SIGTERM)
-        _, said = keeper.communicate(timeout=SECONDS)
-    assert (keeper.returncode, place.files("pending")) == (0, []), said
 
 
 def test_a_stop_that_can_not_be_made_whole_is_no_success_and_keeps_no_other_query_open(
@@ -451,13 +496,35 @@ def test_a_full_or_a_cleaned_folder_for_temporary_files_ends_nothing(
 def test_a_program_that_used_a_tool_in_java_and_has_no_query_yet_is_let_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "JVM_SECONDS", 0.5)
+    monkeypatch.setattr(driver_program, "CRIPPLED_SECONDS", 0.5)
     shutil.copy(str(shutil.which("sleep")), tmp_path / "java")
     program = Program(
         tmp_path, f"import subprocess\nsubprocess.run([{str(tmp_path / 'java')!r}, '0.5'])\ntime.sleep(2)"
     )
     assert program.keeper(FixedDelay(5, 0)).run() is None
     assert program.started() == 1
+
+
+def test_a_program_without_its_jvm_is_not_waited_for_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its query is in the middle of a micro-batch for ever, as the journal has it."""
+    monkeypatch.setattr(driver_program, "CRIPPLED_SECONDS", 0.5)
+    shutil.copy(str(shutil.which("sleep")), tmp_path / "java")
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process(), driver="d")
+    place.decided(0)
+    place.prepared(1, in_spark=False)
+    program = Program(
+        tmp_path,
+        f"{tell(place, 'd')}\nimport subprocess\nsubprocess.run([{str(tmp_path / 'java')!r}, '3'])\ntime.sleep(1000)",
+    )
+    keeper = program.keeper(FixedDelay(9, 0))
+    threading.Timer(2.0, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    began = time.monotonic()
+    assert keeper.run() is None
+    assert time.monotonic() - began < SECONDS / 2
+    assert (place.files("committed"), place.files("pending")) == ([0, 1], [])
 
 
 @pytest.mark.parametrize("single_driver", [False, True])
@@ -473,7 +540,7 @@ def test_a_rewind_after_a_container_that_is_gone_is_done_where_nothing_else_star
     keeper = program.keeper(FixedDelay(5, 0), single_driver=single_driver)
     if single_driver:
         assert keeper.run() is None
-        assert f"{place} went back" in program.said[0]
+        assert f"{place}: it went back" in program.said[1]
     else:
         with pytest.raises(FencedError, match="--single-driver"):
             keeper.run()
@@ -505,20 +572,18 @@ def test_a_journal_that_does_not_answer_between_two_lives_is_asked_seldom_and_sa
             return standing(location)
         raise OSError("no route to host")
 
-    monkeypatch.setattr(keeper_module, "standing", away)
+    monkeypatch.setattr(supervision, "standing", away)
     assert program.keeper(FixedDelay(1, 20), clock).run() is None
     assert 15 <= len(looks) <= 22
     assert sum("can't be looked at now: no route to host" in said for said in program.said) == 1
-    assert f"{place} can be looked at again" in program.said
 
 
 def test_a_report_that_another_user_may_have_written_ends_nothing(tmp_path: Path) -> None:
     """The folder in /tmp is made by somebody else after it was deleted there: it may name any process of ours."""
     folder = tmp_path / "report"
     folder.mkdir(0o700)
-    (folder / "supervised-1.json").write_text(json.dumps({"process": this_process()}))
     (folder / "query-1.json").write_text(json.dumps({"options": {"checkpointLocation": "/place"}, "driver": "d"}))
     report = LifeReport(str(folder))
-    assert (report.supervised(), len(report.queries())) == ([os.getpid()], 1)
+    assert len(report.queries()) == 1
     folder.chmod(0o777)
-    assert (report.supervised(), report.queries()) == ([], [])
+    assert report.queries() == []

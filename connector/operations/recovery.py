@@ -1,0 +1,189 @@
+"""Recovery of a query that does not run: whatever a dead driver has left is committed, or read again.
+
+`recover` is the one function for it: before a start that could not go on by itself, at the end of a query that was stopped,
+and from outside (``barrier recover``, ``barrier stop``). In this order:
+
+1. Nothing is done beside a driver that runs, or that can't be seen from here.
+2. A rewind that was begun is finished.
+3. What is decided is settled, what is prepared is committed, what was never recorded is aborted, and `stopped` is journalled
+   (`transactional.coordinator`, E1 to E4).
+4. If what was prepared is lost, the query goes back to where nothing is written twice (`transactional.rewind`): what is left
+   of it is aborted, and its rows are read again.
+
+Prepared micro-batches are committed rather than read again because that needs neither Spark's logs nor its state: it is
+right for a query with state whose driver lives on, and shows the last rows of a topic that gets no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connector.spark import offset_log
+from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.location import CheckpointLocation
+from connector.spark.process import is_alive, this_process
+from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_sink
+from connector.spark.taking_back import NOTHING, check_target, logs_of
+from transactional.errors import LocationError, TwoPhaseCommitError
+from transactional.failure import Remedy, failure_of
+from transactional.journal import Journal
+from transactional.ledger import Ledger, RunRecord
+from transactional.entry import EntryKind
+from transactional.ownership import is_made_anew, rewinding
+from transactional.rewind import Rewinder
+
+__all__ = ["Recovery", "Upkeep", "recover"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What is known to whoever keeps a query up.
+
+    Parameters
+    ----------
+    given : Mapping[str, str]
+        Options of its sink that the journal does not keep (secrets); other sinks' may be among them.
+    drivers : Collection[str]
+        Drivers in which no query of ours runs now, though the process may live: it was kept up there.
+    single_driver : bool
+        Nothing else starts the query: a former driver that can't be seen from here (of another container) is gone.
+    """
+
+    given: Mapping[str, str]
+    drivers: Collection[str] = ()
+    single_driver: bool = False
+
+    def is_alive(self, process: Mapping[str, Any]) -> bool | None:
+        """Return whether a driver's process runs; None if that can't be known."""
+        alive = is_alive(process)
+        return False if alive is None and self.single_driver else alive
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What was done.
+
+    Parameters
+    ----------
+    committed : bool
+        What was prepared is committed, and nothing is open.
+    batch : int or None
+        The query went back: it goes on after this micro-batch.
+    """
+
+    committed: bool = False
+    batch: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.committed or self.batch is not None
+
+    def __str__(self) -> str:
+        if self.batch is not None:
+            return f"it went back, and goes on after micro-batch {self.batch}"
+        return "what was prepared is committed, and nothing is open" if self.committed else "there was nothing to do"
+
+
+def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False) -> Recovery:
+    """Leave nothing of a query open that does not run, so that it can be started, or stay stopped.
+
+    It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    upkeep : Upkeep, optional
+    go_back : bool
+        The query has failed in a way that only going back repairs: nothing is committed first.
+
+    Raises
+    ------
+    FencedError
+        ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may. ``DRIVER_HOLDS_STATE``: it has to go back, and its
+        driver's process holds its state. ``REWIND_RUNS``, ``REWIND_UNKNOWN``: another command works here. ``REWIND_NOT_DONE``:
+        a restore does. ``LOCATION_MOVED_ON``
+    LocationError
+        Also if Spark has not kept what it needs to go back.
+    OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError
+        What is prepared is left as it was, or the rewind as far as it came.
+    """
+    upkeep = upkeep or Upkeep({})
+    journal = location.journal()
+    ledger = journal.load()
+    run = ledger.newest_run
+    if ledger.position:
+        refuse_batch_writes(location, "each of its writes is a checkpoint, and the next one recovers it")
+        refuse_elsewhere(location, ledger)
+    if is_made_anew(ledger):
+        raise rewinding(ledger)
+    if run is None or run.prefix in ledger.originals or _has_stopped(ledger, run, go_back):
+        return Recovery()  # no query has run at this place, or it has left nothing
+    stopped = run.driver in upkeep.drivers or (is_alive(run.process) is None and upkeep.single_driver)
+    at_work = query_at_work(location, run, stopped)
+    if at_work is not None and at_work.condition != "DRIVER_HOLDS_STATE":
+        raise at_work
+    given = fitting(run, upkeep.given)
+    if ledger.rewinding is None and not go_back:
+        try:
+            _commit(location, run, given)
+            return Recovery(committed=True)
+        except TwoPhaseCommitError as problem:
+            if failure_of(problem).remedy is not Remedy.REWIND:
+                raise
+            log.warning("%s has to go back: %s", location.path, problem)
+    if at_work is not None:  # a commit does not touch the state; a rewind does
+        raise at_work
+    return Recovery(batch=_go_back(location, journal, run, given, upkeep.single_driver))
+
+
+def _has_stopped(ledger: Ledger, run: RunRecord, go_back: bool) -> bool:
+    is_open = ledger.undecided() or ledger.unsettled() or ledger.rewinding
+    return run.ended == EntryKind.STOPPED and not is_open and not go_back
+
+
+def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> None:
+    """Commit what the query has prepared, sweep, journal `stopped`: a run of its own fences what may still be running."""
+    with naming_secrets(run, given), alone(location):
+        host = recorded_host(run, location, {**given, "transactionalIdPrefix": run.prefix})
+        view = offset_log.stopped_view(location)
+        with host.coordinator(view, f"ending {uuid.uuid4().hex}", run.process) as coordinator:
+            coordinator.close(run.token)
+
+
+def _go_back(
+    location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], single_driver: bool
+) -> int | None:
+    """Go back to where nothing is written twice, or finish a rewind; None if there is nothing to go back from."""
+    process = {"process": this_process()}
+    with naming_secrets(run, given):
+        sink = recorded_sink(run, location, given)
+        try:
+            rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
+            begun = journal.load().rewinding
+            other = rewind_at_work(begun, single_driver) if begun is not None else None
+            if other is not None:
+                raise other
+            preview = rewinder.preview() if begun is None else None
+            if preview is not None:
+                check_target(location, journal.ledger, preview)
+            with alone(location):
+                if preview is None:
+                    journal.load()
+                    rewinder.again(process)
+                else:
+                    rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
+                batch = rewinder.finish()
+        except LocationError as nothing:
+            if nothing.condition not in NOTHING:
+                raise
+            return None
+        finally:
+            sink.close()
+    log.warning("%s went back: the query goes on after micro-batch %d", location.path, batch)
+    return batch

@@ -1,0 +1,138 @@
+"""Restart strategies from a configuration, by Flink's keys: `transactional.restart` has what they mean."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from connector.options import Option, OptionTable, as_duration_ms, as_version
+from transactional.errors import OptionError
+from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+
+__all__ = ["TYPE", "from_config", "from_settings"]
+
+TYPE: Final = "restart-strategy.type"
+
+LONGEST_DAYS = 10_000
+"""Of a duration: what is longer is a slip, and no clock sleeps for any number of seconds."""
+
+_KINDS: Final[Mapping[str, Callable[..., RestartStrategy]]] = {
+    "none": NoRestart,
+    "fixed-delay": FixedDelay,
+    "failure-rate": FailureRate,
+    "exponential-delay": ExponentialDelay,
+}
+
+_ALSO: Final = {"off": "none", "disable": "none", **{name.replace("-", ""): name for name in _KINDS}}
+
+
+def _name(text: str) -> str:
+    name = text.strip().lower()
+    if _ALSO.get(name, name) not in _KINDS:
+        raise ValueError(f"one of {', '.join(_KINDS)}")
+    return _ALSO.get(name, name)
+
+
+def _seconds(text: str) -> float:
+    try:
+        milliseconds = as_duration_ms(text)
+    except ValueError as form:
+        raise ValueError(f"a duration of at most {LONGEST_DAYS} days: {form}") from None
+    if milliseconds > LONGEST_DAYS * 86_400_000:
+        raise ValueError(f"a duration of at most {LONGEST_DAYS} days")
+    return milliseconds / 1000
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.strip())
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
+    "fixed-delay.attempts": ("attempts", as_version, "Restarts in all."),
+    "fixed-delay.delay": ("delay", _seconds, "Between a failure and the next start."),
+    "failure-rate.max-failures-per-interval": ("max_failures", as_version, "One more gives up."),
+    "failure-rate.failure-rate-interval": ("interval", _seconds, "In which failures are counted."),
+    "failure-rate.delay": ("delay", _seconds, "Between a failure and the next start."),
+    "exponential-delay.initial-backoff": ("initial", _seconds, "The first delay."),
+    "exponential-delay.max-backoff": ("maximum", _seconds, "The longest delay."),
+    "exponential-delay.backoff-multiplier": ("multiplier", _number, "Of each delay to the one before."),
+    "exponential-delay.reset-backoff-threshold": ("reset_after", _seconds, "A life as long as this resets the delay."),
+    "exponential-delay.jitter-factor": ("jitter", _number, "The part of a delay by which it varies, at random."),
+}
+"""Of each key: the field of its strategy, what parses it, what it is."""
+
+
+def _table(named: Callable[[str], str]) -> OptionTable:
+    options = [Option(named(TYPE), "exponential-delay", _name, "Which strategy.")]
+    options += [Option(named(f"restart-strategy.{key}"), None, parse, doc) for key, (_, parse, doc) in _FIELDS.items()]
+    return OptionTable("restart strategy", options, passthrough_prefixes=())
+
+
+def _variable(key: str) -> str:
+    return f"BARRIER_{re.sub('[^A-Z]', '_', key.upper())}"
+
+
+_TABLE: Final = _table(str)
+_VARIABLES: Final = _table(_variable)
+
+
+def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
+    """Return the strategy that a configuration names, by Flink's keys; by default `ExponentialDelay` with Flink's values.
+
+    Parameters
+    ----------
+    config : Mapping[str, str], optional
+        ``restart-strategy.type`` (none, fixed-delay, failure-rate, exponential-delay) and ``restart-strategy.<type>.<key>``;
+        other keys are left alone. By default the environment, where the same keys are written
+        ``BARRIER_RESTART_STRATEGY_TYPE``, ``BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS``, ...; other variables that begin
+        with ``BARRIER_RESTART`` are refused.
+
+    Raises
+    ------
+    OptionError
+        ``UNKNOWN_OPTION``, ``INVALID_OPTION``
+    """
+    if config is None:
+        return _strategy(_environment())
+    ours = {key: text for key, text in config.items() if key.lower().startswith("restart-strategy.")}
+    return _strategy(_TABLE.parse(ours))
+
+
+def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
+    """Return the strategy that settings name, key by key, over the environment's. Each setting has to count.
+
+    Parameters
+    ----------
+    settings : Mapping[str, str]
+        As `from_config` takes them.
+
+    Raises
+    ------
+    OptionError
+        ``UNKNOWN_OPTION``: a key that there is not, or one of another strategy than the one that is chosen.
+    """
+    given = _TABLE.parse(settings)
+    values = {**_environment(), **{key: given[key] for key in given if given.given(key)}}
+    for key in given:
+        if given.given(key) and not key.startswith((TYPE, f"restart-strategy.{values[TYPE]}.")):
+            raise OptionError("UNKNOWN_OPTION", f"{key} counts for nothing: the strategy is {values[TYPE]}", option=key)
+    return _strategy(values)
+
+
+def _environment() -> Mapping[str, Any]:
+    ours = {name: text for name, text in os.environ.items() if name.startswith("BARRIER_RESTART")}
+    values = _VARIABLES.parse(ours)
+    return {key: values[_variable(key)] for key in _TABLE.parse({})}
+
+
+def _strategy(values: Mapping[str, Any]) -> RestartStrategy:
+    kind = values[TYPE]
+    fields = {
+        field: values[f"restart-strategy.{key}"] for key, (field, _, _) in _FIELDS.items() if key.startswith(kind)
+    }
+    return _KINDS[kind](**{field: value for field, value in fields.items() if value is not None})

@@ -1,0 +1,192 @@
+"""The end of a running query that was asked for: the request in the journal, and how far the query is.
+
+A running query ends itself: its next micro-batch closes the final checkpoint, and the planning after it journals `stopped`.
+A query that gets no rows begins no micro-batch: it is stopped as it is, and what it has prepared is committed by
+`connector.operations.recovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from connector.operations.recovery import Upkeep
+from connector.spark import offset_log
+from connector.spark.location import CheckpointLocation
+from connector.spark.recorded import can_be_built, fitting
+from transactional.clock import Clock, Deadline
+from transactional.errors import FencedError, TwoPhaseCommitError
+from transactional.ledger import Ledger, RunRecord
+from transactional.entry import EntryKind
+from transactional.ownership import may_stop, newest_run, rewinding, superseded
+
+__all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
+
+QUIET_SECONDS = 2.0
+"""How long Spark begins no micro-batch until none is waited for: what is prepared is committed without one."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a query is from its end.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    batch : int
+        The newest micro-batch that Spark began; -1 if there is none.
+    idle : bool
+        Spark has committed every micro-batch that it began. If the stop was requested before this was looked at, no task
+        of an earlier planning is running, and every later planning obeys the request.
+    """
+
+    ledger: Ledger
+    batch: int
+    idle: bool
+
+    @property
+    def run(self) -> RunRecord | None:
+        """The newest run."""
+        return self.ledger.newest_run
+
+    @property
+    def prepared(self) -> Sequence[int]:
+        """Micro-batches that are prepared, and in no checkpoint yet."""
+        return [record.batch for record in self.ledger.undecided()]
+
+    @property
+    def clean(self) -> bool:
+        """Everything is committed."""
+        return not (self.prepared or self.ledger.unsettled() or self.ledger.rewinding)
+
+    @property
+    def stopped(self) -> bool:
+        """It came to its end, and everything is committed."""
+        return self.clean and self.run is not None and self.run.ended == EntryKind.STOPPED
+
+
+def standing(location: CheckpointLocation) -> Standing:
+    """Return how far the location's query is.
+
+    Raises
+    ------
+    JournalError
+    """
+    committed, batch = offset_log.newest(location, "commits"), offset_log.newest(location, "offsets")
+    return Standing(location.journal().load(), batch, committed == batch)
+
+
+class FinalCheckpoint:
+    """The end of one running query, asked for again and again until it has come.
+
+    Attributes
+    ----------
+    safe : bool
+        At the last look no task of the query was running, nor will one be.
+    """
+
+    def __init__(
+        self,
+        location: CheckpointLocation,
+        upkeep: Upkeep,
+        look: Callable[[CheckpointLocation], Standing | None],
+        clock: Clock,
+    ) -> None:
+        self.safe = False
+        self._location = location
+        self._upkeep = upkeep
+        self._look = look
+        self._clock = clock
+        self._quiet: tuple[int, Deadline] | None = (
+            None  # idle after this micro-batch, and when it is so for long enough
+        )
+
+    def has_come(self) -> bool:
+        """Ask the query to stop; return whether waiting for it is over: it has ended, is idle, or is another driver's."""
+        self.safe = False
+        found = self._look(self._location)
+        if found is None:  # the journal does not answer now
+            return False
+        run = found.run
+        ours = run is not None and run.driver in self._upkeep.drivers
+        if run is not None and (run.ended if ours else self._upkeep.is_alive(run.process) is not False):
+            return True
+        try:
+            asked = request_stop(self._location, run.driver) if run is not None and ours else None
+        except FencedError:  # it is rewound, or was moved away
+            return True
+        except (TwoPhaseCommitError, OSError):
+            return False
+        self.safe = found.idle and asked is not None
+        return self._is_quiet(found) and (found.clean or self._can_be_ended(run))
+
+    def _is_quiet(self, found: Standing) -> bool:
+        """Return whether it is idle, and after the same micro-batch as at the look before."""
+        same = found.idle and self._quiet is not None and self._quiet[0] == found.batch
+        if not same:
+            self._quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
+        return same
+
+    def _can_be_ended(self, run: RunRecord | None) -> bool:
+        """Return whether it is quiet for long enough, and what is prepared could be committed from here."""
+        if run is None or self._quiet is None or not self._quiet[1].passed():
+            return False
+        try:
+            return can_be_built(run, self._location, fitting(run, self._upkeep.given))
+        except (TwoPhaseCommitError, OSError):
+            return False
+
+
+def request_stop(location: CheckpointLocation, driver: str | None = None) -> int | None:
+    """Ask the newest run to stop; return its token, or None if there is none to ask. To ask again changes nothing.
+
+    A run that has failed is asked, too: a supervisor that waits to start it again obeys that.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    driver : str, optional
+        Only if the run is this driver's.
+
+    Raises
+    ------
+    FencedError
+        ``REWIND_NOT_DONE``, ``LOCATION_MOVED_ON``
+    JournalError
+    """
+    journal = location.journal()
+    while True:
+        ledger = journal.load()
+        run = ledger.newest_run
+        if run is None or run.ended == EntryKind.STOPPED or driver not in (None, run.driver):
+            return None
+        if ledger.stop_asked:
+            return run.token
+        token = run.token
+
+        def judge(ledger: Ledger, token: int = token) -> None:
+            if ledger.rewinding is not None:
+                raise rewinding(ledger)
+            if newest_run(ledger).token != token:
+                raise superseded(token, ledger)
+
+        try:
+            journal.append(EntryKind.REQUEST, {"what": "stop", "run": token}, judge)
+        except FencedError as fenced:
+            if fenced.condition != "RUN_SUPERSEDED":  # by another run since it was looked at
+                raise
+        else:
+            return token
+
+
+def end_run(location: CheckpointLocation) -> bool:
+    """Journal that the newest run has ended, without its sink; return False if that can't be said, or was said already."""
+    journal = location.journal()
+    run = journal.load().newest_run
+    if run is None or run.ended:
+        return False
+    try:
+        journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))
+    except FencedError:  # something is open that the journal knows
+        return False
+    return True

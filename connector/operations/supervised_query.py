@@ -1,0 +1,234 @@
+"""A query that its own program keeps up: `supervise`."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from connector.operations.restart_options import from_config
+from connector.operations.signals import StopWish, obeying_signals
+from connector.operations.supervision import LOOK_SECONDS, Supervision
+from connector.spark import formats, internals, life_report
+from connector.spark.location import CheckpointLocation
+from transactional.clock import Clock, Deadline, SystemClock
+from transactional.errors import OptionError
+from transactional.failure import Failure, Remedy, failure_of
+from transactional.restart import NoRestart, RestartStrategy
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StopWish", "supervise"]
+
+log = logging.getLogger(__name__)
+
+TASKS_SECONDS = 30.0
+"""How long tasks may take to end: Spark kills a Python worker after 2 s."""
+
+STOPS_SECONDS = 60.0
+"""How long `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
+
+
+def supervise(
+    start: Callable[[], StreamingQuery],
+    strategy: RestartStrategy | None = None,
+    *,
+    location: str | None = None,
+    options: Mapping[str, str] | None = None,
+    stop_timeout: float = 300.0,
+    single_driver: bool = False,
+    wish: StopWish | None = None,
+    clock: Clock | None = None,
+    chance: Callable[[], float] = random.random,
+) -> None:
+    """Keep a query running, and return when it was stopped well. *Called in the user's driver program.*
+
+    A failed query is started again as `strategy` says, unless no restart helps (options, rights, a replay with other
+    rows). If recovery asks for a rewind, it is done first. SIGTERM and SIGINT, `wish` and ``barrier stop`` end the query at a
+    final checkpoint: afterwards no transaction is open. A second signal, or the end of `stop_timeout`, stops it at once, and
+    what is prepared is committed then.
+
+    Parameters
+    ----------
+    start : Callable[[], StreamingQuery]
+        Builds the query and starts it; called for every life of it.
+    strategy : RestartStrategy, optional
+        From the environment by default (`connector.operations.restart_options`). In a program of ``barrier run`` that one
+        restarts, and this strategy is not used.
+    location : str, optional
+        The query's checkpoint location; asked of Spark by default.
+    options : Mapping[str, str], optional
+        The sink's options that the journal does not keep: secrets. They are needed when something is done while the query
+        does not run: a rewind, a stop that was forced or came between two runs. And those that say how the checkpoint
+        location is found: ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
+    stop_timeout : float
+        Seconds that the running micro-batch may take to its final checkpoint.
+    single_driver : bool
+        Nothing else starts this query: a former driver that can't be seen from here (of another container) is gone, and what
+        it has left may be ended, or taken back.
+    wish : StopWish, optional
+        Asks for a stop from another thread. Signals are obeyed in the main thread only.
+    clock, chance : optional
+        Time and numbers at random.
+
+    Raises
+    ------
+    OptionError
+        `stop_timeout` is no number of seconds.
+    StreamingQueryException
+        The query's last error, if no restart helps or the strategy gives up; whatever `start` raised, and Py4J's error
+        of a JVM that is gone, which only ``barrier run`` survives.
+    FencedError
+        ``DRIVER_HOLDS_STATE``: a query with state can't go back in a driver that lives on; under ``barrier run`` it can.
+    TwoPhaseCommitError
+        What a rewind, or the end of the query, raised.
+
+    Examples
+    --------
+    >>> def start():
+    ...     rows = spark.readStream.format("barrier-kafka")...load()
+    ...     return rows.writeStream.format("2pc-kafka").option("checkpointLocation", "/var/lib/orders")...start()
+    >>> supervise(start, ExponentialDelay())
+    """
+    if not stop_timeout >= 0:
+        raise OptionError("INVALID_OPTION", f"stop_timeout={stop_timeout}: seconds, 0 or more", option="stop_timeout")
+    if life_report.is_kept_up():
+        if strategy is not None:
+            log.warning("`barrier run` restarts this program: the strategy that supervise was given is not used")
+        strategy = NoRestart()
+    formats.check_starts()
+    supervision = Supervision(
+        "supervise",
+        from_config() if strategy is None else strategy,
+        options or {},
+        log.warning,
+        single_driver,
+        wish or StopWish(),
+        clock=clock or SystemClock(),
+        chance=chance,
+    )
+    with ExitStack() as stack:
+        if threading.current_thread() is not threading.main_thread():  # the program may end well all the same
+            stack.push(lambda kind, problem, _: life_report.tell_failure("thread", problem) if problem else None)
+        obey = stack.enter_context(obeying_signals(supervision.wish))
+        query = _Query(start, supervision, stop_timeout, obey)
+        if location is not None:
+            query.find(location)
+        if supervision.run(query.live) is not None:
+            assert query.problem is not None
+            raise query.problem
+
+
+class _Query:
+    """The lives of one query.
+
+    Attributes
+    ----------
+    problem : BaseException or None
+        What ended the last of them.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], StreamingQuery],
+        supervision: Supervision,
+        stop_timeout: float,
+        obey: Callable[[], None],
+    ) -> None:
+        self.problem: BaseException | None = None
+        self._start = start
+        self._supervision = supervision
+        self._wish, self._clock = supervision.wish, supervision.clock
+        self._stop_timeout = stop_timeout
+        self._obey = obey
+        self._location: CheckpointLocation | None = None
+
+    def find(self, location: str) -> CheckpointLocation:
+        """Take up the location of the query."""
+        self._location = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
+        self._supervision.meet(self._location, None)
+        return self._location
+
+    def live(self) -> Failure | None:
+        """Run one life."""
+        query: StreamingQuery | None = None
+        try:
+            formats.register_lost(internals.active_session())
+            query = self._start()
+            self._obey()
+            self._meet(query)
+            while not self._wish.asked():
+                if _has_ended(query):
+                    return None
+                self._supervision.listen()
+        except KeyboardInterrupt as interrupt:  # PySpark's own handler, while a session was made
+            if not self._wish.asked():
+                self._wish.ask()
+            if query is None:
+                return self._failed(interrupt)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is judged
+            if query is not None and _is_active(query):  # no query is to run that no one keeps up
+                self._halt(query, safe=False)
+            return self._failed(problem)
+        self._stop(query)
+        return None
+
+    def _failed(self, problem: BaseException) -> Failure:
+        self.problem = problem
+        failure = failure_of(problem)
+        if internals.jvm_is_gone(problem):
+            log.error("the driver's JVM does not answer any more; `barrier run` would start a new driver")
+            return Failure(failure.condition, failure.text, Remedy.NONE)
+        return failure
+
+    def _meet(self, query: StreamingQuery) -> CheckpointLocation:
+        location = self._location or self.find(internals.checkpoint_location(query))
+        driver = internals.driver_of(query)
+        self._supervision.meet(location, driver)
+        life_report.tell_location(location, driver)
+        return location
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """End a running query at its final checkpoint; if none comes, stop it."""
+        deadline, safe = Deadline(self._stop_timeout, self._clock), False
+        try:
+            final = self._supervision.final_checkpoint(self._meet(query))
+            while query.isActive and not self._wish.forced() and not deadline.passed():
+                if final.has_come():
+                    safe = final.safe
+                    break
+                _has_ended(query)
+        except Exception as problem:  # noqa: BLE001 - it ended: as it was asked to, or otherwise
+            failure = failure_of(problem)
+            if failure.remedy is not Remedy.STOPPED:
+                log.warning("the query failed while it was being stopped: %s", failure.text)
+        if _is_active(query):
+            self._halt(query, safe)
+
+    def _halt(self, query: StreamingQuery, safe: bool) -> None:
+        """Stop it, and wait until its tasks have ended."""
+        if not safe:
+            log.warning("the query is stopped before its final checkpoint")
+        stopping = threading.Thread(target=query.stop, daemon=True)
+        stopping.start()
+        stopping.join(STOPS_SECONDS)
+        deadline = Deadline(TASKS_SECONDS, self._clock)
+        while not safe and internals.running_tasks() and not deadline.passed():
+            self._clock.sleep(LOOK_SECONDS)
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    """Return whether it runs; it does not if its JVM is gone."""
+    try:
+        return bool(query.isActive)
+    except Exception:  # noqa: BLE001 - of Py4J, whatever it is
+        return False
+
+
+def _has_ended(query: StreamingQuery) -> bool:
+    """Wait a little; raises its error if it has failed."""
+    return bool(query.awaitTermination(LOOK_SECONDS))  # type: ignore[arg-type]  # it takes fractions

@@ -1,0 +1,288 @@
+"""The loop around a query's lives: a failure, what recovery it needs, the wait for the next start; in the end nothing is open.
+
+There is one such loop. `supervise` runs it in the user's program, ``barrier run`` around whole driver programs; in a program
+of ``barrier run``, `supervise` has one life only. systemd or Kubernetes can be the loop, too, with ``barrier recover`` before
+each start.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tenacity import Retrying, retry_if_exception, wait_fixed
+
+from connector.operations.health import Health
+from connector.operations.recovery import Upkeep, recover
+from connector.operations.signals import StopWish
+from connector.operations.stopping import FinalCheckpoint, Standing, end_run, standing
+from connector.spark.location import CheckpointLocation
+from transactional.clock import Clock, Deadline, Pace, SystemClock
+from transactional.errors import TwoPhaseCommitError
+from transactional.failure import Failure, Remedy, failure_of
+from transactional.ledger import Ledger
+from transactional.entry import EntryKind
+from transactional.restart import Restarts, RestartStrategy
+from transactional.secrets import without_named_secrets
+
+__all__ = ["LOOK_SECONDS", "Supervision", "record_restart"]
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.2
+"""Between two looks at what lives."""
+
+JOURNAL_SECONDS = 1.0
+"""Between two looks into a journal for a stop that was asked for from outside: one listing of a folder."""
+
+SILENT_SECONDS = 60.0
+"""Between two complaints about journals that do not answer."""
+
+END_SECONDS = 10.0
+"""How long an end is tried again that a store which does not answer prevents."""
+
+AGAIN_SECONDS = 1.0
+"""Between two such tries."""
+
+
+@dataclass
+class Supervision:
+    """One life after the other, of one or several queries.
+
+    Parameters
+    ----------
+    by : str
+        Who starts them again, in their journals.
+    strategy : RestartStrategy
+    given : Mapping[str, str]
+        Options of their sinks that journals do not keep.
+    say : Callable[[str], None]
+        Takes sentences for people.
+    single_driver : bool
+        As in `Upkeep`.
+    wish, health, clock, chance
+        The wish to stop, the health file, time, and numbers at random from 0 to 1.
+    locations : dict[str, CheckpointLocation]
+        Of all queries that were met, by path.
+    """
+
+    by: str
+    strategy: RestartStrategy
+    given: Mapping[str, str]
+    say: Callable[[str], None]
+    single_driver: bool = False
+    wish: StopWish = field(default_factory=StopWish)
+    health: Health = field(default_factory=lambda: Health(None))
+    clock: Clock = field(default_factory=SystemClock)
+    chance: Callable[[], float] = random.random
+    locations: dict[str, CheckpointLocation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._restarts = Restarts(self.strategy, self.clock, self.chance)
+        self._drivers: set[str] = set()
+        self._upkeep = Upkeep(self.given, self._drivers, self.single_driver)
+        self._seen: dict[str, int] = {}  # the newest run of each location when its journal last answered
+        self._since: dict[str, int] = {}  # and when the last life began
+        self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
+
+    def run(self, live: Callable[[], Failure | None]) -> Failure | None:
+        """Run one life after the other.
+
+        Parameters
+        ----------
+        live : Callable[[], Failure or None]
+            One life, until it ends or was stopped: None if it ended well.
+
+        Returns
+        -------
+        Failure or None
+            None if the queries were stopped well or have ended by themselves, else the last failure.
+
+        Raises
+        ------
+        TwoPhaseCommitError
+            What a rewind, or the end of a query, raised.
+        """
+        failure: Failure | None = None
+        while not self.wish.asked():
+            self._restarts.began()
+            self._since = dict(self._seen)
+            failure = live()
+            if failure is None or failure.remedy is Remedy.STOPPED:
+                break
+            if self.wish.asked():
+                self.say(f"failed while it was being stopped: {failure.text}")
+            elif not self._prepare_restart(failure):
+                return failure
+        with self.health.during("stopping"):
+            self._end(whole=failure is not None or self.wish.asked())
+        return None
+
+    # -- what lives -------------------------------------------------------------------------------------------------
+
+    def meet(self, location: CheckpointLocation, driver: str | None) -> None:
+        """Take up that a query runs there, in that driver."""
+        if driver is not None:
+            self._drivers.add(driver)
+        if location.path not in self.locations:
+            self.locations[location.path] = location
+            if self._look(location) is not None:
+                self._since[location.path] = self._seen[location.path]
+
+    def final_checkpoint(self, location: CheckpointLocation) -> FinalCheckpoint:
+        """Return the end of a query that runs, to be asked for."""
+        return FinalCheckpoint(location, self._upkeep, self._look, self.clock)
+
+    def listen(self, now: bool = False) -> None:
+        """Take the wish of ``barrier stop`` from the journals, now or now and then, if all queries were stopped."""
+        if self._looks.due() or now:
+            stopped = [self._was_stopped(location) for location in self.locations.values()]  # looks at each
+            if stopped and all(stopped):
+                self.wish.request()
+
+    def _was_stopped(self, location: CheckpointLocation) -> bool:
+        """Return whether our run was asked to stop, or has been ended since the last life began: yesterday's does not count."""
+        found = self._look(location)
+        if found is None or found.run is None:
+            return False
+        ours = [token for token, run in found.ledger.runs.items() if run.driver in self._drivers]
+        since = self._since.setdefault(location.path, max(ours, default=found.run.token))
+        asked = found.ledger.stop_asked and found.run.driver in self._drivers
+        return asked or (found.stopped and found.run.token > since)
+
+    def _look(self, location: CheckpointLocation) -> Standing | None:
+        """Return how far the query is; None if its journal does not answer now."""
+        try:
+            found = standing(location)
+        except (TwoPhaseCommitError, OSError) as problem:
+            if self._complaints.due():
+                self.say(f"{location.path} can't be looked at now: {problem}")
+            return None
+        self._seen[location.path] = found.run.token if found.run else 0
+        return found
+
+    # -- after a failure --------------------------------------------------------------------------------------------
+
+    def _prepare_restart(self, failure: Failure) -> bool:
+        """Do what the next life needs, and wait for it; return False if there is to be none."""
+        self.health.failed(failure)
+        delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
+        number = self._restarts.number
+        if delay is None:
+            why = "no restart helps" if failure.remedy is Remedy.NONE else "the restart strategy gives up"
+            self.say(f"{why}, after {number} restarts: {failure.text}")
+            return False
+        self.say(f"restart {number} in {delay:.1f} s: {failure.text}")
+        for location in self.locations.values():
+            record_restart(location, self.by, number, delay, failure, self._go_back(location, failure))
+        self.health.tell("waiting", driver=None, restarts=number)
+        deadline = Deadline(delay, self.clock)
+        while not self.wish.asked():
+            waited = deadline.passed()
+            self.listen(now=waited)
+            if waited:
+                break
+            self.health.beat()
+            self.clock.sleep(min(LOOK_SECONDS, deadline.left()))
+        return True
+
+    def _go_back(self, location: CheckpointLocation, failure: Failure) -> bool:
+        """Do what a start can't do by itself: all else it does, without options that the journal does not keep."""
+        if failure.remedy is not Remedy.REWIND:
+            found = self._look(location)
+            if found is None or found.ledger.rewinding is None:
+                return False
+        try:
+            with self.health.during("rewinding"):
+                done = recover(location, self._upkeep, go_back=True)
+        except (TwoPhaseCommitError, OSError) as problem:
+            if failure_of(problem).remedy is Remedy.NONE:
+                raise
+            self.say(f"the rewind is not done, and tried again with the next restart: {problem}")
+            return False
+        if done:
+            self.say(f"{location.path}: {done}")
+        return bool(done)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _end(self, whole: bool) -> None:
+        """Leave nothing open; no driver is left, or no query runs in it.
+
+        Parameters
+        ----------
+        whole : bool
+            Also what a task may have left of a query that has committed everything; one that has ended by itself did not
+            leave such.
+        """
+        if whole and not self.locations:
+            self.say("no query was planned: what an earlier program may have left open is open until the next start")
+        problems: list[Exception] = []
+        for location in self.locations.values():
+            deadline = Deadline(END_SECONDS, self.clock)
+            again = Retrying(
+                retry=retry_if_exception(lambda problem: failure_of(problem).remedy is Remedy.RESTART),
+                wait=wait_fixed(AGAIN_SECONDS),
+                stop=lambda _, deadline=deadline: deadline.passed(),  # type: ignore[misc]
+                sleep=self.clock.sleep,
+                reraise=True,
+            )
+            try:
+                again(self._end_one, location, whole)
+            except Exception as problem:  # noqa: BLE001 - the others are to be ended, too
+                self.say(f"{location.path} is not ended: {without_named_secrets(str(problem))}")
+                problems.append(problem)
+        if problems:
+            raise problems[0]
+
+    def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
+        """End what a driver of ours has left, or one that is gone; leave alone what another runs."""
+        found = standing(location)
+        run = found.run
+        if run is None or found.stopped or (found.clean and not whole):
+            return
+        alive = False if run.driver in self._drivers else self._upkeep.is_alive(run.process)
+        ours = any(each.driver in self._drivers for each in found.ledger.runs.values())
+        if found.ledger.moved or alive or (alive is None and (found.clean or ours)):
+            owner = f"run {run.token} of another driver has taken it over"
+            self.say(
+                f"{location.path}: {'the query goes on elsewhere' if found.ledger.moved else owner}; nothing is ended"
+            )
+            return
+        try:
+            recover(location, self._upkeep)
+        except TwoPhaseCommitError as problem:
+            if found.clean and end_run(location):
+                self.say(f"everything is committed; what a task may have left open was not looked for: {problem}")
+                return
+            self.say(f"{location.path}: micro-batches {found.prepared} are prepared, and not committed")
+            raise
+
+
+def record_restart(
+    location: CheckpointLocation, by: str, number: int, delay: float, failure: Failure, rewound: bool
+) -> None:
+    """Leave in the journal why the query is started again; nothing if no run is in it yet.
+
+    A journal that does not answer now, perhaps because of the same outage, keeps no query down.
+    """
+    body = {
+        "by": by,
+        "number": number,
+        "delay": round(delay, 3),
+        "condition": failure.condition,
+        "reason": failure.text,
+        "rewound": rewound,
+    }
+    try:
+        journal = location.journal()
+        if journal.load().newest_run is not None:
+            journal.append(EntryKind.RESTARTED, body, _anyone)
+    except (TwoPhaseCommitError, OSError) as problem:
+        log.warning("why the query is started again is not in its journal: %s", problem)
+
+
+def _anyone(ledger: Ledger) -> None:
+    """It binds nothing."""
