@@ -365,6 +365,4 @@ def _check(what: str, value: float, holds: bool, expected: str) -> None:
 
 
 def _invalid(what: str, value: str, expected: str) -> OptionError:
-    return OptionError(
-        "INVALID_OPTION", owner="The restart strategy", option=what, value=repr(value), expectation=expected
-    )
+    return OptionError("INVALID_OPTION", owner="The restart strategy", option=what, value=value, expectation=expected)

@@ -13,7 +13,7 @@ __all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "begins_far_
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's if the old journal can't be asked: ids of checkpoints and
-tokens of runs are told apart by their numbers, and a query would need months to come there."""
+tokens of runs differ by their numbers only, and a query would need months to come there."""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:

@@ -32,7 +32,6 @@ __all__ = [
     "Restored",
     "Unsettled",
     "history",
-    "output_ranges",
     "restored",
     "stats",
 ]
@@ -320,37 +319,6 @@ def restored(ledger: Ledger) -> list[Restored]:
         before = run.restored or max((number for number in checkpoints if number < token), default=None)
         if before is not None:
             found.append(Restored(token, before))
-    return found
-
-
-def output_ranges(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-) -> dict[str, tuple[int | None, int]]:
-    """Return what checkpoints have put out behind an earlier one.
-
-    Parameters
-    ----------
-    before : Sequence[Mapping[str, Any]]
-        `CheckpointHistory.output` of the earlier one and of those before it.
-    after : Sequence[Mapping[str, Any]]
-        Of the later ones.
-
-    Returns
-    -------
-    dict[str, tuple[int or None, int]]
-        By what an output names (``orders-0``, ``version``): where the earlier ones ended, None where the journal does not
-        know, and where the last one does. Numbers that are no positions (how many partitions there were) are left out.
-    """
-    known = _furthest(before)
-    return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
-
-
-def _furthest(outputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for output in outputs:
-        for name, position in output.items():
-            if isinstance(position, int) and not isinstance(position, bool) and name != "partitions":
-                found[name] = max(position, found.get(name, position))
     return found
 
 

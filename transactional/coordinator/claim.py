@@ -134,9 +134,14 @@ class Claimant:
             try:
                 history = history_of(ledger, query, settings.sink, settings.prefix, identity)
                 return dict(self._sink.checkHistory(history))
-            except LocationError:
-                if self._journal.load().position == position:
-                    raise
+            except LocationError as refused:
+                if self._journal.load().position != position:
+                    continue
+                if (
+                    self._session.view.gaps and refused.condition == "LOCATION_PUT_BACK"
+                ):  # no logs that could be adopted
+                    raise LocationError("VERSIONS_PUT_BACK", **refused.parameters) from None
+                raise
 
     def _sweep_former(self, token: int) -> None:
         """Sweep, as a new run's part of P7, the query's former prefixes, unless another query has taken one since."""
