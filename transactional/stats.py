@@ -1,6 +1,6 @@
 """Figures and history of a query's checkpoints, from its journal alone: so they survive every restart.
 
-All of it is JSON: `to_json` of each dataclass. Times are milliseconds since the epoch, by the clocks of the drivers.
+Times are milliseconds since the epoch, by the clocks of the drivers.
 """
 
 from __future__ import annotations
@@ -125,10 +125,6 @@ class Restored:
 
     run: int
     checkpoint: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON types only."""
-        return _json(self)
 
 
 @dataclass(frozen=True)
