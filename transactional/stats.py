@@ -12,7 +12,6 @@ from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.ledger import (
-    BatchRecord,
     CheckpointRecord,
     CheckpointState,
     FailureRecord,
@@ -368,19 +367,15 @@ def _pending(ledger: Ledger, now: float) -> Pending:
     decided = [ledger.batches[batch] for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
     waiting = [record for record in [*undecided, *decided] if any(part.open for part in record.parts)]
     oldest = min(waiting, key=lambda record: record.time, default=None)
+    run = None if oldest is None else ledger.runs.get(oldest.run) or ledger.newest_run
     return Pending(
         batches=[record.batch for record in undecided],
         rows=sum(part.rows for part in parts),
         bytes=sum(part.bytes for part in parts),
         handles=sum(bool(part.handles) for part in parts),
         oldest_age=None if oldest is None else max(0.0, round(now - oldest.time / 1000, 3)),
-        lifetime=None if oldest is None else _lifetime(ledger, oldest),
+        lifetime=None if run is None else run.lifetime,
     )
-
-
-def _lifetime(ledger: Ledger, record: BatchRecord) -> float | None:
-    run = ledger.runs.get(record.run) or ledger.newest_run
-    return None if run is None else run.lifetime
 
 
 def _unsettled(ledger: Ledger, checkpoint: CheckpointRecord) -> Unsettled:

@@ -29,7 +29,7 @@ from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, RetriableError
 from transactional.failure import failure_of
 from transactional.ledger import Ledger
-from transactional.recovery import check_account, check_place
+from transactional.recovery import check_account, check_location
 from transactional.restore import FAR_ABOVE
 from transactional.sink import Options
 
@@ -718,7 +718,7 @@ def test_a_restored_place_can_be_saved_and_restored_again(
     assert (second.checkpoint, second.query) == (saved.checkpoint, saved.query)
     assert restore(capsys, second, tmp_path / "third", "--claim")[0] == 0
     location = CheckpointLocation(str(tmp_path / "third"))
-    check_place(ledger(tmp_path / "third"), spark_view(location))
+    check_location(ledger(tmp_path / "third"), spark_view(location))
     check_account(goes_on(tmp_path / "third", "other", "p"), spark_view(location))
 
 

@@ -13,7 +13,7 @@ from transactional.errors import FencedError, LocationError
 from transactional.history import history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import must_own, newest_run, superseded
-from transactional.recovery import Claim, check_account, check_place, whose_run
+from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["Claimant"]
@@ -97,7 +97,7 @@ class Claimant:
         }
 
         def judge(ledger: Ledger) -> None:
-            check_place(ledger, view)
+            check_location(ledger, view)
             check_account(ledger, view)
             if follows is not None and newest_run(ledger).token != follows:
                 raise superseded(follows, ledger)

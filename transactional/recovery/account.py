@@ -14,7 +14,7 @@ from transactional.recovery.view import QueryView, topics_of
 __all__ = [
     "Claim",
     "check_account",
-    "check_place",
+    "check_location",
     "check_prefix",
     "check_recorded",
     "check_restored",
@@ -53,7 +53,7 @@ def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRec
     return Claim.NEW, None
 
 
-def check_place(ledger: Ledger, view: QueryView) -> None:
+def check_location(ledger: Ledger, view: QueryView) -> None:
     """Check that the journal is this query's, at this location.
 
     Raises
