@@ -90,7 +90,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return the entry that `encode` made these bytes of.
+    """Return an entry from what `encode` returned.
 
     Raises
     ------

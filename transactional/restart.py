@@ -125,7 +125,7 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts for ever, each after a longer time, up to a limit; after a life that lasted long enough, the first again.
+    """Restarts for ever, each after a longer delay up to a limit; a life that lasted long enough resets the delay.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def begin_copy(saved: Ledger, location: str, savepoint: str, checkpoint: int, al
     found = _begin(saved, location, savepoint, checkpoint, saved.position, False, allowed)
     found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
     found.runs = {}
-    found.query, found.identity_suffix = "", ""  # Spark's id is a new one, and the next run says which
+    found.query, found.identity_suffix = "", ""  # the engine gives it a new id, which the next run records
     return found
 
 

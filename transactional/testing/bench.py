@@ -39,7 +39,7 @@ class Bench:
         return self._suite.sink_type(Options(self.options), self._suite.schema())
 
     def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
-        """Of one task; `number` is the micro-batch."""
+        """Return the context of one task; `number` is the micro-batch."""
         return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
 
     def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
