@@ -233,24 +233,14 @@ class OptionTable:
                 raise self._unknown(key, [o.key for o in known.values()], prefixes)
         missing = [key for key, value in values.items() if value is REQUIRED]
         if missing:
-            raise OptionError(
-                "MISSING_OPTION",
-                f"{self.name} needs the option {missing[0]}: set .option({missing[0]!r}, ...). "
-                f"{known[missing[0].lower()].doc}",
-                option=missing[0],
-            )
+            reason = known[missing[0].lower()].doc.removesuffix(".")
+            raise OptionError("MISSING_OPTION", owner=self.name, option=missing[0], reason=reason)
         return ParsedOptions(values, passthrough, given)
 
     def invalid(self, key: str, text: str, expectation: str) -> OptionError:
         """An ``INVALID_OPTION`` error for checks that need more than one option or the store."""
         shown = shown_value(key, text)
-        return OptionError(
-            "INVALID_OPTION",
-            f"{self.name}: the option {key} is {shown!r}; expected {expectation}.",
-            option=key,
-            value=shown,
-            expectation=expectation,
-        )
+        return OptionError("INVALID_OPTION", owner=self.name, option=key, value=shown, expectation=expectation)
 
     def _parse_one(self, option: Option, text: str) -> Any:
         try:
@@ -267,12 +257,8 @@ class OptionTable:
         near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
         hint = f"did you mean {by_lower[near[0]]}?" if near else f"known options: {', '.join(sorted(keys))}."
         passed = f" Options that start with {prefixes[0]} go to the client." if prefixes else ""
-        return OptionError(
-            "UNKNOWN_OPTION",
-            f"{self.name} has no option {key}; {hint}{passed}",
-            option=key,
-            nearest=by_lower[near[0]] if near else None,
-        )
+        nearest = by_lower[near[0]] if near else None
+        return OptionError("UNKNOWN_OPTION", owner=self.name, option=key, hint=f"{hint}{passed}", nearest=nearest)
 
 
 HOST_OPTIONS = OptionTable(

@@ -113,7 +113,7 @@ def mistakes_of(cluster: Cluster, users: Users, folder: Path) -> list[tuple[Mist
         (Mistake("table option", table("r", mergeSchemas="true"), "2pc-delta"), "UNKNOWN_OPTION"),
         (Mistake("no path", {"checkpointLocation": str(folder / "s")}, "2pc-delta"), "MISSING_OPTION"),
         (Mistake("complete table", table("t"), "2pc-delta", columns=count, mode="complete"), "OUTPUT_MODE"),
-        (Mistake("table column", table("u"), "2pc-delta"), "COLUMN_UNKNOWN"),
+        (Mistake("table column", table("u"), "2pc-delta"), "COLUMNS_MISMATCH"),
     ]
 
 

@@ -1,90 +1,48 @@
-"""Every condition that this project raises, and what mends it: a new one has to be written down here."""
+"""Every condition that this project raises is in the catalogue, with its remedy; the docs' page is the catalogue's."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+
+import connector
 import transactional.errors
+from tests.error_page import ERROR_PAGE, error_page
+from transactional.errors.catalogue import ACTIONS, Catalogue, catalogue
 from transactional.failure import Remedy, failure_of
 
 ROOT = Path(__file__).parent.parent
-
-RESTART = """
-    ABORT_TIMEOUT BATCH_HAS_OTHER_SOURCES BATCH_TAKEN BROKERS_UNREACHABLE CHECKPOINT_TAKEN CLIENT_NOT_STARTED COMMIT_TIMEOUT
-    DELTA_COMMIT_FAILED DUPLICATE_PARTITION FILES_LOST HANDLE_NOT_ALIVE HOOK_FAILED HOOK_NOT_RESTORED HOOK_STATE_INVALID JOURNAL_STORE_FAILED JOURNAL_UNREADABLE KAFKA_TIMEOUT LANE_TAKEN LOCATION_UNREADABLE LOST_AFTER_DECISION MARKERS_PENDING MISSING_ACKNOWLEDGEMENT MIXED_ACKNOWLEDGEMENTS MIXED_RUNS NOT_COMMITTED NOT_SETTLED NO_FREE_LANE NO_PLAN NO_PREFIX NO_RUN NO_SUCH_PART NO_TOKEN
-    PART_NOT_DECIDED PART_NOT_LOST PLAN_OF_ANOTHER_BATCH QUERY_RUNS READ_FAILED READ_STALLED REGISTRY_UNREACHABLE
-    REPAIR_LOST REWIND_RUNS RUN_ENDED TOPIC_CHANGED TRANSACTION_ENDED TRANSACTION_LOST TRANSACTION_OVER VERSION_LOST
-    VERSION_OVERTAKEN WRITE_FAILED
-"""
-"""What may be otherwise the next time: brokers, stores and registries that are away, transactions that are written anew."""
-
-REWIND = "BATCH_HAS_OTHER_SOURCES LOST_BEHIND PART_COMMITTED PREPARED_LOST REWIND_NOT_DONE SPARK_LOGS_AHEAD"
-
-STOPPED = "STOP_REQUESTED"
-
-OPTIONS = """
-    BATCH_OPTION COLUMN_MISSING COLUMN_TWICE COLUMN_TYPE COLUMN_UNKNOWN CONFLICTING_OPTIONS DELIVERY_GUARANTEE
-    FORBIDDEN_OPTION INTERVAL_OVER_TIMEOUT INTERVAL_WITH_ANOTHER_SOURCE INVALID_LOCATION INVALID_OPTION
-    LOCATION_UNKNOWN_STORE MISSING_COLUMN MISSING_OPTION MISSING_PACKAGE MISSING_TOPIC NOT_CONFIRMED NO_EXCLUSIVE_CREATE
-    NO_ROW_SINCE OBJECT_STORES_NOT_INSTALLED OTHER_SCHEMA_TYPE OUTPUT_MODE PARTITION_COLUMN PREFIX_OF_THE_ORIGINAL
-    READS_ITS_OUTPUT SCHEMA_IS_FIXED SINK_NOT_RECORDED TRANSACTION_TIMEOUT_TOO_LONG UNKNOWN_COLUMN UNKNOWN_OPTION
-    UNKNOWN_SINK UNKNOWN_SUBJECT UNKNOWN_TOPIC UNSUPPORTED_SCHEMA WRONG_COLUMN_TYPE
-"""
-"""What somebody has written, in options, in a query's columns, in what is installed."""
-
-REFUSED = """
-    AUTHENTICATION_FAILED BAD_HEADER BAD_RECORD BAD_TIMESTAMP COMMIT_REFUSED FILE_OUTSIDE KAFKA_REFUSED MARKERS_SKIPPED
-    MISSING_RIGHT NOT_NULL NO_CONDITIONAL_PUT NULL_TOPIC PARTITION_VALUE REGISTRY_REFUSED ROW_REFUSED ROW_TOO_LARGE
-    TABLE_CHANGED TABLE_HAS_OTHER_COMMITS TABLE_NEEDS_FEATURES TLS_FAILED UNKNOWN_HANDLE_FORMAT UNKNOWN_SPARK UNKNOWN_TOPIC
-"""
-"""What a broker, a store or a registry refuses for good: rights, versions, rows."""
-
-LOSS = """
-    COMMITTED_UNDECIDED DATA_LOST OFFSETS_DISAGREE OFFSETS_WENT_BACK OUTCOME_UNKNOWN PARTITIONS_GONE REPLAY_DIFFERS
-    TOPIC_RECREATED VERSION_HAS_OTHER_ROWS
-"""
-"""Rows are gone, or nobody can tell: to go on by itself could lose or double them silently."""
-
-PLACE = """
-    ADOPTED_NOT_STARTED BATCHES_NOT_ACCOUNTED BATCH_HAS_OTHER_SOURCES JOURNAL_ENTRY_CHANGED JOURNAL_ENTRY_TORN
-    JOURNAL_FORMAT_UNKNOWN JOURNAL_GAP JOURNAL_INCONSISTENT JOURNAL_KIND_UNKNOWN LOCATION_MOVED LOCATION_OF_ANOTHER_APP
-    LOCATION_OF_ANOTHER_QUERY LOCATION_OF_ANOTHER_TARGET LOCATION_OF_A_QUERY LOCATION_OF_BATCH_WRITES LOCATION_PUT_BACK
-    NOT_OUR_OFFSET NO_JOURNAL
-    NO_SPARK_METADATA NO_SPARK_OFFSETS PLANNED_ENDS_NESTED SPARK_LOGS_INCONSISTENT SPARK_OFFSETS_UNKNOWN STATE_NOT_RESTORED
-    UNKNOWN_OFFSET_VERSION UNSETTLED_ELSEWHERE VERSIONS_OF_ANOTHER_QUERY VERSION_TOO_LOW
-"""
-"""The checkpoint location was copied, mixed, half deleted, damaged, or is another version's."""
-
-OTHERS = "DRIVER_HOLDS_STATE DRIVER_UNKNOWN LOCATION_MOVED_ON PREFIX_TAKEN REWIND_UNKNOWN RUN_SUPERSEDED"
-"""Somebody else owns the query: two supervisors would fence each other for ever."""
-
-COMMANDS = """
-    ALREADY_BARRIER_KAFKA CHECKPOINT_NOT_SETTLED CLAIMED_PLACE_GONE INSIDE_A_SAVEPOINT INSIDE_THE_ORIGIN LOCATION_BUSY
-    LOCATION_CLAIMED LOCATION_IS_MOUNTED LOCATION_NOT_A_FOLDER LOCATION_NOT_EMPTY LOCATION_NOT_LOCAL LOCATION_NOT_OURS
-    NOTHING_TO_IMPORT NOTHING_TO_REWIND NOTHING_TO_SAVE NOT_A_KAFKA_SOURCE NOT_RESTORABLE NO_REWIND NO_STATE
-    NO_SUCH_MICRO_BATCH NO_SUCH_SOURCE ORIGIN_UNREACHABLE OUTPUT_COMMITTED PLANNED_ENDS_UNKNOWN REPARTITION_REFUSED
-    REWIND_BEGUN REWIND_FOREIGN_SOURCE REWIND_TOO_FAR SAVEPOINT_DAMAGED SAVEPOINT_EXISTS SAVEPOINT_FORMAT_UNKNOWN
-    SAVEPOINT_HOLDS_MORE SAVEPOINT_NEEDED SAVEPOINT_NOT_CLOSED SAVEPOINT_NOT_COMMITTED SAVEPOINT_NOT_FOUND
-    SAVEPOINT_NOT_LOCAL SAVEPOINT_UNSTABLE STATE_STAYS_BEHIND UNKNOWN_CHECKPOINT
-"""
-"""Said to who has typed a command, or asked for a rewind."""
-
-REMEDIES = {
-    Remedy.RESTART: RESTART,
-    Remedy.REWIND: REWIND,
-    Remedy.STOPPED: STOPPED,
-    Remedy.NONE: f"{OPTIONS} {REFUSED} {LOSS} {PLACE} {OTHERS} {COMMANDS}",
-}
-
 CONDITION = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+CORE = Catalogue("transactional.errors")
+
+ENGINE = re.compile(r"spark|kafka|barrier (run|rewind|adopt|resolve|stop|restore)|(?<![\w-])--[a-z]", re.IGNORECASE)
+"""What only a room above the core knows: engines, stores, commands."""
+
+NAMED = {"barrier-kafka", "pyarrow.RecordBatch"}
+"""Texts of the core that are data: a source in the offset log."""
+
+FLOWERS = re.compile(
+    r"\b(told|tells?|nobody|somebody|anew|mend(ed|s)?|heed|so (long|many)|way out|at work|where (there|no|none) )\b",
+    re.IGNORECASE,
+)
+"""Words that HOUSE.md's table replaces."""
 
 
-def raised() -> Iterator[tuple[str, str]]:
-    """Kind and condition of every error that is made anywhere."""
+class Raise(NamedTuple):
+    place: str
+    condition: str
+    has_text: bool
+    parameters: frozenset[str] | None
+    """None if there is a mapping among them."""
+
+
+def raises() -> Iterator[Raise]:
+    """All errors that are made anywhere."""
     for folder in ("connector", "transactional"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             module = ast.parse(path.read_text())
@@ -95,10 +53,13 @@ def raised() -> Iterator[tuple[str, str]]:
                     continue
                 first = call.args[0]
                 if isinstance(first, ast.Attribute) and first.attr == "condition":
-                    continue  # another's, handed on
+                    continue  # another's, passed on
+                place = f"{path.relative_to(ROOT)}:{call.lineno}"
                 found = conditions_in(first) or conditions_of(module, first)
-                assert found, f"{path}:{call.lineno}: which condition is it?"
-                yield from ((call.func.id, condition) for condition in found)
+                assert found, f"{place}: which condition is it?"
+                names = {keyword.arg for keyword in call.keywords}
+                parameters = None if None in names else frozenset(name for name in names if name is not None)
+                yield from (Raise(place, condition, len(call.args) > 1, parameters) for condition in sorted(found))
 
 
 def conditions_in(node: ast.AST) -> set[str]:
@@ -118,10 +79,79 @@ def conditions_of(module: ast.Module, name: ast.expr) -> set[str]:
     return found
 
 
-def test_every_condition_has_the_remedy_that_is_written_down_here() -> None:
-    found: dict[Remedy, set[str]] = defaultdict(set)
-    for kind, condition in raised():
-        text = f"transactional.errors.{kind}: [{condition}] so it is"
-        found[failure_of(text).remedy].add(condition)
-    for remedy, conditions in REMEDIES.items():
-        assert found[remedy] == set(conditions.split()), remedy
+RAISES = list(raises())
+
+
+def test_the_catalogue_has_every_condition_that_is_raised_and_no_other() -> None:
+    assert {each.condition for each in RAISES} == set(catalogue)
+
+
+def test_the_core_raises_only_conditions_of_its_own() -> None:
+    assert {each.condition for each in RAISES if each.place.startswith("transactional/")} <= set(CORE)
+
+
+def test_the_core_leaves_every_text_to_the_catalogue() -> None:
+    assert [each for each in RAISES if each.place.startswith("transactional/") and each.has_text] == []
+
+
+def test_every_raise_without_a_text_gives_all_that_the_templates_name() -> None:
+    for each in RAISES:
+        if not each.has_text and each.parameters is not None:
+            assert catalogue[each.condition].placeholders <= each.parameters, each
+
+
+@pytest.mark.parametrize("condition", sorted(catalogue))
+def test_a_condition_is_whole(condition: str) -> None:
+    found = catalogue[condition]
+    assert CONDITION.fullmatch(found.name)
+    assert re.fullmatch(r"[0-9A-Z]{5}", found.sql_state)
+    assert found.action in ACTIONS
+    for text in (found.message, found.remedy):
+        assert re.match(
+            r"[A-Z<`]|2pc-|barrierInterval |barrier-|kafka\.|accept-|offsets/|commits/|txnVersion|--", text
+        ), text
+        assert text.endswith((".", ">")), text
+        assert not FLOWERS.search(text), text
+
+
+@pytest.mark.parametrize("condition", sorted(CORE))
+def test_the_core_names_no_command_no_engine_and_no_store(condition: str) -> None:
+    assert not ENGINE.search(CORE[condition].message + CORE[condition].remedy)
+
+
+def test_nor_do_other_texts_of_the_core() -> None:
+    for path in sorted((ROOT / "transactional").rglob("*.py")):
+        if "testing" in path.parts:
+            continue
+        module = ast.parse(path.read_text())
+        documents = {
+            id(each.value)
+            for each in ast.walk(module)
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+        }
+        for each in ast.walk(module):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in documents:
+                assert each.value in NAMED or not ENGINE.search(each.value), f"{path}:{each.lineno}"
+
+
+def test_what_the_connector_completes_is_a_remedy_of_the_core() -> None:
+    completed = {name for name in CORE if catalogue[name].remedy != CORE[name].remedy}
+    assert {name for name in completed if "`barrier " in catalogue[name].remedy} >= {
+        "LOCATION_MOVED",
+        "NO_JOURNAL",
+        "OUTCOME_UNKNOWN",
+        "PREPARED_LOST",
+        "REWIND_NOT_DONE",
+    }
+    assert all(catalogue[name].message == CORE[name].message for name in CORE)
+    assert connector.__name__ in {found.package for found in catalogue.values()}
+
+
+def test_the_action_of_a_condition_is_read_from_an_error_s_text() -> None:
+    actions = dict(zip(ACTIONS, (Remedy.RESTART, Remedy.REWIND, Remedy.NONE, Remedy.STOPPED), strict=True))
+    for name, found in catalogue.items():
+        assert failure_of(f"transactional.errors.StoreError: [{name}] so it is").remedy is actions[found.action]
+
+
+def test_the_page_of_the_docs_is_the_catalogue() -> None:
+    assert ERROR_PAGE.read_text() == error_page(), "run: python -m tests.error_page"

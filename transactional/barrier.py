@@ -52,7 +52,7 @@ class CheckpointBarrier:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointBarrier:
-        """Return the barrier that `to_json` made this of."""
+        """Return a barrier from what `to_json` returned."""
         return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
 
 

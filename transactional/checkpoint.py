@@ -48,7 +48,7 @@ class Part:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Part:
-        """Return the part that `to_json` made this of."""
+        """Return a part from what `to_json` returned."""
         return cls(value["partition"], value["handle"], value["rows"], value["bytes"], value["digest"])
 
 

@@ -60,7 +60,7 @@ class Entry:
     kind : str
         One of `EntryKind`.
     nonce : str
-        Tells our entry from another's at the same number when a create's answer was lost.
+        Distinguishes our entry from another's at the same number when a create's answer was lost.
     time : int
         Milliseconds since the epoch; for people.
     body : Mapping[str, Any]
@@ -90,7 +90,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return the entry that `encode` made these bytes of.
+    """Return an entry from what `encode` returned.
 
     Raises
     ------

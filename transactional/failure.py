@@ -61,24 +61,6 @@ _BY_KIND = {
 }
 """Of conditions that no catalogue has. All others: RESTART."""
 
-_BY_CONDITION = {
-    "LOCATION_UNREADABLE": Remedy.RESTART,
-    # What may be there again: a broker, a registry, a token's server.
-    "BROKERS_UNREACHABLE": Remedy.RESTART,
-    "NO_TOKEN": Remedy.RESTART,
-    "READ_FAILED": Remedy.RESTART,
-    "READ_STALLED": Remedy.RESTART,
-    "REGISTRY_UNREACHABLE": Remedy.RESTART,
-    # The brokers did not agree on a topic: when they do, it is there, or known to be gone.
-    "TOPIC_CHANGED": Remedy.RESTART,
-    # Two supervisors of one location would start for ever, each fencing the other.
-    "PREFIX_TAKEN": Remedy.NONE,
-    "DRIVER_HOLDS_STATE": Remedy.NONE,
-    "REWIND_UNKNOWN": Remedy.NONE,
-    "DRIVER_UNKNOWN": Remedy.NONE,
-    "UNKNOWN_SPARK": Remedy.NONE,
-}
-
 _BY_ACTION = {
     "restart": Remedy.RESTART,
     "rewind": Remedy.REWIND,
@@ -120,5 +102,5 @@ def _raised(text: str) -> str:
 
 def _failure(kind: str, condition: str, text: str) -> Failure:
     known = catalogue.get(condition)
-    remedy = _BY_CONDITION.get(condition) or (_BY_ACTION[known.action] if known else _BY_KIND.get(kind, Remedy.RESTART))
+    remedy = _BY_ACTION[known.action] if known else _BY_KIND.get(kind, Remedy.RESTART)
     return Failure(condition, text[:MOST_TEXT], remedy)

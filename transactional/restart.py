@@ -117,7 +117,7 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True)
 class ExponentialDelay(RestartStrategy):
-    """Restarts for ever, each after a longer time, up to a limit; a life that lasted long enough resets it.
+    """Restarts for ever, each after a longer delay up to a limit; a life that lasted long enough resets the delay.
 
     Parameters
     ----------
@@ -195,9 +195,8 @@ class Restarts:
 
 def _check(what: str, value: float, holds: bool, expected: str) -> None:
     if not holds:
-        raise OptionError(
-            "INVALID_OPTION",
-            f"restart strategy: {what} is {str(value)!r}; expected {expected}",
-            option=what,
-            value=str(value),
-        )
+        raise _invalid(what, str(value), expected)
+
+
+def _invalid(what: str, value: str, expected: str) -> OptionError:
+    return OptionError("INVALID_OPTION", owner="The restart strategy", option=what, value=value, expectation=expected)

@@ -13,7 +13,7 @@ __all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "begins_far_
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's if the old journal can't be asked: ids of checkpoints and
-tokens of runs are told apart by their numbers, and a query would need months to come there."""
+tokens of runs differ by their numbers only, and a query would need months to come there."""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
@@ -66,7 +66,7 @@ def begin_copy(saved: Ledger, location: str, savepoint: str, checkpoint: int, al
     found = _begin(saved, location, savepoint, checkpoint, saved.position, False, allowed)
     found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
     found.runs = {}
-    found.query, found.identity_suffix = "", ""  # Spark's id is a new one, and the next run says which
+    found.query, found.identity_suffix = "", ""  # the engine gives it a new id, which the next run records
     return found
 
 

@@ -27,7 +27,7 @@ from transactional.recovery import committed_undecided
 from transactional.settlement import Settlement
 from transactional.sink import Cutoff, TwoPhaseCommitSink
 
-__all__ = ["Preview", "QueryLogs", "Rewinder"]
+__all__ = ["Preview", "QueryLogs", "Rewinder", "output_ranges"]
 
 
 class QueryLogs(Protocol):
@@ -170,7 +170,7 @@ class Rewinder:
     def again(self, request: Mapping[str, Any]) -> int:
         """R2 once more, before `finish` in another process; the newest such entry counts.
 
-        Else the process that was killed could have a create on its way that ends the rewind while this one is at work.
+        Else the process that was killed could have a create on its way that ends the rewind while this one runs.
 
         Parameters
         ----------
@@ -300,3 +300,34 @@ class Rewinder:
                 self._logs.put_back(number, ledger.logs[number])
                 faults.reach("rewind.put-back")
         return batch, kept.id if kept is not None else None
+
+
+def output_ranges(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[int | None, int]]:
+    """Return what checkpoints have put out behind an earlier one.
+
+    Parameters
+    ----------
+    before : Sequence[Mapping[str, Any]]
+        `transactional.stats.CheckpointHistory.output` of the earlier one and of those before it.
+    after : Sequence[Mapping[str, Any]]
+        Of the later ones.
+
+    Returns
+    -------
+    dict[str, tuple[int or None, int]]
+        By what an output names (``orders-0``, ``version``): where the earlier ones ended, None where the journal does not
+        know, and where the last one does. Numbers that are no positions (how many partitions there were) are left out.
+    """
+    known = _furthest(before)
+    return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
+
+
+def _furthest(outputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for output in outputs:
+        for name, position in output.items():
+            if isinstance(position, int) and not isinstance(position, bool) and name != "partitions":
+                found[name] = max(position, found.get(name, position))
+    return found

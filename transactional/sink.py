@@ -55,7 +55,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """
 
     supportsOverwrite: ClassVar[bool] = False
-    """Whether a batch write may take the place of what is there (mode overwrite)."""
+    """Whether a batch write may replace what is there (mode overwrite)."""
 
     maxPrepared: ClassVar[int | None] = None
     """How many micro-batches may be prepared and undecided at once; None for any number."""
@@ -230,7 +230,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         StoreError
             It can't, or others have written since. Default: always.
         """
-        raise StoreError("NOT_RESTORABLE", sink=self.name())
+        raise StoreError("NOT_RESTORABLE", sink=self.name(), reason="it keeps what it has committed")
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:

@@ -1,6 +1,6 @@
 """Figures and history of a query's checkpoints, from its journal alone: so they survive every restart.
 
-All of it is JSON: `to_json` of each dataclass. Times are milliseconds since the epoch, by the clocks of the drivers.
+Times are milliseconds since the epoch, by the clocks of the drivers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.ledger import (
-    BatchRecord,
     CheckpointRecord,
     CheckpointState,
     FailureRecord,
@@ -32,7 +31,6 @@ __all__ = [
     "Restored",
     "Unsettled",
     "history",
-    "output_ranges",
     "restored",
     "stats",
 ]
@@ -126,10 +124,6 @@ class Restored:
 
     run: int
     checkpoint: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON types only."""
-        return _json(self)
 
 
 @dataclass(frozen=True)
@@ -323,37 +317,6 @@ def restored(ledger: Ledger) -> list[Restored]:
     return found
 
 
-def output_ranges(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
-) -> dict[str, tuple[int | None, int]]:
-    """Return what checkpoints have put out behind an earlier one.
-
-    Parameters
-    ----------
-    before : Sequence[Mapping[str, Any]]
-        `CheckpointHistory.output` of the earlier one and of those before it.
-    after : Sequence[Mapping[str, Any]]
-        Of the later ones.
-
-    Returns
-    -------
-    dict[str, tuple[int or None, int]]
-        By what an output names (``orders-0``, ``version``): where the earlier ones ended, None where the journal does not
-        know, and where the last one does. Numbers that are no positions (how many partitions there were) are left out.
-    """
-    known = _furthest(before)
-    return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
-
-
-def _furthest(outputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for output in outputs:
-        for name, position in output.items():
-            if isinstance(position, int) and not isinstance(position, bool) and name != "partitions":
-                found[name] = max(position, found.get(name, position))
-    return found
-
-
 def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
     return CheckpointHistory(
         id=found.id,
@@ -404,19 +367,15 @@ def _pending(ledger: Ledger, now: float) -> Pending:
     decided = [ledger.batches[batch] for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
     waiting = [record for record in [*undecided, *decided] if any(part.open for part in record.parts)]
     oldest = min(waiting, key=lambda record: record.time, default=None)
+    run = None if oldest is None else ledger.runs.get(oldest.run) or ledger.newest_run
     return Pending(
         batches=[record.batch for record in undecided],
         rows=sum(part.rows for part in parts),
         bytes=sum(part.bytes for part in parts),
         handles=sum(bool(part.handles) for part in parts),
         oldest_age=None if oldest is None else max(0.0, round(now - oldest.time / 1000, 3)),
-        lifetime=None if oldest is None else _lifetime(ledger, oldest),
+        lifetime=None if run is None else run.lifetime,
     )
-
-
-def _lifetime(ledger: Ledger, record: BatchRecord) -> float | None:
-    run = ledger.runs.get(record.run) or ledger.newest_run
-    return None if run is None else run.lifetime
 
 
 def _unsettled(ledger: Ledger, checkpoint: CheckpointRecord) -> Unsettled:

@@ -10,9 +10,8 @@ from connector.cli.report import Report
 from connector.cli.words import batches_text, output_text
 from transactional.errors import StoreError
 from transactional.ledger import Ledger
-from transactional.rewind import Preview
+from transactional.rewind import Preview, output_ranges
 from transactional.sink import TwoPhaseCommitSink
-from transactional.stats import output_ranges
 
 __all__ = ["Request", "Sink", "emission", "tell"]
 

@@ -10,12 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.errors import OptionError, StoreError
+from transactional.errors import OptionError, RowRefusedError, StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,11 +29,6 @@ HONOURED: Final = frozenset(
 
 ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
 """Writer features that a table may name without using them; their use is looked for in its properties and columns."""
-
-WAY_OUT: Final = (
-    "Write to it with Spark's own Delta writer in foreachBatch: connector.delta.idempotent_merge, or "
-    'df.write.format("delta") with txnAppId and txnVersion.'
-)
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
@@ -68,11 +63,7 @@ def check_protocol(table: DeltaTable) -> None:
         if field["type"] == "binary" and field["name"] in table.metadata().partition_columns:
             wanted.append(f"column {field['name']} (binary, and partitioned by)")
     if wanted:
-        raise StoreError(
-            "TABLE_NEEDS_FEATURES",
-            f"2pc-delta can't write to {table.table_uri}: the table needs {', '.join(sorted(set(wanted)))}. {WAY_OUT}",
-            features=sorted(set(wanted)),
-        )
+        raise StoreError("TABLE_NEEDS_FEATURES", table=table.table_uri, features=sorted(set(wanted)))
 
 
 def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
@@ -88,17 +79,9 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
     for name in partition_by:
         type_ = schema.field(column_of(schema, name)).type
         if pa.types.is_nested(type_) or is_bytes(type_):
-            raise OptionError(
-                "PARTITION_COLUMN",
-                f"2pc-delta: a table can't be partitioned by {name}: it is {type_}",
-                option="partitionBy",
-            )
+            raise _mismatch(f"a table can't be partitioned by {name}, which is {type_}", option="partitionBy")
     if partition_by and len(partition_by) == len(schema):
-        raise OptionError(
-            "PARTITION_COLUMN",
-            "2pc-delta: partitionBy names every column; one at least must be in the files",
-            option="partitionBy",
-        )
+        raise _mismatch("partitionBy names every column, and at least one must be in the files", option="partitionBy")
 
 
 def column_of(schema: pa.Schema, name: str) -> int:
@@ -106,11 +89,12 @@ def column_of(schema: pa.Schema, name: str) -> int:
     found = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
-    raise OptionError(
-        "PARTITION_COLUMN",
-        f"2pc-delta: partitionBy names {name}; the query's columns are {', '.join(schema.names)}",
-        option="partitionBy",
-    )
+    reason = f"partitionBy names {name}; the query's columns are {', '.join(schema.names)}"
+    raise _mismatch(reason, option="partitionBy")
+
+
+def _mismatch(reason: str, **parameters: Any) -> OptionError:
+    return OptionError("COLUMNS_MISMATCH", owner="2pc-delta", reason=reason, **parameters)
 
 
 def check_type(column: str, type_: pa.DataType) -> None:
@@ -143,11 +127,7 @@ def check_type(column: str, type_: pa.DataType) -> None:
             pa.types.is_date32,
         )
     ) and not (pa.types.is_timestamp(type_) and type_.unit == "us"):
-        raise OptionError(
-            "COLUMN_TYPE",
-            f"2pc-delta: column {column} has the type {type_}, which Delta has not; cast it",
-            column=column,
-        )
+        raise _mismatch(f"the column {column} has the type {type_}, which Delta does not have", column=column)
 
 
 # -- rows into the table's columns ------------------------------------------------------------------------------------
@@ -182,7 +162,7 @@ class Columns:
         Raises
         ------
         StoreError
-            ``NOT_NULL``: a null where the table allows none.
+            ``ROW_REFUSED``: a null in a column that allows none.
         """
         arrays = []
         written = self.written
@@ -203,28 +183,21 @@ def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
     Raises
     ------
     OptionError
-        ``COLUMN_UNKNOWN`` with what `new_columns` names; ``COLUMN_TYPE``, ``COLUMN_MISSING``, by name.
+        ``COLUMNS_MISMATCH``, with the columns' names.
     """
     unknown = new_columns(rows, table)
     if unknown:
-        raise OptionError(
-            "COLUMN_UNKNOWN",
-            f"2pc-delta: the table has no column {', '.join(field.name for field in unknown)}: drop it from the query, or "
-            "set mergeSchema=true to add it",
-            columns=[field.name for field in unknown],
-        )
+        names = [field.name for field in unknown]
+        raise _mismatch(f"the table has no column {', '.join(names)}", columns=names)
     by_name = {name.lower(): index for index, name in enumerate(rows.names)}
     if len(by_name) < len(rows.names):
-        raise OptionError("COLUMN_TWICE", f"2pc-delta: columns that differ in case only: {', '.join(rows.names)}")
+        raise _mismatch(f"of the columns {', '.join(rows.names)} some differ in case only", columns=list(rows.names))
     source = []
     for field in table:
         index = by_name.get(field.name.lower())
         if index is None and not field.nullable:
-            raise OptionError(
-                "COLUMN_MISSING",
-                f"2pc-delta: the table's column {field.name} is NOT NULL, and the query has no such column",
-                column=field.name,
-            )
+            reason = f"the table's column {field.name} is NOT NULL, and the query has no such column"
+            raise _mismatch(reason, column=field.name)
         if index is not None:
             check_fit(field.name, rows.field(index).type, field.type)
         source.append(index)
@@ -246,11 +219,7 @@ def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
     """
     if fits(found, wanted):
         return
-    raise OptionError(
-        "COLUMN_TYPE",
-        f"2pc-delta: column {column} is {found} in the query and {wanted} in the table; cast it in the query",
-        column=column,
-    )
+    raise _mismatch(f"the column {column} is {found} in the query and {wanted} in the table", column=column)
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -298,11 +267,8 @@ def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
     StoreError
     """
     if not field.nullable and array.null_count:
-        raise StoreError(
-            "NOT_NULL",
-            f"2pc-delta: {array.null_count} rows have null in {column}, which is NOT NULL in the table",
-            column=column,
-        )
+        reason = f"{array.null_count} rows have null in {column}, which is NOT NULL in the table"
+        raise RowRefusedError("ROW_REFUSED", owner="2pc-delta", reason=reason, column=column)
     if not strict_inside(field.type):
         return
     if pa.types.is_struct(field.type):

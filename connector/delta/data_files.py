@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from connector.delta.statistics import Seen, file_statistics, without_floating
 from connector.delta.storage import TableFolder
-from transactional.errors import StoreError
+from transactional.errors import RowRefusedError
 
 __all__ = ["AddedFile", "DataFiles"]
 
@@ -209,11 +209,8 @@ def partition_text(column: str, value: pa.Scalar) -> str | None:
     try:
         return text_of(value.as_py())
     except (ValueError, OverflowError) as problem:
-        raise StoreError(
-            "PARTITION_VALUE",
-            f"2pc-delta can't write a value of the partition column {column}: {problem}",
-            column=column,
-        ) from None
+        reason = f"a value of the partition column {column} can't be written: {problem}"
+        raise RowRefusedError("ROW_REFUSED", owner="2pc-delta", reason=reason, column=column) from None
 
 
 def text_of(value: Any) -> str | None:

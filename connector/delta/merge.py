@@ -72,11 +72,8 @@ def idempotent_merge(
     session = source.sparkSession
     app = app or internals.streaming_query(session)
     if not app:
-        raise OptionError(
-            "MISSING_OPTION",
-            "idempotent_merge outside of foreachBatch needs app=...: a name that this job alone has",
-            option="app",
-        )
+        reason = "outside of foreachBatch, a name that no other job has"
+        raise OptionError("MISSING_OPTION", owner="idempotent_merge", option="app", reason=reason)
     is_path = "/" in target
     with _transaction(session, app, version):
         table = DeltaTable.forPath(session, target) if is_path else DeltaTable.forName(session, target)

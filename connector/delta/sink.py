@@ -99,9 +99,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         if find_spec("deltalake") is None:
-            raise OptionError(
-                "MISSING_PACKAGE", "2pc-delta needs deltalake: pip install 'barrier-kafka[delta]'", option="format"
-            )
+            raise OptionError("MISSING_PACKAGE", owner="2pc-delta", package="barrier-kafka[delta]", option="format")
         self._settings = parse_write_options(options)
         for name in self._settings.partition_by:
             column_of(schema, name)
@@ -203,21 +201,21 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Whether the table can go back to the version that a checkpoint made."""
-        self._must_name_version(output, "rewind with --allow-reemit, without --restore-tables")
+        self._must_name_version(output)
         check_restorable(self._folder, output["version"], output["app"])
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
         """Take the table back to the version that a checkpoint made."""
-        self._must_name_version(output, "then `barrier rewind LOCATION --resume --allow-reemit`")
+        self._must_name_version(output)
         restore_version(self._folder, output["version"], output["app"], rewind)
 
-    def _must_name_version(self, output: Mapping[str, Any], way_out: str) -> None:
+    def _must_name_version(self, output: Mapping[str, Any]) -> None:
         if "version" not in output:
-            raise StoreError(
-                "NOT_RESTORABLE",
-                f"2pc-delta: the journal does not say which version of {self._folder.uri} that checkpoint made (no rows, "
-                f"or the log was cleaned up): take the table back by hand if you want to, {way_out}",
+            reason = (
+                f"the journal does not hold the version of {self._folder.uri} that the checkpoint made (it had no rows, or the "
+                "log was cleaned up)"
             )
+            raise StoreError("NOT_RESTORABLE", sink=self.name(), reason=reason)
 
     def commit(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> None:
         """Add the files of all to the table, in one commit."""
@@ -225,7 +223,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         def attempt() -> list[DeltaHandle]:
             table = self._folder.open()
             outcomes = self._outcomes(table, handles)
-            self._must_be_told(outcomes, handles, checkpoint)
+            self._must_be_known(outcomes, handles, checkpoint)
             living = [
                 handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.PREPARED
             ]
@@ -235,7 +233,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
                 self._check_unchanged(table, living)
                 self._add(table, living, checkpoint)
                 # After a very long pause deltalake can write a version that was cleaned up meanwhile: look whether it is there.
-                self._must_be_told(self._outcomes(self._folder.open(), living), living, checkpoint)
+                self._must_be_known(self._outcomes(self._folder.open(), living), living, checkpoint)
             return lost
 
         if not handles:
@@ -245,24 +243,22 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         gone = {handle["nonce"] for handle in lost}
         self._notes.delete([handle["nonce"] for handle in handles if handle["nonce"] not in gone])
         if lost:
-            raise TransactionLostError(
-                "FILES_LOST",
-                f"2pc-delta: files of {len(lost)} prepared transactions of checkpoint {checkpoint.id} are gone from "
-                f"{self._folder.uri}, or their abort was recorded first",
-                [dict(handle) for handle in lost],
+            reason = (
+                f"files of {len(lost)} of checkpoint {checkpoint.id} are gone from {self._folder.uri}, or their abort was "
+                "recorded first"
             )
+            raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
 
-    def _must_be_told(
+    def _must_be_known(
         self, outcomes: Sequence[HandleState], handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint
     ) -> None:
         for handle, found in zip(handles, outcomes, strict=True):
             if found.outcome is Outcome.UNKNOWN:
+                transaction = (
+                    f"the commit of {len(handle['files'])} files of checkpoint {checkpoint.id} to {self._folder.uri}"
+                )
                 raise AmbiguousOutcomeError(
-                    "OUTCOME_UNKNOWN",
-                    f"2pc-delta: nobody can tell whether {len(handle['files'])} files of checkpoint {checkpoint.id} were "
-                    f"added to {self._folder.uri}: {found.evidence}",
-                    handle=dict(handle),
-                    evidence=found.evidence,
+                    "OUTCOME_UNKNOWN", transaction=transaction, handle=dict(handle), evidence=found.evidence
                 )
 
     def abort(self, handles: Sequence[DeltaHandle]) -> Sequence[DeltaHandle]:
@@ -273,10 +269,9 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             past = self._past(table, handles)
             committed = [handle for handle in handles if is_added(past, handle)]
             if not past.complete and len(committed) < len(handles):
-                raise AmbiguousOutcomeError(
-                    "OUTCOME_UNKNOWN",
-                    f"2pc-delta: commits that may have added files to {self._folder.uri} were cleaned up from its log",
-                )
+                transaction = f"the commit of files to {self._folder.uri}"
+                evidence = "commits that may have added them were cleaned up from its log"
+                raise AmbiguousOutcomeError("OUTCOME_UNKNOWN", transaction=transaction, evidence=evidence)
             rest = [h for h in handles if h not in committed and h["nonce"] not in past.aborted and is_of(table, h)]
             if rest:
                 self._exclude(table, rest)
@@ -395,10 +390,9 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         try:
             return attempts(attempt)
         except (DeltaError, OSError) as problem:
+            limit = round(self._settings.commit_seconds * 1000)
             raise RetriableError(
-                "DELTA_COMMIT_FAILED",
-                f"2pc-delta: {what} to {self._folder.uri} failed, the last time of commitTimeoutMs = "
-                f"{self._settings.commit_seconds * 1000:.0f} with: {problem}",
+                "DELTA_COMMIT_FAILED", what=what, table=self._folder.uri, limit=limit, reason=str(problem)
             ) from problem
 
     def _check_unchanged(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
@@ -412,12 +406,8 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             changed += [name for name, field in present.items() if name not in former and not field.nullable]
             same_folders = before.metadata().partition_columns == table.metadata().partition_columns
             if changed or not same_folders:
-                raise StoreError(
-                    "TABLE_CHANGED",
-                    f"2pc-delta: {self._folder.uri} was changed while a transaction for it was prepared: "
-                    f"{', '.join(changed) or 'its partition columns'}. Change it back (RESTORE), start the query again",
-                    columns=changed,
-                )
+                columns = changed or ["its partition columns"]
+                raise StoreError("TABLE_CHANGED", table=self._folder.uri, columns=columns)
 
     def _delete(self, handles: Sequence[DeltaHandle]) -> None:
         self._folder.delete([file["path"] for handle in handles for file in handle["files"]])

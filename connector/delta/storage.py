@@ -143,12 +143,7 @@ class TableFolder:
             ``FILE_OUTSIDE``
         """
         if os.path.isabs(path) or ".." in path.split("/"):
-            raise StoreError(
-                "FILE_OUTSIDE",
-                f"{path} is named as a file of the table {self.uri}, and lies outside of it: nothing was touched. Somebody "
-                "has written into the checkpoint location, or into the table's folder _barrier",
-                path=path,
-            )
+            raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)
 
     def _files(self) -> fs.FileSystem:

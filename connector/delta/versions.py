@@ -43,7 +43,7 @@ def check_restorable(folder: TableFolder, version: int, app: str) -> None:
     """
     others, _ = _others(folder, folder.open(), version, app)
     if others:
-        raise _refusal(folder, version, others, "Rewind with --allow-reemit, without --restore-tables")
+        raise _refusal(folder, version, others)
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
@@ -61,13 +61,7 @@ def restore_version(folder: TableFolder, version: int, app: str, rewind: int) ->
     if done:
         return
     if others:
-        raise _refusal(
-            folder,
-            version,
-            others,
-            "Take the table back by hand if you want to (RESTORE), then `barrier rewind LOCATION --resume --allow-reemit`, "
-            "which leaves the table as it is",
-        )
+        raise _refusal(folder, version, others)
     table.restore(version, commit_properties=CommitProperties(custom_metadata={MARK: {"rewind": rewind}}))
 
 
@@ -85,13 +79,8 @@ def _others(
     return others, False
 
 
-def _refusal(folder: TableFolder, version: int, others: list[int], way_out: str) -> StoreError:
-    return StoreError(
-        "TABLE_HAS_OTHER_COMMITS",
-        f"2pc-delta: {folder.uri} can't go back to version {version}: versions {others[:10]} are not this query's commits, and "
-        f"would be undone with it. Look at DESCRIBE HISTORY. {way_out}",
-        versions=others,
-    )
+def _refusal(folder: TableFolder, version: int, others: list[int]) -> StoreError:
+    return StoreError("TABLE_HAS_OTHER_COMMITS", table=folder.uri, version=version, versions=others[:10])
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:

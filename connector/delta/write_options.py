@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_positive_int, as_str
 from connector.spark.location import local_path
-from transactional.errors import OptionError
 
 __all__ = ["STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 
@@ -106,11 +105,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if parsed["compression"].lower() not in ("snappy", "zstd", "gzip", "lz4", "none"):
         raise WRITE_OPTIONS.invalid("compression", parsed["compression"], "snappy, zstd, gzip, lz4 or none")
     if parsed["deliveryGuarantee"] != "exactly-once":
-        raise OptionError(
-            "DELIVERY_GUARANTEE",
-            "2pc-delta has no at-least-once: its commits are whole checkpoints either way. Leave deliveryGuarantee out.",
-            option="deliveryGuarantee",
-        )
+        expectation = "exactly-once, as its commits are whole checkpoints either way"
+        raise WRITE_OPTIONS.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], expectation)
     return WriteOptions(
         path=_canonical(parsed["path"]),
         partition_by=parsed["partitionBy"],

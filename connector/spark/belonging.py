@@ -7,7 +7,7 @@ from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.ownership import moved_on
 from transactional.recovery import QueryView as SparkView
-from transactional.recovery import check_place
+from transactional.recovery import check_location
 
 __all__ = ["refuse_batch_writes", "refuse_elsewhere"]
 
@@ -41,4 +41,4 @@ def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
     """
     if ledger.moved is not None:
         raise moved_on(ledger)
-    check_place(ledger, SparkView(location.query_id(), location.path, -1, -1, [], None))
+    check_location(ledger, SparkView(location.query_id(), location.path, -1, -1, [], None))

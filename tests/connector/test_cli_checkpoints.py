@@ -30,7 +30,7 @@ def test_a_list_has_every_checkpoint_and_failure_in_order(place: CliPlace, capsy
     status, document, said = answer(capsys, "checkpoints", "list", str(place))
     assert (status, document["status"], said) == (0, "done", "")
     told = [(each["id"], each["status"], each["batches"]) for each in document["checkpoints"]]
-    assert told == [(2, "completed", [0]), (5, "declined", [1]), (6, "decided", [1, 2])]
+    assert told == [(2, "settled", [0]), (5, "declined", [1]), (6, "decided", [1, 2])]
     assert (document["total"], document["location"]) == (3, str(place))
     assert document["counts"] == {
         "triggered": 3,
@@ -107,7 +107,7 @@ def test_one_is_shown_by_its_number_or_refused(place: CliPlace, capsys: pytest.C
 def test_a_settled_one_says_what_it_took_in(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.append(EntryKind.SETTLED, {"checkpoint": 6, "run": 1, "output": {"orders-0": 21}})
     assert main(["checkpoints", "show", str(place)]) == 0
-    assert "Checkpoint 6: completed, subsumes micro-batches 1" in capsys.readouterr().out
+    assert "Checkpoint 6: settled, subsumes micro-batches 1" in capsys.readouterr().out
 
 
 def test_a_driver_is_seen_to_run_or_to_be_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

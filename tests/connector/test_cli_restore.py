@@ -29,7 +29,7 @@ from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, RetriableError
 from transactional.failure import failure_of
 from transactional.ledger import Ledger
-from transactional.recovery import check_account, check_place
+from transactional.recovery import check_account, check_location
 from transactional.restore import FAR_ABOVE
 from transactional.sink import Options
 
@@ -435,7 +435,7 @@ def test_a_closed_place_sends_nobody_to_a_place_that_is_not_there_yet(
     assert not new.exists()
     with pytest.raises(FencedError) as told:
         goes_on(place.path, "old", "p")
-    assert "only if that place is there" in told.value.message
+    assert "Start the query at the new location, if it is there" in told.value.message
     assert f"`barrier restore SAVEPOINT {new} --claim`, with the savepoint {saved.id}" in told.value.message
 
 
@@ -513,7 +513,7 @@ def test_a_query_that_is_started_while_its_place_is_made_anew_does_not_begin(
     told: list[str] = []
 
     def start() -> None:
-        with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*Say the same `barrier restore` again") as caught:
+        with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*Run the same `barrier restore` again") as caught:
             goes_on(new, "early", "p")
         told.append(caught.value.condition)
 
@@ -718,7 +718,7 @@ def test_a_restored_place_can_be_saved_and_restored_again(
     assert (second.checkpoint, second.query) == (saved.checkpoint, saved.query)
     assert restore(capsys, second, tmp_path / "third", "--claim")[0] == 0
     location = CheckpointLocation(str(tmp_path / "third"))
-    check_place(ledger(tmp_path / "third"), spark_view(location))
+    check_location(ledger(tmp_path / "third"), spark_view(location))
     check_account(goes_on(tmp_path / "third", "other", "p"), spark_view(location))
 
 

@@ -61,8 +61,8 @@ def test_without_a_target_what_is_undecided_is_given_up(place: CliPlace, capsys:
         {
             "status": "nothing to do",
             "location": str(place),
-            "message": "everything up to micro-batch 2 is committed: start the query, or name the checkpoint to go back to "
-            "(`barrier checkpoints list LOCATION`)",
+            "message": "There is nothing to rewind: everything up to micro-batch 2 is committed. Start the query, or name the "
+            "checkpoint to go back to (`barrier checkpoints list LOCATION`).",
         },
     )
 
@@ -203,7 +203,7 @@ def test_a_rewind_that_was_killed_is_finished(
     assert begun is not None
     assert begun.request == {"restoreTables": False, "allowReemit": False, "process": this_process()}
     status, document, _ = answer(capsys, "rewind", str(place), "--yes")
-    assert (status, document["condition"]) == (1, "REWIND_BEGUN")
+    assert (status, document["condition"]) == (1, "REWIND_NOT_DONE")
     status, document, said = answer(capsys, "rewind", str(place), "--resume")
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
     assert "A rewind to where nothing is written twice was begun" in said
@@ -347,8 +347,8 @@ def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun
     assert "it would be refused: [TABLE_HAS_OTHER_COMMITS]" in said
     status, document, _ = answer(capsys, *asked, "--yes")
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
-    assert "versions [4] are not" in document["message"]
-    assert document["message"].endswith("Rewind with --allow-reemit, without --restore-tables")
+    assert "versions 4 are not" in document["message"]
+    assert "rewind with --allow-reemit, without --restore-tables" in document["message"]
     assert (table.ledger().position, table.version()) == (before, 4)
     assert answer(capsys, *asked[:-1], "--allow-reemit", "--yes")[0] == 0
     assert table.version() == 4
@@ -362,9 +362,7 @@ def test_a_table_that_another_writes_to_meanwhile_has_a_way_out(
     status, document, _ = answer(capsys, *asked)
     monkeypatch.undo()
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
-    assert (
-        "then `barrier rewind LOCATION --resume --allow-reemit`, which leaves the table as it is" in document["message"]
-    )
+    assert "if the rewind was begun, with `barrier rewind LOCATION --resume --allow-reemit`" in document["message"]
     assert table.ledger().rewinding is not None
     status, document, _ = answer(capsys, "rewind", str(table), "--resume", "--allow-reemit", "--yes")
     assert (status, document["batch"], table.version()) == (0, 0, 4)
@@ -390,7 +388,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
     assert condition() == "LOCATION_OF_BATCH_WRITES"
     mark.unlink()
     (place.path / "offsets" / "2").write_text("v1\n{}\nanother line")
-    assert condition() == "OFFSETS_REPLACED"
+    assert condition() == "BATCHES_NOT_ACCOUNTED"
     moved = place.path.rename(tmp_path / "moved")
     assert condition(moved) == "LOCATION_MOVED"
     (moved / "metadata").write_text('{"id":"another"}')

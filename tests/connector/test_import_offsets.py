@@ -16,7 +16,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.offset_log import source_lines, spark_view
 from connector.spark.saved_files import sync_folders
 from tests.connector.cli_place import answer
-from transactional.recovery import check_account, check_place
+from transactional.recovery import check_account, check_location
 
 KAFKA = '{"orders":{"1":4,"0":23}}'
 FILES = '{"logOffset":3}'
@@ -91,7 +91,7 @@ def test_a_two_phase_commit_sink_accepts_the_new_location(
     run(capsys, old, new)
     location = CheckpointLocation(str(new))
     ledger, view = location.journal().load(), spark_view(location)
-    check_place(ledger, view)
+    check_location(ledger, view)
     check_account(ledger, view)
     assert (ledger.accounted, view.committed, view.batch) == (-1, -1, 0)
 

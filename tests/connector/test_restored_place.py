@@ -313,7 +313,7 @@ def test_a_place_that_is_being_made_anew_is_left_to_the_same_restore_or_opened_a
     for command in ("stop", "rewind"):
         status, document, _ = answer(capsys, command, str(new), *(["--yes"] if command == "rewind" else []))
         assert (status, document["condition"]) == (1, "REWIND_NOT_DONE")
-        assert "Say the same `barrier restore` again" in document["message"]
+        assert "Run the same `barrier restore` again" in document["message"]
     assert main(["checkpoints", "show", str(new)]) == 0
     assert "The same `barrier restore` finishes it" in " ".join(capsys.readouterr().out.split())
     if how == "--claim":

@@ -9,7 +9,8 @@ import re
 import pytest
 
 from transactional import errors
-from transactional.errors import OptionError, TransactionLostError, TwoPhaseCommitError
+from transactional.errors import LocationError, OptionError, StoreError, TransactionLostError, TwoPhaseCommitError
+from transactional.errors.catalogue import Catalogue
 
 KINDS = [getattr(errors, name) for name in errors.__all__]
 
@@ -22,6 +23,45 @@ def test_an_error_crosses_processes(kind: type[TwoPhaseCommitError]) -> None:
     assert type(again) is kind
     assert (again.condition, again.message, again.parameters) == ("SOME_CONDITION", "do this", more)
     assert str(again) == str(error) == "[SOME_CONDITION] do this"
+
+
+def test_an_error_has_the_message_and_the_remedy_of_its_condition() -> None:
+    error = LocationError("CHECKPOINT_NOT_SETTLED", checkpoint=7, unsettled=[], batches=[3, 4])
+    assert str(error) == (
+        "[CHECKPOINT_NOT_SETTLED] Checkpoint 7 is not settled (decided only: none; micro-batches to run again: 3, 4). "
+        "Start the query, which settles it, or do what its last error asks for."
+    )
+    assert pickle.loads(pickle.dumps(error)).message == error.message
+
+
+def test_an_error_answers_as_pyspark_s_do() -> None:
+    error = LocationError("CHECKPOINT_NOT_SETTLED", checkpoint=7, unsettled=[], batches=[3, 4])
+    assert error.getCondition() == "CHECKPOINT_NOT_SETTLED"
+    assert error.getMessageParameters() == {"checkpoint": "7", "unsettled": "none", "batches": "3, 4"}
+    assert error.getSqlState() == "55000"
+    assert StoreError("OF_A_SINK_OF_YOUR_OWN", "it is full").getSqlState() is None
+
+
+def test_a_condition_that_no_catalogue_has_stands_for_itself() -> None:
+    assert str(StoreError("OF_A_SINK_OF_YOUR_OWN")) == "[OF_A_SINK_OF_YOUR_OWN] OF_A_SINK_OF_YOUR_OWN"
+
+
+def test_a_missing_parameter_leaves_its_name_in_the_message() -> None:
+    assert "Checkpoint <checkpoint> is not settled" in str(LocationError("CHECKPOINT_NOT_SETTLED"))
+
+
+def test_a_package_completes_the_remedies_of_another_and_adds_conditions() -> None:
+    core = Catalogue("transactional.errors")
+    both = Catalogue("transactional.errors")
+    both.extend("connector")
+    both.extend("connector")
+    assert set(core) < set(both)
+    assert "barrier rewind" not in core["PREPARED_LOST"].remedy
+    assert "`barrier rewind LOCATION`" in both["PREPARED_LOST"].remedy
+    assert (both["PREPARED_LOST"].message, both["PREPARED_LOST"].package) == (
+        core["PREPARED_LOST"].message,
+        "transactional.errors",
+    )
 
 
 def test_lost_handles_are_told() -> None:

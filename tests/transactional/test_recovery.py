@@ -16,7 +16,7 @@ from transactional.recovery import (
     Judgement,
     QueryView,
     check_account,
-    check_place,
+    check_location,
     check_prefix,
     judge_checkpoint,
     judge_prepared,
@@ -70,16 +70,16 @@ def test_other_settings_are_another_run() -> None:
 
 
 def test_a_location_that_was_copied_is_refused() -> None:
-    check_place(Ledger(), view(0, location="there"))
-    check_place(runs("a"), view(0))
+    check_location(Ledger(), view(0, location="there"))
+    check_location(runs("a"), view(0))
     with pytest.raises(LocationError, match=r"LOCATION_MOVED.*here.*there.*--claim"):
-        check_place(runs("a"), view(0, location="there"))
+        check_location(runs("a"), view(0, location="there"))
 
 
 def test_a_location_of_another_query_is_refused() -> None:
     ledger = fold((EntryKind.RUN, {**RUN, "queryId": "another"}))
     with pytest.raises(LocationError, match=r"LOCATION_MOVED.*another.*adopt"):
-        check_place(ledger, view(0))
+        check_location(ledger, view(0))
 
 
 @pytest.mark.parametrize(("number", "ok"), [(0, False), (1, True), (2, True), (3, False)])
@@ -154,7 +154,7 @@ def test_what_was_lost_behind_spark_needs_a_rewind() -> None:
     ):
         judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
     states = [(ledger.part(0, 0), STATES["L"]), (ledger.part(1, 0), STATES["P"])]
-    with pytest.raises(RewindRequiredError, match=r"PREPARED_LOST.*\[0, 1\]") as raised:
+    with pytest.raises(RewindRequiredError, match=r"PREPARED_LOST.*Micro-batches 0, 1 ") as raised:
         judge_checkpoint(ledger, ledger.checkpoints[2], states, 1)
     assert "older" not in str(raised.value)
 

@@ -14,12 +14,12 @@ from transactional.entry import EntryKind
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import CheckpointState, Ledger
 from transactional.ledger.fold import KEPT_FAILURES
+from transactional.rewind import output_ranges
 from transactional.stats import (
     CheckpointHistory,
     Counts,
     Restored,
     history,
-    output_ranges,
     restored,
     stats,
 )

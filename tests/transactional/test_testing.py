@@ -162,6 +162,6 @@ def test_a_row_that_becomes_visible_after_the_first_look_is_found(
             return self.asked > 3
 
     Late.shared = MemoryTransactions()
-    monkeypatch.setattr("transactional.testing.conformance.SystemClock", Clock)
+    monkeypatch.setattr("transactional.testing.bench.SystemClock", Clock)
     with pytest.raises(AssertionError, match=r"first .*, as expected, then .*1"):
         getattr(Suite(), test)({})

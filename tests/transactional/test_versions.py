@@ -288,7 +288,7 @@ def test_an_older_copy_of_the_location_names_what_works_for_batch_writes(monkeyp
     monkeypatch.setattr(NamedSink, "checkHistory", refuse)
     with pytest.raises(
         LocationError,
-        match=r"LOCATION_PUT_BACK.*it has committed more.*new checkpoint location.*batch writes with the first version",
+        match=r"VERSIONS_PUT_BACK.*it has committed more.*new checkpointLocation",
     ) as told:
         writes.plan(1, "B")
     assert "adopt" not in str(told.value)

@@ -13,7 +13,7 @@ from transactional.errors import FencedError, LocationError
 from transactional.history import history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import must_own, newest_run, superseded
-from transactional.recovery import Claim, check_account, check_place, whose_run
+from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["Claimant"]
@@ -97,7 +97,7 @@ class Claimant:
         }
 
         def judge(ledger: Ledger) -> None:
-            check_place(ledger, view)
+            check_location(ledger, view)
             check_account(ledger, view)
             if follows is not None and newest_run(ledger).token != follows:
                 raise superseded(follows, ledger)
@@ -134,9 +134,14 @@ class Claimant:
             try:
                 history = history_of(ledger, query, settings.sink, settings.prefix, identity)
                 return dict(self._sink.checkHistory(history))
-            except LocationError:
-                if self._journal.load().position == position:
-                    raise
+            except LocationError as refused:
+                if self._journal.load().position != position:
+                    continue
+                if (
+                    self._session.view.gaps and refused.condition == "LOCATION_PUT_BACK"
+                ):  # no logs that could be adopted
+                    raise LocationError("VERSIONS_PUT_BACK", **refused.parameters) from None
+                raise
 
     def _sweep_former(self, token: int) -> None:
         """Sweep, as a new run's part of P7, the query's former prefixes, unless another query has taken one since."""

@@ -20,7 +20,7 @@ from transactional.ledger import BatchRecord, CheckpointRecord
 from transactional.ownership import may_abort, may_stop, moved_on, must_own, newest_run, rewinding, superseded
 from transactional.recovery import (
     QueryView,
-    check_place,
+    check_location,
     check_prefix,
     check_restored,
     check_sources,
@@ -80,7 +80,7 @@ class CheckpointCoordinator:
             ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
         """
         ledger = self._journal.load()  # P2
-        check_place(ledger, self._view)
+        check_location(ledger, self._view)
         if ledger.moved is not None:
             raise moved_on(ledger)
         if ledger.rewinding is not None:
@@ -212,7 +212,7 @@ class CheckpointCoordinator:
             As planning and commit do; what is prepared is left as it was.
         """
         ledger = self._journal.load()
-        check_place(ledger, self._view)
+        check_location(ledger, self._view)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)

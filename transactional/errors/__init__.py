@@ -98,7 +98,7 @@ class OptionError(TwoPhaseCommitError, ValueError):
 
 
 class LocationError(TwoPhaseCommitError):
-    """The checkpoint location, Spark's logs and the journal do not belong together."""
+    """The checkpoint location, the query's logs and the journal do not belong together."""
 
 
 class JournalError(TwoPhaseCommitError):

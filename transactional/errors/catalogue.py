@@ -19,7 +19,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import Any
 
 __all__ = ["ACTIONS", "FILE", "Catalogue", "Condition", "catalogue"]
@@ -106,6 +105,8 @@ class Catalogue(Mapping[str, Condition]):
 
     def _read(self) -> dict[str, Condition]:
         if self._conditions is None:
+            from importlib import resources  # slow, and most processes raise nothing
+
             found: dict[str, Condition] = {}
             for package in self._packages:
                 text = resources.files(package).joinpath(FILE).read_text(encoding="utf-8")

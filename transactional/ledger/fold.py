@@ -28,7 +28,7 @@ __all__ = ["apply"]
 KEPT_BATCHES = 150  # the engine keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
 KEPT_RESTARTS = 50  # for people
-KEPT_RUNS = 50  # ended ones; enough to tell a fenced driver by which run
+KEPT_RUNS = 50  # ended ones; enough to name the run that fenced a driver
 
 
 def apply(ledger: Ledger, entry: Entry) -> None:

@@ -193,7 +193,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Return the ledger that `to_json` made this of."""
+        """Return a ledger from what `to_json` returned."""
         return cls(
             position=value["position"],
             base=value["base"],

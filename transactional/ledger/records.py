@@ -220,7 +220,7 @@ class CheckpointRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointRecord:
-        """Return the record that `to_json` made this of."""
+        """Return a record from what `to_json` returned."""
         fields = {name: each for name, each in value.items() if name != "settled"}
         return cls(**fields, state=CheckpointState.SETTLED if value["settled"] else CheckpointState.DECIDED)
 

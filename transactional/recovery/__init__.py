@@ -3,7 +3,7 @@
 from transactional.recovery.account import (
     Claim,
     check_account,
-    check_place,
+    check_location,
     check_prefix,
     check_recorded,
     check_restored,
@@ -29,7 +29,7 @@ __all__ = [
     "Judgement",
     "QueryView",
     "check_account",
-    "check_place",
+    "check_location",
     "check_prefix",
     "check_recorded",
     "check_restored",

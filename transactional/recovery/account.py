@@ -14,7 +14,7 @@ from transactional.recovery.view import QueryView, topics_of
 __all__ = [
     "Claim",
     "check_account",
-    "check_place",
+    "check_location",
     "check_prefix",
     "check_recorded",
     "check_restored",
@@ -53,7 +53,7 @@ def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRec
     return Claim.NEW, None
 
 
-def check_place(ledger: Ledger, view: QueryView) -> None:
+def check_location(ledger: Ledger, view: QueryView) -> None:
     """Check that the journal is this query's, at this location.
 
     Raises
@@ -95,7 +95,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         check_version(ledger, view.batch)
         return
     if view.batch > last + 1 and last + 1 in ledger.voided:
-        reason = f"those of micro-batch {last + 1} were lost and not written again, and the query is at {view.batch}"
+        reason = f"the prepared transactions of micro-batch {last + 1} were lost, and the query is at {view.batch}"
         raise RewindRequiredError("PREPARED_LOST", batches=sorted(ledger.voided), reason=reason)
     if not ledger.position and view.batch > 0:
         raise LocationError("NO_JOURNAL", batch=view.batch, location=view.location)

@@ -53,6 +53,10 @@ def judge_checkpoint(
         if state.outcome is Outcome.UNKNOWN:
             raise AmbiguousOutcomeError(
                 "OUTCOME_UNKNOWN",
+                transaction=(
+                    f"the transaction of micro-batch {part.batch}, partition {part.partition} ({part.rows} rows) of checkpoint "
+                    f"{checkpoint.id}"
+                ),
                 checkpoint=checkpoint.id,
                 batch=part.batch,
                 partition=part.partition,
@@ -71,7 +75,9 @@ def judge_checkpoint(
     rewritten = lost if repairable else set(checkpoint.batches)
     if min(rewritten) < batch:
         disordered = committed_behind(ledger, checkpoint, states)
-        reason = f"of the decided checkpoint {checkpoint.id} those of micro-batches {sorted(lost)} are lost"
+        reason = (
+            f"transactions of micro-batches {sorted(lost)} were lost after checkpoint {checkpoint.id} had been decided"
+        )
         if disordered:
             reason += f". {out_of_order(min(lost), disordered)}"
         raise RewindRequiredError(
@@ -133,6 +139,6 @@ def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: Que
     if all(state.ready for state in states):
         return True
     if record.batch <= view.committed:
-        reason = f"those of micro-batch {record.batch} are gone or too old. Nothing of it was committed"
+        reason = f"prepared transactions of micro-batch {record.batch} are gone or too old. Nothing of it was committed"
         raise RewindRequiredError("PREPARED_LOST", batches=[record.batch], reason=reason)
     return False

@@ -1,4 +1,4 @@
-"""For people who write sinks, public: `SinkConformance`, a settable clock, and sinks in memory.
+"""Public, for people who write sinks: `SinkConformance`, a settable clock, and sinks in memory.
 
 `SinkConformance` is a class of tests that a sink's author subclasses in a pytest module. The rest are doubles:
 `FakeClock`, `MemoryTransactions` (a store), `RecordingSink`, `FailingSink` and `BlockingSink` over it.

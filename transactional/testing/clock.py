@@ -6,7 +6,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A clock that moves only when it is told to, or slept on.
+    """A clock that moves only if it is advanced, or slept on.
 
     Parameters
     ----------

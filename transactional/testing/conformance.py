@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transactional.clock import Deadline, SystemClock
-from transactional.errors import LocationError, TransactionLostError
-from transactional.history import History
-from transactional.sink import Options, Outcome, TransactionContext, TwoPhaseCommitSink
-from transactional.testing.process import SinkProcess, checkpoint_of
+from transactional.sink import Outcome, TwoPhaseCommitSink
+from transactional.testing.bench import Bench
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SinkConformance"]
 
-POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
-
 
 class SinkConformance:
     """Does a sink keep the contract of `TwoPhaseCommitSink`? Subclass it in a pytest module; each method is a test.
 
-    Set `sink_type`, give a fixture ``sink_options``, and override `visible`. Where rows have another shape than one text
+    Set `sink_type`, give a fixture ``sink_options``, and override `visible`. If rows have another shape than one text
     column ``value``, override `schema` and `batch` too. The sink must be importable by a child process.
 
     Attributes
     ----------
     sink_type : type[TwoPhaseCommitSink]
     seconds : float
-        Within which what was committed has to be visible, and what is known of a handle has to be told.
+        Within which what was committed has to be visible, and what is known of a handle has to be reported.
     quiet_seconds : float
-        How long what readers see must stay as expected, if `quiet` cannot tell.
+        How long what readers see must stay as expected, if `quiet` does not know.
     rounds : int
         Of the race between commit and abort.
     golden_handles : Path or None
@@ -71,29 +63,29 @@ class SinkConformance:
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
     def visible(self, options: Mapping[str, str]) -> Sequence[int]:
-        """Numbers of all rows that a reader of committed data sees now, in any order, doubled ones twice."""
+        """Return the numbers of all rows that a reader of committed data sees now, in any order, doubled ones twice."""
         raise NotImplementedError
 
     def unfinished(self, options: Mapping[str, str]) -> int | None:
-        """How many transactions are open or prepared at the store; None where it can't be told."""
+        """Return how many transactions are open or prepared at the store; None if that can't be known."""
         return None
 
     def quiet(self, options: Mapping[str, str]) -> bool | None:
-        """Whether every commit and abort that was asked for has reached readers; None if that cannot be told.
+        """Return whether every commit and abort that was asked for has reached readers; None if that cannot be known.
 
-        Override it if the store answers before readers see the outcome, and can tell when they do: a row that becomes visible
+        Override it if the store answers before readers see the outcome, and knows when they do: a row that becomes visible
         too late, or should never become visible, is then found without a pause.
         """
         return None
 
     def schema(self) -> pa.Schema:
-        """Schema of the rows."""
+        """Return the schema of the rows."""
         import pyarrow as pa
 
         return pa.schema([pa.field("value", pa.string())])
 
     def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
-        """Make rows from which `visible` tells the numbers again."""
+        """Make rows from which `visible` reads the numbers back."""
         import pyarrow as pa
 
         return pa.RecordBatch.from_pydict({"value": [str(number) for number in numbers]}, schema=self.schema())
@@ -102,7 +94,7 @@ class SinkConformance:
 
     def test_prepared_rows_are_invisible_until_they_are_committed(self, sink_options: Mapping[str, str]) -> None:
         """What the first phase is."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2])
         bench.must_see([])
         assert bench.sink().inspect([handle])[0].ready
@@ -111,7 +103,7 @@ class SinkConformance:
 
     def test_several_handles_are_committed_by_one_call(self, sink_options: Mapping[str, str]) -> None:
         """A checkpoint of several tasks."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.must_see([])
         bench.commit(*handles)
@@ -119,7 +111,7 @@ class SinkConformance:
 
     def test_a_commit_can_be_repeated(self, sink_options: Mapping[str, str]) -> None:
         """By the same process and by a new one."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         sink = bench.sink()
         for _ in range(2):
@@ -129,7 +121,7 @@ class SinkConformance:
 
     def test_another_process_commits(self, sink_options: Mapping[str, str]) -> None:
         """From options and the handle's JSON alone."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2, 3])
         with bench.process() as other:
             assert bench.order(other, "commit", handle) == {}
@@ -138,7 +130,7 @@ class SinkConformance:
 
     def test_an_abort_can_be_repeated_and_holds(self, sink_options: Mapping[str, str]) -> None:
         """What was aborted is never committed."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         assert list(bench.sink().abort([handle])) == []
         assert list(bench.sink().abort([handle])) == []
@@ -147,7 +139,7 @@ class SinkConformance:
 
     def test_an_abort_after_the_commit_says_so_and_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
         """Recovery concludes from its answer."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handle, other = bench.prepare([1]), bench.prepare([2], partition=1)
         bench.commit(handle)
         assert [dict(found) for found in bench.sink().abort([handle, other])] == [handle]
@@ -156,7 +148,7 @@ class SinkConformance:
 
     def test_nothing_to_commit_or_abort_is_no_error(self, sink_options: Mapping[str, str]) -> None:
         """Empty checkpoints, and a first sweep of an untouched store."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         sink = bench.sink()
         sink.commit([], bench.checkpoint)
         assert list(sink.abort([])) == []
@@ -166,7 +158,7 @@ class SinkConformance:
 
     def test_a_commit_names_what_is_lost_and_commits_the_rest(self, sink_options: Mapping[str, str]) -> None:
         """Repair needs both. A sink that commits all or none commits the rest when it is asked for that alone."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.sink().abort([handles[1]])
         assert bench.lost_of(*handles) == [handles[1]]
@@ -176,8 +168,8 @@ class SinkConformance:
         bench.must_see([0, 2])
 
     def test_a_late_commit_of_an_aborted_handle_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """Also not the transaction that took its place."""
-        bench = _Bench(self, sink_options)
+        """Also not the transaction that replaced it."""
+        bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.sink().abort([old])
         new = bench.prepare([2], attempt=1)
@@ -191,8 +183,8 @@ class SinkConformance:
     def test_a_late_commit_or_abort_of_a_committed_handle_changes_nothing(
         self, sink_options: Mapping[str, str]
     ) -> None:
-        """The same partition is prepared anew meanwhile, as the next micro-batch does."""
-        bench = _Bench(self, sink_options)
+        """The same partition is prepared again meanwhile, as the next micro-batch does."""
+        bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.commit(old)
         new = bench.prepare([2], attempt=1, number=1)
@@ -204,7 +196,7 @@ class SinkConformance:
 
     def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
         """Two drivers at one handle. In the end each of them has come first at least once."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         expected: list[int] = []
         ends: set[str] = set()
         chance = random.Random(1)
@@ -221,7 +213,7 @@ class SinkConformance:
                     answers[what] = process.ask(**bench.words(what, handle))
                 for process, what in orders:
                     if what not in answers:
-                        process.tell(**bench.words(what, handle))
+                        process.send(**bench.words(what, handle))
                 committed = answers["commit"] if "commit" in answers else one.answer()
                 aborted = answers["abort"] if "abort" in answers else two.answer()
                 lost = bench.lost_of(handle) == [handle]
@@ -245,7 +237,7 @@ class SinkConformance:
         self._kill("write", sink_options)
 
     def _kill(self, step: str, sink_options: Mapping[str, str]) -> None:
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         with bench.process() as victim:
             assert victim.ask(**bench.words_to_prepare([1], until=step)) == {}
             victim.kill()
@@ -257,7 +249,7 @@ class SinkConformance:
 
     def test_a_prepared_transaction_survives_the_death_of_its_process(self, sink_options: Mapping[str, str]) -> None:
         """The process that prepares is never the one that commits."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         with bench.process() as victim:
             first = victim.ask(**bench.words_to_prepare([1], until="preCommit"))["handle"]
             second = victim.ask(**bench.words_to_prepare([2], until="preCommit", partition=1))["handle"]
@@ -270,7 +262,7 @@ class SinkConformance:
 
     def test_lingering_transactions_are_swept_and_known_ones_kept(self, sink_options: Mapping[str, str]) -> None:
         """Known are all that an unsettled journal entry names."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         known, lingering = bench.prepare([1]), bench.prepare([2], partition=1)
         assert bench.sink().abortLingering([known]) >= 1
         bench.must_be_lost(lingering)
@@ -282,7 +274,7 @@ class SinkConformance:
 
     def test_the_transactions_of_another_prefix_are_not_swept(self, sink_options: Mapping[str, str]) -> None:
         """Two queries may write to one store."""
-        bench, other = _Bench(self, sink_options), _Bench(self, sink_options, distinct=True)
+        bench, other = Bench(self, sink_options), Bench(self, sink_options, distinct=True)
         handle = other.prepare([1])
         bench.sink().abortLingering([])
         other.commit(handle)
@@ -290,7 +282,7 @@ class SinkConformance:
 
     def test_a_transaction_that_is_rolled_back_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
         """What the host does when a task fails."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         sink = bench.sink()
         transaction = sink.beginTransaction(bench.context())
         sink.write(transaction, self.batch([1]))
@@ -304,7 +296,7 @@ class SinkConformance:
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
         """Of a sink that overrides `checkHistory`: what an older copy of the location, put back, would write again."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         sink = bench.sink()
         if type(sink).checkHistory is TwoPhaseCommitSink.checkHistory:
             return
@@ -326,7 +318,7 @@ class SinkConformance:
 
     def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
         """What they name is gone from this store: that is an answer, not an error, and an abort of them changes nothing."""
-        bench = _Bench(self, sink_options)
+        bench = Bench(self, sink_options)
         kept = bench.prepare([1])
         for handle in self._golden():
             (state,) = bench.sink().inspect([handle])
@@ -335,10 +327,10 @@ class SinkConformance:
         bench.must_see([1])
 
     def test_a_handle_has_the_shape_of_the_newest_golden_one(self, sink_options: Mapping[str, str]) -> None:
-        """Where it changes, keep one of the new shape too: the next version must understand both."""
+        """If it changes, keep one of the new shape too: the next version must understand both."""
         golden = self._golden()
         if golden:
-            fresh = _Bench(self, sink_options).prepare([1])
+            fresh = Bench(self, sink_options).prepare([1])
             assert self._shape(fresh) == self._shape(golden[-1]), (
                 f"add a file with this handle to {self.golden_handles}"
             )
@@ -364,136 +356,3 @@ def shape(value: Any) -> Any:
     if isinstance(value, list):
         return [shape(value[0])] if value else []
     return type(value).__name__
-
-
-class _Bench:
-    """One test's sinks, all on one store and prefix."""
-
-    def __init__(self, suite: SinkConformance, options: Mapping[str, str], distinct: bool = False) -> None:
-        given = Options(options).get("transactionalIdPrefix", "conformance-" + uuid.uuid4().hex[:12])
-        self.prefix = given + "-other" if distinct else given
-        self.query = str(uuid.uuid4())
-        self.options = dict(Options(options).replaced(transactionalidprefix=self.prefix))
-        self.checkpoint = checkpoint_of(self.query, self.prefix)
-        self._suite = suite
-
-    def sink(self) -> TwoPhaseCommitSink[Any, Any]:
-        """A new one, as another process would build it."""
-        return self._suite.sink_type(Options(self.options), self._suite.schema())
-
-    def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
-        """Of one task; `number` is the micro-batch."""
-        return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
-
-    def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
-        """What a journal knows of this query."""
-        return History(self.query, position, binding, **known)
-
-    def refuses(self, history: History) -> bool:
-        """Whether the store holds more than the history knows."""
-        try:
-            self.sink().checkHistory(history)
-        except LocationError as found:
-            return found.condition == "LOCATION_PUT_BACK"
-        return False
-
-    def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A new run: what the store held, and the run's mark; both through JSON, as the journal keeps them."""
-        sink = self.sink()
-        seen, mark = json.loads(json.dumps([dict(sink.checkHistory(history)), dict(sink.guardRun(None))]))
-        return seen, mark
-
-    def prepare(self, numbers: Sequence[int], partition: int = 0, attempt: int = 0, number: int = 0) -> dict[str, Any]:
-        """A task that prepares these rows, in a sink of its own; its handle, through JSON."""
-        sink = self.sink()
-        transaction = sink.beginTransaction(self.context(partition, attempt, number))
-        for each in numbers:
-            sink.write(transaction, self._suite.batch([each]))
-        handle = sink.preCommit(transaction)
-        sink.close()
-        assert handle is not None, "with the options of this test, preCommit must return a handle"
-        through: dict[str, Any] = json.loads(json.dumps(handle))
-        assert through == handle, "a handle must be the same after its way through JSON"
-        return through
-
-    def commit(self, *handles: Mapping[str, Any]) -> None:
-        """Commit in a new sink, and see that this is told."""
-        sink = self.sink()
-        sink.commit(handles, self.checkpoint)
-        self._must_tell(sink, handles, Outcome.COMMITTED)
-
-    def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Commit in a new sink; the handles that it says are lost."""
-        try:
-            self.sink().commit(handles, self.checkpoint)
-        except TransactionLostError as lost:
-            return lost.handles
-        return []
-
-    def must_be_lost(self, handle: Mapping[str, Any]) -> None:
-        """Commit refuses it, and inspect says so."""
-        assert self.lost_of(handle) == [handle], "commit must raise TransactionLostError with exactly this handle"
-        self._must_tell(self.sink(), [handle], Outcome.LOST)
-
-    def _must_tell(
-        self, sink: TwoPhaseCommitSink[Any, Any], handles: Sequence[Mapping[str, Any]], wanted: Outcome
-    ) -> None:
-        if type(sink).inspect is not TwoPhaseCommitSink.inspect:
-            self.eventually(
-                lambda: [state.outcome for state in sink.inspect(handles)], [wanted] * len(handles), "outcomes"
-            )
-
-    def seen(self) -> list[int]:
-        """Rows that are visible now."""
-        return sorted(self._suite.visible(self.options))
-
-    def must_see(self, numbers: Sequence[int]) -> None:
-        """Wait until these rows are visible, then until the store is quiet: still these, and no others.
-
-        The first look alone would miss a row that becomes visible later, and could never fail if no row is expected.
-        """
-        wanted = sorted(numbers)
-        self.eventually(self.seen, wanted, "visible rows")
-        if self._suite.quiet(self.options) is None:
-            SystemClock().sleep(self._suite.quiet_seconds)
-        else:
-            self.eventually(lambda: self._suite.quiet(self.options), True, "quiet")
-        found = self.seen()
-        assert found == wanted, f"visible rows: first {wanted}, as expected, then {found}"
-
-    def must_be_finished(self) -> None:
-        """No transaction is open or prepared, where the suite can tell."""
-        if self._suite.unfinished(self.options) is not None:
-            self.eventually(lambda: self._suite.unfinished(self.options), 0, "unfinished transactions")
-
-    def eventually(self, look: Callable[[], Any], wanted: Any, what: str) -> None:
-        """Wait for a condition, with a deadline."""
-        clock = SystemClock()
-        deadline = Deadline(self._suite.seconds, clock)
-        found = look()
-        while found != wanted and not deadline.passed():
-            clock.sleep(POLL_SECONDS)
-            found = look()
-        assert found == wanted, f"{what}: expected {wanted}, found {found} after {self._suite.seconds} s"
-
-    @contextmanager
-    def process(self) -> Iterator[SinkProcess]:
-        """Another process with this sink, killed at the end."""
-        process = SinkProcess(self._suite.sink_type, self.options, self._suite.schema())
-        try:
-            yield process
-        finally:
-            process.kill()
-
-    def order(self, process: SinkProcess, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
-        """Have another process do it."""
-        return process.ask(**self.words(what, *handles))
-
-    def words(self, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
-        """An order to commit, abort, sweep or connect."""
-        return {"do": what, "handles": [dict(h) for h in handles], "queryId": self.query, "prefix": self.prefix}
-
-    def words_to_prepare(self, numbers: Sequence[int], until: str, partition: int = 0) -> dict[str, Any]:
-        """An order to prepare, as far as a step."""
-        rows = base64.b64encode(self._suite.batch(numbers).serialize().to_pybytes()).decode()
-        return {"do": "prepare", "until": until, "rows": rows, "context": vars(self.context(partition))}

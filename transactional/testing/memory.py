@@ -80,7 +80,7 @@ class MemoryTransactions:
         return self.outcome(number)
 
     def expire(self, number: int) -> bool:
-        """The store gives it up, as its timeout would; False where it is over already."""
+        """Give a transaction up, as the store's timeout would; False if it is over already."""
         found = self._find(number)
         if found.state not in ("open", "prepared"):
             return False
@@ -88,11 +88,11 @@ class MemoryTransactions:
         return True
 
     def hurt(self, number: int) -> None:
-        """A part of it is gone: it counts as lost from now on, but a commit that comes before an abort still takes."""
+        """Lose a part of it: it counts as lost from now on, but a commit that comes before an abort still takes."""
         self._find(number).hurt = True
 
     def outcome(self, number: int) -> Outcome:
-        """What it says of a handle."""
+        """Return the state of a handle."""
         found = self._find(number)
         if found.state == "prepared" and found.hurt:
             return Outcome.LOST
@@ -115,7 +115,7 @@ class MemoryTransactions:
         return list(self._transactions)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What a reader sees."""
+        """Return what a reader sees."""
         return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]
 
     def context(self, number: int) -> TransactionContext:
@@ -132,9 +132,8 @@ class MemoryTransactions:
     def _must_be(self, number: int, state: str) -> _Transaction:
         found = self._find(number)
         if found.state != state:
-            raise TransactionLostError(
-                "TRANSACTION_LOST", f"transaction {number} is {found.state}", [{"transaction": number}]
-            )
+            reason = f"transaction {number} is {found.state}"
+            raise TransactionLostError("TRANSACTION_LOST", handles=[{"transaction": number}], reason=reason)
         return found
 
 
@@ -162,7 +161,7 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "2pc-recording"
 
     def beginTransaction(self, context: TransactionContext) -> int:
@@ -191,7 +190,7 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
         self._called("commit", [handle["transaction"] for handle in handles])
         lost = [dict(h) for h in handles if self.store.commit(h["transaction"]) is not Outcome.COMMITTED]
         if lost:
-            raise TransactionLostError("TRANSACTION_LOST", f"{len(lost)} transactions are lost", lost)
+            raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=f"{len(lost)} of {len(handles)}")
 
     def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
         """Abort each."""
@@ -201,7 +200,7 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
     def ensureVisible(
         self, handles: Sequence[MemoryHandle], checkpoint: DecidedCheckpoint
     ) -> Sequence[Mapping[str, Any]]:
-        """What is committed is visible here."""
+        """Do nothing: what is committed is visible here."""
         self._called("ensureVisible", [handle["transaction"] for handle in handles])
         return ()
 

@@ -1,4 +1,4 @@
-"""A child process that holds a sink, to be told what to do and to be killed."""
+"""A child process that holds a sink, that takes orders and can be killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loade
 
 
 class SinkProcess:
-    """A child process that builds the sink anew, from its import path and options, and obeys.
+    """A child process that builds the sink again, from its import path and options, and obeys.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class SinkProcess:
             env=environment,
             text=True,
         )
-        self.tell(
+        self.send(
             module=sink.__module__,
             qualname=sink.__qualname__,
             options=dict(options),
             schema=base64.b64encode(schema.serialize().to_pybytes()).decode(),
         )
 
-    def tell(self, **order: Any) -> None:
+    def send(self, **order: Any) -> None:
         """Send an order; its answer is read by `answer`."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -67,7 +67,7 @@ class SinkProcess:
 
     def ask(self, **order: Any) -> dict[str, Any]:
         """Send an order and wait for its answer."""
-        self.tell(**order)
+        self.send(**order)
         return self.answer()
 
     def kill(self) -> None:
@@ -97,7 +97,7 @@ def _obey() -> None:
             answer = _carry_out(sink, order)
         except TransactionLostError as lost:
             answer = {"lost": lost.handles}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the parent is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent gets it
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -125,5 +125,5 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
 
 
 def checkpoint_of(query: str, prefix: str) -> DecidedCheckpoint:
-    """A checkpoint to commit handles with."""
+    """Return a checkpoint to commit handles with."""
     return DecidedCheckpoint(id=1, batches=(0,), timestamp=0, queryId=query, prefix=prefix)

@@ -1,0 +1,52 @@
+"""The errors' page of the docs, made of the catalogues: ``python -m tests.error_page`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import connector
+from transactional.errors.catalogue import Condition, catalogue
+
+__all__ = ["ERROR_PAGE", "error_page"]
+
+ERROR_PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+
+ACTIONS = {
+    "restart": "starts the query again",
+    "rewind": "rewinds, and starts the query again",
+    "none": "gives up: a person has to act",
+    "stopped": "ends: this is no failure",
+}
+
+HEAD = """\
+# Errors
+
+<!-- Written by python -m tests.error_page, from transactional/errors/conditions.json and connector/conditions.json. -->
+
+Every error of ours names its *condition*, `[CONDITION] what happened. What to do.`, also in the text that Spark's
+`StreamingQueryException` hands on. In a program: `error.getCondition()`, `error.getMessageParameters()`, `error.getSqlState()`.
+
+Find the condition below. *Supervised* is what `barrier run` and `supervise` do about it.
+"""
+
+
+def error_page() -> str:
+    """Return the page."""
+    assert connector.__name__  # whose catalogue it has, too
+    return "\n".join([HEAD, *(_section(catalogue[name]) for name in sorted(catalogue))])
+
+
+def _section(condition: Condition) -> str:
+    return (
+        f"## {condition.name}\n\n{_plain(condition.message)}\n\n**Remedy.** {_plain(condition.remedy)}\n\n"
+        f"*Supervised:* {ACTIONS[condition.action]}. *SQLSTATE:* {condition.sql_state}\n"
+    )
+
+
+def _plain(text: str) -> str:
+    """Return the text for Markdown, which takes an angle bracket for a tag."""
+    return text.replace("<", "‹").replace(">", "›")
+
+
+if __name__ == "__main__":
+    ERROR_PAGE.write_text(error_page())

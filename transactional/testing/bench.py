@@ -1,0 +1,156 @@
+"""What each test of `SinkConformance` does with a sink: prepare, commit, look, in this process and in others."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import LocationError, TransactionLostError
+from transactional.history import History
+from transactional.sink import Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.testing.process import SinkProcess, checkpoint_of
+
+if TYPE_CHECKING:
+    from transactional.testing.conformance import SinkConformance
+
+__all__ = ["Bench"]
+
+POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
+
+
+class Bench:
+    """One test's sinks, all on one store and prefix."""
+
+    def __init__(self, suite: SinkConformance, options: Mapping[str, str], distinct: bool = False) -> None:
+        given = Options(options).get("transactionalIdPrefix", "conformance-" + uuid.uuid4().hex[:12])
+        self.prefix = given + "-other" if distinct else given
+        self.query = str(uuid.uuid4())
+        self.options = dict(Options(options).replaced(transactionalidprefix=self.prefix))
+        self.checkpoint = checkpoint_of(self.query, self.prefix)
+        self._suite = suite
+
+    def sink(self) -> TwoPhaseCommitSink[Any, Any]:
+        """Build a new one, as another process would."""
+        return self._suite.sink_type(Options(self.options), self._suite.schema())
+
+    def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
+        """Return the context of one task; `number` is the micro-batch."""
+        return TransactionContext(self.query, number, partition, attempt, self.prefix, uuid.uuid4().hex[:16])
+
+    def history(self, binding: bool = True, position: int = 0, **known: Any) -> History:
+        """Return what a journal knows of this query."""
+        return History(self.query, position, binding, **known)
+
+    def refuses(self, history: History) -> bool:
+        """Whether the store holds more than the history knows."""
+        try:
+            self.sink().checkHistory(history)
+        except LocationError as found:
+            return found.condition == "LOCATION_PUT_BACK"
+        return False
+
+    def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin a new run; return what the store held, and the run's mark, both through JSON, as the journal keeps them."""
+        sink = self.sink()
+        seen, mark = json.loads(json.dumps([dict(sink.checkHistory(history)), dict(sink.guardRun(None))]))
+        return seen, mark
+
+    def prepare(self, numbers: Sequence[int], partition: int = 0, attempt: int = 0, number: int = 0) -> dict[str, Any]:
+        """Run a task that prepares these rows, in a sink of its own; return its handle, through JSON."""
+        sink = self.sink()
+        transaction = sink.beginTransaction(self.context(partition, attempt, number))
+        for each in numbers:
+            sink.write(transaction, self._suite.batch([each]))
+        handle = sink.preCommit(transaction)
+        sink.close()
+        assert handle is not None, "with the options of this test, preCommit must return a handle"
+        through: dict[str, Any] = json.loads(json.dumps(handle))
+        assert through == handle, "a handle must be the same after its way through JSON"
+        return through
+
+    def commit(self, *handles: Mapping[str, Any]) -> None:
+        """Commit in a new sink, and check that the store reports it."""
+        sink = self.sink()
+        sink.commit(handles, self.checkpoint)
+        self._must_report(sink, handles, Outcome.COMMITTED)
+
+    def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Commit in a new sink; the handles that it says are lost."""
+        try:
+            self.sink().commit(handles, self.checkpoint)
+        except TransactionLostError as lost:
+            return lost.handles
+        return []
+
+    def must_be_lost(self, handle: Mapping[str, Any]) -> None:
+        """Commit refuses it, and inspect says so."""
+        assert self.lost_of(handle) == [handle], "commit must raise TransactionLostError with exactly this handle"
+        self._must_report(self.sink(), [handle], Outcome.LOST)
+
+    def _must_report(
+        self, sink: TwoPhaseCommitSink[Any, Any], handles: Sequence[Mapping[str, Any]], wanted: Outcome
+    ) -> None:
+        if type(sink).inspect is not TwoPhaseCommitSink.inspect:
+            self.eventually(
+                lambda: [state.outcome for state in sink.inspect(handles)], [wanted] * len(handles), "outcomes"
+            )
+
+    def seen(self) -> list[int]:
+        """Rows that are visible now."""
+        return sorted(self._suite.visible(self.options))
+
+    def must_see(self, numbers: Sequence[int]) -> None:
+        """Wait until these rows are visible, then until the store is quiet: still these, and no others.
+
+        The first look alone would miss a row that becomes visible later, and could never fail if no row is expected.
+        """
+        wanted = sorted(numbers)
+        self.eventually(self.seen, wanted, "visible rows")
+        if self._suite.quiet(self.options) is None:
+            SystemClock().sleep(self._suite.quiet_seconds)
+        else:
+            self.eventually(lambda: self._suite.quiet(self.options), True, "quiet")
+        found = self.seen()
+        assert found == wanted, f"visible rows: first {wanted}, as expected, then {found}"
+
+    def must_be_finished(self) -> None:
+        """Check that no transaction is open or prepared, if the suite knows."""
+        if self._suite.unfinished(self.options) is not None:
+            self.eventually(lambda: self._suite.unfinished(self.options), 0, "unfinished transactions")
+
+    def eventually(self, look: Callable[[], Any], wanted: Any, what: str) -> None:
+        """Wait for a condition, with a deadline."""
+        clock = SystemClock()
+        deadline = Deadline(self._suite.seconds, clock)
+        found = look()
+        while found != wanted and not deadline.passed():
+            clock.sleep(POLL_SECONDS)
+            found = look()
+        assert found == wanted, f"{what}: expected {wanted}, found {found} after {self._suite.seconds} s"
+
+    @contextmanager
+    def process(self) -> Iterator[SinkProcess]:
+        """Another process with this sink, killed at the end."""
+        process = SinkProcess(self._suite.sink_type, self.options, self._suite.schema())
+        try:
+            yield process
+        finally:
+            process.kill()
+
+    def order(self, process: SinkProcess, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
+        """Have another process do it."""
+        return process.ask(**self.words(what, *handles))
+
+    def words(self, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an order to commit, abort, sweep or connect."""
+        return {"do": what, "handles": [dict(h) for h in handles], "queryId": self.query, "prefix": self.prefix}
+
+    def words_to_prepare(self, numbers: Sequence[int], until: str, partition: int = 0) -> dict[str, Any]:
+        """Return an order to prepare, as far as a step."""
+        rows = base64.b64encode(self._suite.batch(numbers).serialize().to_pybytes()).decode()
+        return {"do": "prepare", "until": until, "rows": rows, "context": vars(self.context(partition))}
