@@ -386,7 +386,7 @@ def test_commits_that_are_sent_again_during_the_next_micro_batch_change_nothing(
 
     def send_again(batch: int) -> None:
         before = query.output.open_transactions()
-        assert before  # the same lanes: the new driver's attempts start at 0 too
+        assert before  # the same transactional ids: the new driver's attempts start at 0 too
         duplicates.release()
         duplicates.wait_until_sent(3)
         assert query.output.open_transactions() == before

@@ -364,7 +364,7 @@ def test_a_late_commit_of_an_old_handle_changes_nothing(kafka: Cluster, sink: Ka
     await_rows(kafka.bootstrap_servers, topic, "new")
 
 
-def test_a_task_takes_the_next_lane_while_its_own_is_taken(sink: KafkaSink, prefix: str) -> None:
+def test_a_task_takes_the_next_id_while_its_own_is_taken(sink: KafkaSink, prefix: str) -> None:
     transactions = [begin(sink, attempt=63) for _ in range(2)]
     for transaction in transactions:
         sink.write(transaction, batch_of(["row"]))

@@ -299,7 +299,7 @@ def test_a_timestamp_or_header_that_no_column_holds_is_an_error_with_the_offset(
     produce(kafka, topic_name, [1], partitions=1, timestamp=1_700_000_000_000_000_000)
     reader = reader_of(kafka, topic_name, startingOffsets="earliest")
     start = reader.initialOffset()
-    with pytest.raises(StoreError, match=rf"BAD_TIMESTAMP.*{topic_name}-0 at offset 1 .*1700000000000000000"):
+    with pytest.raises(StoreError, match=rf"BAD_RECORD.*{topic_name}-0 at offset 1 .*1700000000000000000"):
         rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
 
     class Latin(str):
@@ -319,7 +319,7 @@ def test_a_timestamp_or_header_that_no_column_holds_is_an_error_with_the_offset(
     writer.close()
     reader = reader_of(kafka, other, startingOffsets="earliest", includeHeaders="true")
     start = reader.initialOffset()
-    with pytest.raises(StoreError, match=rf"BAD_HEADER.*{other}-0 at offset 200 .*includeHeaders"):
+    with pytest.raises(StoreError, match=rf"BAD_RECORD.*{other}-0 at offset 200 .*includeHeaders"):
         rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
 
 

@@ -272,7 +272,7 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ),
     (
         {"assign": '{"$a": [0]}', "startingOffsetsByTimestamp": '{"$a": {"0": 6001}}'},
-        "NO_ROW_SINCE.*startingOffsetsByTimestamp says .*source-parity-a-0 since 6001",
+        "NO_ROW_SINCE.*startingOffsetsByTimestamp wants .*source-parity-a-0 since 6001",
     ),
     ({"startingOffsetsByTimestampStrategy": "earliest"}, "INVALID_OPTION.*Strategy.*error or latest"),
     ({"endingOffsets": "latest"}, "BATCH_OPTION.*endingOffsets"),

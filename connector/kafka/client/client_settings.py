@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from connector.kafka.client.errors import forbidden_option, invalid_option
 from connector.options import shown_value
-from transactional.errors import OptionError
 
 __all__ = [
     "JAVA_SETTINGS",
@@ -297,9 +297,7 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
     for key, text in given.items():
         rule = JAVA_SETTINGS.get(key)
         if isinstance(rule, Refused):
-            raise OptionError(
-                "FORBIDDEN_OPTION", f"{name} does not take the option kafka.{key}: {rule.way}", option=f"kafka.{key}"
-            )
+            raise forbidden_option(name, key, rule.way)
         if isinstance(rule, Ignored):
             ignored[key] = rule.reason
             continue
@@ -307,21 +305,12 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
         if to in foreign:
             continue
         if to != key and to in given:
-            raise OptionError(
-                "INVALID_OPTION",
-                f"{name}: the options kafka.{key} and kafka.{to} are one setting (Java's name and librdkafka's): give one.",
-                option=f"kafka.{key}",
-            )
+            raise invalid_option(name, key, f"and kafka.{to} are one setting (Java's name and librdkafka's): give one.")
         try:
             settings[to] = rule.convert(text) if rule else text
         except ValueError as expectation:
             shown = shown_value(key, text)
-            raise OptionError(
-                "INVALID_OPTION",
-                f"{name}: the option kafka.{key} is {shown!r}; expected {expectation}.",
-                option=f"kafka.{key}",
-                value=shown,
-            ) from None
+            raise invalid_option(name, key, f"is {shown!r}; expected {expectation}.") from None
         if to != key:
             origins[to] = key
     return Translation(settings, origins, ignored)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from connector.kafka.client import security
 from connector.kafka.client.client_settings import translate
+from connector.kafka.client.errors import forbidden_option
 from connector.kafka.client.java_stores import java_stores
 from connector.kafka.client.tokens import TokenSource
 from connector.options import OptionTable, ParsedOptions, hides_value
@@ -208,7 +209,7 @@ def client_config(
     if not given.get(BOOTSTRAP):
         raise OptionError(
             "MISSING_OPTION",
-            f"{table.name} needs the option kafka.bootstrap.servers: the brokers' addresses, host:port, comma between.",
+            f"{table.name} needs the option kafka.bootstrap.servers: the brokers' addresses (host:port), separated by commas.",
             option="kafka.bootstrap.servers",
         )
     for key, text in given.items():
@@ -217,11 +218,7 @@ def client_config(
         if allowed is not None and text.lower() not in allowed:
             way = reason
         if way is not None:
-            raise OptionError(
-                "FORBIDDEN_OPTION",
-                f"{table.name} does not take the option kafka.{key}: {way}",
-                option=f"kafka.{key}",
-            )
+            raise forbidden_option(table.name, key, way)
     plain, stores = java_stores(table.name, given)
     translated = translate(table.name, plain, "sink" if forbidden is SINK_FORBIDDEN else "source")
     settings = security.check_security(table.name, translated.settings)

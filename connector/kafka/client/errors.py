@@ -1,10 +1,10 @@
-"""Errors that both client libraries' answers lead to."""
+"""Errors of settings, of logins and of rights, for both client libraries."""
 
 from __future__ import annotations
 
-from transactional.errors import StoreError
+from transactional.errors import OptionError, StoreError
 
-__all__ = ["error_name", "login_failed", "missing_right"]
+__all__ = ["error_name", "forbidden_option", "invalid_option", "login_failed", "missing_right"]
 
 
 def error_name(code: int) -> str:
@@ -12,6 +12,16 @@ def error_name(code: int) -> str:
     from kafka.errors import for_code
 
     return f"{getattr(for_code(code), 'message', 'UNKNOWN')} ({code})"
+
+
+def forbidden_option(name: str, key: str, way: str) -> OptionError:
+    """Return the error of a setting (without ``kafka.``) that the format does not take; `way` says what to do instead."""
+    return OptionError("FORBIDDEN_OPTION", f"{name} does not take the option kafka.{key}: {way}", option=f"kafka.{key}")
+
+
+def invalid_option(name: str, key: str, problem: str) -> OptionError:
+    """Return the error of a setting (without ``kafka.``); `problem` is the rest of the sentence that names it."""
+    return OptionError("INVALID_OPTION", f"{name}: the option kafka.{key} {problem}", option=f"kafka.{key}")
 
 
 def missing_right(operation: str, resource: str) -> StoreError:

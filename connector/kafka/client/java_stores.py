@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from transactional.errors import OptionError
+from connector.kafka.client.errors import forbidden_option, invalid_option
 
 __all__ = ["java_stores"]
 
@@ -59,17 +59,11 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
             to = keys.get(key.removeprefix(f"{store}."), ())
             if not is_pem or (not to and not key.endswith(".type")):
                 way = export if not is_pem else "a PEM store has no password of its own: see kafka.ssl.key.password."
-                raise OptionError(
-                    "FORBIDDEN_OPTION", f"{name} does not take the option kafka.{key}: {way}", option=f"kafka.{key}"
-                )
+                raise forbidden_option(name, key, way)
             text = settings.pop(key)
             for target in to:
                 if target in given:
-                    raise OptionError(
-                        "INVALID_OPTION",
-                        f"{name}: the options kafka.{key} and kafka.{target} are one setting: give one.",
-                        option=f"kafka.{key}",
-                    )
+                    raise invalid_option(name, key, f"and kafka.{target} are one setting: give one.")
                 settings[target], origins[target] = text, key
     for key in ("ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem", "https.ca.pem"):
         if key in settings:

@@ -6,9 +6,11 @@ Settings that only one of them knows are refused by name, before the first row.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
+from connector.kafka.client.errors import forbidden_option, invalid_option
 from connector.kafka.client.tls import is_tls, ssl_context
 from connector.kafka.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, PROVIDER, TokenSource, provider_of
 from transactional.errors import OptionError
@@ -40,6 +42,9 @@ _BOOLEANS: Final[Mapping[str, str]] = {
 
 _FILES: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
+Invalid = Callable[[str, str], OptionError]
+"""Makes the error of a key, with the rest of the sentence that names it."""
+
 
 class Secret(str):
     """Text that a client gets, and that the repr of its settings hides."""
@@ -67,14 +72,10 @@ def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
     """
     settings = dict(given)
 
-    def invalid(key: str, reason: str) -> OptionError:
-        return OptionError("INVALID_OPTION", f"{name}: the option kafka.{key} {reason}", option=f"kafka.{key}")
-
+    invalid = partial(invalid_option, name)
     for key, way in _UNSUPPORTED.items():
         if key in settings:
-            raise OptionError(
-                "FORBIDDEN_OPTION", f"{name} does not take the option kafka.{key}: {way}", option=f"kafka.{key}"
-            )
+            raise forbidden_option(name, key, way)
     for key in ("ssl.protocol", "ssl.enabled.protocols"):
         versions = {version.strip() for version in settings.pop(key, "").split(",")} - {""}
         # ssl.protocol=TLSv1.3 lets Java speak 1.3 or older; ssl.enabled.protocols lists exactly what it may speak.
@@ -102,7 +103,7 @@ def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def _check_sasl(name: str, settings: dict[str, str], invalid: Any) -> None:
+def _check_sasl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
     both = [key for key in ("sasl.mechanism", "sasl.mechanisms") if key in settings]
     mechanism = settings.pop("sasl.mechanisms", settings.get("sasl.mechanism", "")).upper()
     if mechanism not in MECHANISMS:
@@ -125,7 +126,7 @@ def _check_sasl(name: str, settings: dict[str, str], invalid: Any) -> None:
             )
 
 
-def _check_tokens(settings: Mapping[str, str], invalid: Any) -> list[str]:
+def _check_tokens(settings: Mapping[str, str], invalid: Invalid) -> list[str]:
     if PROVIDER in settings:
         provider_of(settings[PROVIDER])
         return []
@@ -144,7 +145,7 @@ def _check_tokens(settings: Mapping[str, str], invalid: Any) -> list[str]:
     return [CLIENT_ID, CLIENT_SECRET]
 
 
-def _check_ssl(settings: dict[str, str], invalid: Any) -> None:
+def _check_ssl(settings: dict[str, str], invalid: Invalid) -> None:
     identification = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
     # Java's empty text is librdkafka's "none".
     settings["ssl.endpoint.identification.algorithm"] = identification or "none"

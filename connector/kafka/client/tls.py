@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from transactional.errors import OptionError, StoreError
+from connector.kafka.client.errors import invalid_option
+from transactional.errors import StoreError
 
 __all__ = ["is_tls", "ssl_context", "tls_failed", "tls_hint", "tls_problem"]
 
@@ -147,11 +148,7 @@ def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
         reason = f"{type(problem).__name__}: {problem}"
         if at.startswith("ssl.key"):
             reason += ". Is kafka.ssl.key.password right, and do key and certificate belong together?"
-        raise OptionError(
-            "INVALID_OPTION",
-            f"{name}: the value of the option kafka.{at} can't be used: {reason}",
-            option=f"kafka.{at}",
-        ) from None
+        raise invalid_option(name, at, f"can't be used: {reason}") from None
     return context
 
 

@@ -33,7 +33,7 @@ INIT_SECONDS: Final = 60.0
 """Limit of a new producer's init: usually 63 ms; a coordinator that loads its log takes seconds."""
 
 ROLLBACK_SECONDS: Final = 5.0
-"""How long a failed task waits for its abort at most: the next sweep does the rest."""
+"""Limit of the abort of a failed task, without the search for the reason of a failure: the next sweep does the rest."""
 
 ABANDONED_AT_MOST: Final = 8
 """Producers of one worker that are kept because their abort failed; each has a few threads."""

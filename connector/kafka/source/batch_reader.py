@@ -17,9 +17,9 @@ from connector.kafka.source.offsets import Positions
 from connector.kafka.source.pushdown import Narrowing
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
+from connector.kafka.source.subscription import wrong_partitions
 from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock, SystemClock
-from transactional.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,12 +101,11 @@ class BarrierKafkaBatchReader(DataSourceReader):
         if beyond:
             shown = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])
             if self.fail_on_data_loss:
-                raise OptionError(
-                    "INVALID_OPTION",
-                    f"barrier-kafka: the option {ending.option} lies beyond what can be read now ({shown}): an open "
-                    "transaction holds rows back. Wait for its end, use -1, or set failOnDataLoss to false.",
-                    option=ending.option,
-                    partitions=[str(partition) for partition in beyond],
+                raise wrong_partitions(
+                    ending.option,
+                    f"lies beyond what can be read now ({shown}): an open transaction holds rows back. Wait for its end, use "
+                    "-1, or set failOnDataLoss to false.",
+                    beyond,
                 )
             _log.warning("barrier-kafka: %s lies beyond what can be read now: %s", ending.option, shown)
         return {partition: min(offset, latest[partition]) for partition, offset in end.items()}
@@ -116,13 +115,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
         if back:
             shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
             if self.fail_on_data_loss:
-                raise OptionError(
-                    "INVALID_OPTION",
-                    f"barrier-kafka: {self._options.ending.option} ends before {self._options.starting.option} begins "
-                    f"({shown}).",
-                    option=self._options.ending.option,
-                    partitions=[str(partition) for partition in back],
-                )
+                problem = f"ends before {self._options.starting.option} begins ({shown})."
+                raise wrong_partitions(self._options.ending.option, problem, back)
             _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
         return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]
 

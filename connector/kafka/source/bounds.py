@@ -9,6 +9,7 @@ from typing import Literal
 from connector.kafka.client.topics import SHOWN, Partition, listed
 from connector.kafka.source.offsets import Positions
 from connector.kafka.source.option_values import StartingOffsets
+from connector.kafka.source.subscription import wrong_partitions
 from transactional.errors import OptionError
 
 __all__ = ["Bound", "OffsetBound", "TimeBound", "check_order", "check_partitions", "check_reach"]
@@ -71,12 +72,7 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
         problem = f"leaves out {listed(silent)}: name every partition{way}"
     else:
         return
-    raise OptionError(
-        "INVALID_OPTION",
-        f"barrier-kafka: the option {bound.option} {problem}.",
-        option=bound.option,
-        partitions=[str(partition) for partition in strange or silent],
-    )
+    raise wrong_partitions(bound.option, f"{problem}.", strange or silent)
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
@@ -128,11 +124,9 @@ def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, late
     outside = [p for p in sorted(wanted) if not earliest[p] <= wanted[p] <= latest[p]]
     if outside:
         shown = ", ".join(f"{p}: {wanted[p]}, and it holds [{earliest[p]}, {latest[p]})" for p in outside[:SHOWN])
-        raise OptionError(
-            "INVALID_OPTION",
-            f"barrier-kafka: the option {bound.option} names offsets that are not there ({shown}). Rows may have expired, or "
-            "the topic was created again; use -2 for the first row that is left and -1 for the end, or set "
-            "failOnDataLoss to false to read what is there.",
-            option=bound.option,
-            partitions=[str(partition) for partition in outside],
+        raise wrong_partitions(
+            bound.option,
+            f"names offsets that are not there ({shown}). Rows may have expired, or the topic was created again; use -2 for "
+            "the first row that is left and -1 for the end, or set failOnDataLoss to false to read what is there.",
+            outside,
         )

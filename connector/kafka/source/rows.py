@@ -92,7 +92,7 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     Raises
     ------
     StoreError
-        ``BAD_TIMESTAMP``, ``BAD_HEADER``: no column can hold it.
+        ``BAD_RECORD``: a timestamp or a header that no column can hold.
     """
     import numpy as np
     import pyarrow as pa
@@ -131,14 +131,11 @@ def _check_times(millis: Any, messages: Sequence[Message], topic: str, partition
     if abs(int(millis.max())) <= LATEST_MS and abs(int(millis.min())) <= LATEST_MS:
         return
     at = next(index for index, time in enumerate(millis.tolist()) if abs(time) > LATEST_MS)
-    raise StoreError(
-        "BAD_TIMESTAMP",
-        f"barrier-kafka: the row of {topic}-{partition} at offset {messages[at].offset()} has the timestamp {millis[at]}, in "
-        "milliseconds since 1970, which Spark's timestamps can't hold: its producer used another unit. Start after it.",
-        partition=f"{topic}-{partition}",
-        offset=messages[at].offset(),
-        timestamp=int(millis[at]),
+    problem = (
+        f"the timestamp {millis[at]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
+        "another unit. Start after it."
     )
+    raise _bad_record(topic, partition, messages[at], problem)
 
 
 def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
@@ -153,25 +150,14 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
         for message in messages:
             lists.append(read(message))  # noqa: PERF401 - the length shows which one failed
     except (UnicodeDecodeError, SystemError):  # the client returns with the error set
-        offset = messages[len(lists)].offset()
-        raise StoreError(
-            "BAD_HEADER",
-            f"barrier-kafka: the row of {topic}-{partition} at offset {offset} has a header whose key is not UTF-8, and the "
-            "client can't read it: leave out includeHeaders, or start after it.",
-            partition=f"{topic}-{partition}",
-            offset=offset,
-        ) from None
+        problem = "a header whose key is not UTF-8, and the client can't read it: leave out includeHeaders, or start after it."
+        raise _bad_record(topic, partition, messages[len(lists)], problem) from None
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     keys = [key for key, _ in flat]
     if None in keys:
         at = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
-        raise StoreError(
-            "BAD_HEADER",
-            f"barrier-kafka: the row of {topic}-{partition} at offset {messages[at].offset()} has a header whose key is null, "
-            "which Kafka does not allow: leave out includeHeaders, or start after it.",
-            partition=f"{topic}-{partition}",
-            offset=messages[at].offset(),
-        )
+        problem = "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after it."
+        raise _bad_record(topic, partition, messages[at], problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
     none = np.fromiter((headers is None for headers in lists), np.bool_, len(lists))
@@ -183,3 +169,12 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
         fields=list(kind.value_type),
     )
     return pa.ListArray.from_arrays(pa.array(starts), values, type=kind, mask=pa.array(none) if none.any() else None)
+
+
+def _bad_record(topic: str, partition: int, message: Message, problem: str) -> StoreError:
+    return StoreError(
+        "BAD_RECORD",
+        f"barrier-kafka: the row of {topic}-{partition} at offset {message.offset()} has {problem}",
+        partition=f"{topic}-{partition}",
+        offset=message.offset(),
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from connector.kafka.client.topics import Partition, listed
 from transactional.errors import OptionError
 
-__all__ = ["Subscription"]
+__all__ = ["Subscription", "wrong_partitions"]
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics of the brokers themselves."""
@@ -65,10 +65,15 @@ class Subscription:
         """
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
-            raise OptionError(
-                "INVALID_OPTION",
-                f"barrier-kafka: the option assign names {listed(strange)}, which the brokers do not know. Partitions are "
-                "counted from 0.",
-                option="assign",
-                partitions=[str(partition) for partition in strange],
-            )
+            problem = f"names {listed(strange)}, which the brokers do not know. Partitions are counted from 0."
+            raise wrong_partitions("assign", problem, strange)
+
+
+def wrong_partitions(option: str, problem: str, partitions: Sequence[Partition]) -> OptionError:
+    """Return the error of an option and some partitions; `problem` is the rest of the sentence that names the option."""
+    return OptionError(
+        "INVALID_OPTION",
+        f"barrier-kafka: the option {option} {problem}",
+        option=option,
+        partitions=[str(partition) for partition in partitions],
+    )

@@ -70,7 +70,7 @@ OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "x", "sasl.oauthbearer.method": "aws"}, "only oidc with"),
         ({**SASL, "ssl.ca.location": "/no/such.pem"}, "that file is not on this machine"),
         ({**SASL, "ssl.certificate.location": __file__}, "go together: give both"),
-        ({**SASL, "ssl.ca.pem": "x"}, "the value of the option kafka.ssl.ca.pem can't be used"),
+        ({**SASL, "ssl.ca.pem": "x"}, "the option kafka.ssl.ca.pem can't be used"),
         ({**SASL, "ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128"}, "write OpenSSL's"),
         ({**SASL, "ssl.cipher.suites": "NOT-A-CIPHER"}, "kafka.ssl.cipher.suites can't be used"),
         ({**SASL, "ssl.endpoint.identification.algorithm": "http"}, "expected https or none"),

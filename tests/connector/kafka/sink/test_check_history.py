@@ -83,7 +83,7 @@ def test_any_recorded_run_may_be_the_last_that_took_the_prefix(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("lanes", "history", "refused"),
+    ("ids", "history", "refused"),
     [
         ({"p.0.1": committed(500)}, {"seen": {"committed": 500}}, False),
         ({"p.0.1": committed(501)}, {"seen": {"committed": 500}}, True),
@@ -104,13 +104,13 @@ def test_any_recorded_run_may_be_the_last_that_took_the_prefix(monkeypatch: pyte
     ],
 )
 def test_no_transaction_is_committed_that_began_after_all_recorded_ones(
-    monkeypatch: pytest.MonkeyPatch, lanes: Mapping[str, Description], history: Mapping[str, Any], refused: bool
+    monkeypatch: pytest.MonkeyPatch, ids: Mapping[str, Description], history: Mapping[str, Any], refused: bool
 ) -> None:
     if refused:
         with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.0\.1 has committed.*1970-01-01T00:00:00\.501"):
-            ask(monkeypatch, lanes, **history)
+            ask(monkeypatch, ids, **history)
     else:
-        assert ask(monkeypatch, lanes, **history)["committed"] in (0, 500, 501)
+        assert ask(monkeypatch, ids, **history)["committed"] in (0, 500, 501)
 
 
 def test_at_least_once_leaves_nothing_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:

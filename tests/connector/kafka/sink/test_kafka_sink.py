@@ -53,7 +53,7 @@ def begun(cluster: FakeCluster, **options: str) -> tuple[KafkaSink, KafkaTransac
 # -- a task -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_opens_a_transaction_in_its_lane_and_learns_its_epoch(cluster: FakeCluster) -> None:
+def test_a_task_opens_a_transaction_under_its_id_and_learns_its_epoch(cluster: FakeCluster) -> None:
     cluster.state("q.2.5", "CompleteCommit", epoch=8)
     transaction = sink().beginTransaction(context())
     [producer] = cluster.producers
@@ -64,9 +64,9 @@ def test_a_task_opens_a_transaction_in_its_lane_and_learns_its_epoch(cluster: Fa
     assert producer.settings["delivery.report.only.error"] is True
 
 
-def test_a_lane_with_an_open_transaction_is_left_alone(cluster: FakeCluster) -> None:
-    for lane in (5, 6):
-        cluster.state(f"q.2.{lane}", "Ongoing")
+def test_an_id_with_an_open_transaction_is_left_alone(cluster: FakeCluster) -> None:
+    for number in (5, 6):
+        cluster.state(f"q.2.{number}", "Ongoing")
     assert sink().beginTransaction(context()).name == "q.2.7"
 
 
@@ -183,7 +183,7 @@ def test_a_row_that_is_refused_while_the_rest_is_delivered_is_named(cluster: Fak
         made.preCommit(transaction)
 
 
-def test_a_failure_that_follows_from_a_lost_lane_is_told_by_the_coordinator(cluster: FakeCluster) -> None:
+def test_a_failure_that_follows_from_a_lost_id_is_named_by_the_coordinator(cluster: FakeCluster) -> None:
     made, transaction = begun(cluster)
     made.write(transaction, rows("a"))
     cluster.producers[0].rejected = [("_MSG_TIMED_OUT", b"x", 1)]

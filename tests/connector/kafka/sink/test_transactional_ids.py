@@ -20,31 +20,31 @@ def describing(states: Mapping[str, str], asked: list[int] | None = None):  # ty
     return describe
 
 
-def test_the_lane_starts_at_the_task_attempt_modulo_64() -> None:
+def test_the_number_starts_at_the_task_attempt_modulo_64() -> None:
     assert choose_id("q", 3, 130, describing({})) == "q.3.2"
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"])
-def test_a_lane_in_use_is_passed_over_with_one_more_question(state: str) -> None:
+def test_an_id_in_use_is_passed_over_with_one_more_question(state: str) -> None:
     asked: list[int] = []
     assert choose_id("q", 0, 63, describing({"q.0.63": state, "q.0.0": state}, asked)) == "q.0.1"
     assert asked == [1, 63]
 
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort", "Dead"])
-def test_a_lane_whose_transaction_has_ended_is_free(state: str) -> None:
+def test_an_id_whose_transaction_has_ended_is_free(state: str) -> None:
     assert choose_id("q", 0, 5, describing({"q.0.5": state})) == "q.0.5"
 
 
-def test_a_task_without_a_free_lane_fails_by_name() -> None:
-    full = {f"q.0.{lane}": "Ongoing" for lane in range(IDS)}
+def test_a_task_without_a_free_id_fails_by_name() -> None:
+    full = {f"q.0.{number}": "Ongoing" for number in range(IDS)}
     with pytest.raises(RetriableError, match=r"NO_FREE_LANE.*q\.0"):
         choose_id("q", 0, 1, describing(full))
 
 
 @given(st.text(min_size=1), st.integers(0, 100_000), st.integers(0, IDS - 1))
-def test_names_are_read_back_whole(prefix: str, partition: int, lane: int) -> None:
-    name = TransactionalId(prefix, partition, lane)
+def test_names_are_read_back_whole(prefix: str, partition: int, number: int) -> None:
+    name = TransactionalId(prefix, partition, number)
     assert TransactionalId.parse(str(name)) == name
 
 

@@ -66,7 +66,7 @@ def test_a_timestamp_that_microseconds_can_not_hold_is_named_and_the_latest_is_t
     batch = to_record_batch([message(0, (1, LATEST_MS))], "t", 3, False)
     assert batch.column("timestamp").cast("int64").to_pylist() == [LATEST_MS * 1000]
     for wrong in (LATEST_MS + 1, -LATEST_MS - 1):
-        with pytest.raises(StoreError, match=rf"BAD_TIMESTAMP.*t-3 at offset 8 has the timestamp {wrong}"):
+        with pytest.raises(StoreError, match=rf"BAD_RECORD.*t-3 at offset 8 has the timestamp {wrong}"):
             columns(message(7), message(8, (1, wrong)))
 
 
@@ -89,7 +89,7 @@ def test_headers_keep_order_doubles_and_null_values_and_none_is_null() -> None:
 
 def test_a_header_with_a_null_key_is_an_error_that_names_the_row() -> None:
     rows = [message(4, headers=[("a", b"1")]), message(6, headers=[("a", b"1"), (None, b"2")])]
-    with pytest.raises(StoreError, match=r"BAD_HEADER.*t-3 at offset 6 has a header whose key is null") as caught:
+    with pytest.raises(StoreError, match=r"BAD_RECORD.*t-3 at offset 6 has a header whose key is null") as caught:
         columns(*rows, headers=True)
     assert caught.value.parameters == {"partition": "t-3", "offset": 6}
     assert columns(*rows)["offset"] == [4, 6], "without includeHeaders it is a row like others"
@@ -105,5 +105,5 @@ def test_a_header_whose_key_the_client_can_not_read_is_named() -> None:
 
     from connector.kafka.source.rows import _headers
 
-    with pytest.raises(StoreError, match=r"BAD_HEADER.*offset 9.*not UTF-8"):
+    with pytest.raises(StoreError, match=r"BAD_RECORD.*offset 9.*not UTF-8"):
         _headers([message(8), Unreadable()], "t", 3)  # type: ignore[list-item]
