@@ -110,6 +110,7 @@ class FinalCheckpoint:
         run = found.run
         ours = run is not None and run.driver in self._upkeep.drivers
         if run is not None and (run.ended if ours else self._upkeep.is_alive(run.process) is not False):
+            self.safe = run.ended == EntryKind.STOPPED
             return True
         try:
             asked = request_stop(self._location, run.driver) if run is not None and ours else None

@@ -100,10 +100,13 @@ def test_a_recovery_that_is_killed_anywhere_is_done_by_the_next(
     assert {"rewind.begun" if lost else "decision.written", "recovery.claimed"} <= set(points)
 
 
-def test_a_rewind_that_was_begun_is_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_rewind_that_was_begun_is_finished(tmp_path: Path, stopped: bool) -> None:
     place = left(tmp_path)
+    if stopped:
+        recovered(place)
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": None, "process": dict(dead_process())})
-    assert recovered(place) == Recovery(batch=1)
+    assert recovered(place) == Recovery(batch=2 if stopped else 1)
     is_whole(place)
 
 
