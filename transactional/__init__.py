@@ -45,8 +45,6 @@ if TYPE_CHECKING:
         FixedDelay,
         NoRestart,
         RestartStrategy,
-        from_config,
-        from_settings,
     )
     from transactional.sink import TwoPhaseCommitSink
     from transactional.stats import CheckpointHistory, CheckpointStats, Restored
@@ -82,8 +80,6 @@ _HOMES = {
         "FixedDelay",
         "NoRestart",
         "RestartStrategy",
-        "from_config",
-        "from_settings",
     ),
     "sink": ("TwoPhaseCommitSink",),
     "stats": ("CheckpointHistory", "CheckpointStats", "Restored"),
@@ -133,8 +129,6 @@ __all__ = [
     "TwoPhaseCommitError",
     "TwoPhaseCommitSink",
     "failure_of",
-    "from_config",
-    "from_settings",
     "put_back",
 ]
 
