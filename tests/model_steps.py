@@ -80,8 +80,8 @@ class Scenario:
         Spark was not stopped when a rewind is begun: it goes on, and writes its logs.
     saved : int
         The checkpoint of which there is a savepoint; 0 for none.
-    allow : bool
-        Who claims it allows that what was committed later is written again.
+    disposes : bool
+        Somebody may delete the savepoint at any moment.
     """
 
     drivers: str
@@ -105,7 +105,7 @@ class Scenario:
     stops: int = 0
     living: bool = False
     saved: int = 0
-    allow: bool = False
+    disposes: bool = False
 
 
 class Session(NamedTuple):
@@ -143,8 +143,9 @@ class Shared(NamedTuple):
     lates: int = 0
     late: tuple[tuple[int, Entry], ...] = ()
     stops: int = 0
-    old: tuple[int, ...] = ()  # where the query was moved: the former place's node, offsets and commits
-    theirs: tuple[int, ...] = ()  # handles that were made at the new place
+    there: tuple[int, int, int] = (0, 0, 0)  # the new location's node, offsets and commits
+    theirs: tuple[int, ...] = ()  # handles that were made at the new location
+    disposed: bool = False  # the savepoint is gone
 
 
 Move = tuple[str, Session, Shared, str]
