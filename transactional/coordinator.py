@@ -64,6 +64,7 @@ from transactional.ownership import (
     newest_run,
     rewinding,
     superseded,
+    unfinished,
 )
 from transactional.recovery import (
     Claim,
@@ -121,6 +122,8 @@ class RunSettings:
     tolerable : int
         So many checkpoints in a row may be declined, then commit raises.
     hooks : Sequence[CheckpointHook]
+    allow_non_restored : bool
+        Leave behind what the savepoint that was restored holds and this query does not take: states of hooks, positions.
     secrets : Collection[str]
         Values of options that what a hook raises may quote, and the journal must not.
     """
@@ -136,6 +139,7 @@ class RunSettings:
     commit_seconds: float = 120.0
     tolerable: int = 0
     hooks: Sequence[hooks.CheckpointHook] = ()
+    allow_non_restored: bool = False
     secrets: Collection[str] = field(default=(), repr=False)
 
 
@@ -194,13 +198,16 @@ class CheckpointCoordinator:
             ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
         """
         ledger = self._journal.load()  # P2
+        if ledger.restoring is not None:
+            raise unfinished(ledger)
         check_place(ledger, self._view)
         if ledger.moved is not None:
             raise moved_on(ledger)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
+        if not self._settings.allow_non_restored:
+            check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
         if self._view.gaps:
             check_target(ledger, self._identify())
         run, claimed = self._take_run()  # P3

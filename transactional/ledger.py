@@ -14,7 +14,6 @@ from transactional.errors import JournalError
 from transactional.metadata import Entry, EntryKind, canonical
 
 __all__ = [
-    "MOVING",
     "BatchRecord",
     "CheckpointRecord",
     "Declined",
@@ -24,13 +23,11 @@ __all__ = [
     "Origin",
     "PartRecord",
     "RestartRecord",
+    "Restoring",
     "Rewind",
     "RunRecord",
     "Written",
 ]
-
-MOVING = "moving"
-"""Of the request in `rewind begun`: it is a restore that has begun it; of which savepoint, and to where."""
 
 KEPT_BATCHES = 150  # Spark keeps 100 micro-batches by default; only the last can be replayed
 KEPT_FAILURES = 50  # for people
@@ -286,11 +283,6 @@ class Rewind:
     checkpoint: int | None
     request: dict[str, Any]
 
-    @property
-    def moving(self) -> dict[str, str] | None:
-        """``location`` and ``savepoint`` of the restore that has begun it; None for what goes back in place."""
-        return self.request.get(MOVING)
-
 
 @dataclass
 class Moved:
@@ -330,8 +322,6 @@ class Origin:
         Of the journal when it was begun.
     claim : bool
         Whether the query goes on here, or this is a copy.
-    allowed : bool
-        Whether states and positions that nobody takes any more may be left behind.
     """
 
     savepoint: str
@@ -340,7 +330,64 @@ class Origin:
     batch: int
     position: int
     claim: bool
-    allowed: bool
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Origin:
+        """Return what a snapshot holds; an older release kept ``allowed`` with it, which is an option of the query now."""
+        return cls(**{key: each for key, each in value.items() if key != "allowed"})
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """A restore has begun this journal, and has not opened it: no query starts here.
+
+    Parameters
+    ----------
+    savepoint, origin, checkpoint, claim
+        As in `Origin`.
+    location : str
+        Where the query, or its copy, goes on: here.
+    query : str
+        Spark's id of the query here.
+    partitions : int or None
+        Shuffle partitions that the state gets; None to keep its own.
+    forced : bool
+        A claim that goes on though nobody can see what was committed after the savepoint: a `moved` that names this location
+        is not its own.
+    ledger : Mapping[str, Any]
+        The journal as of the checkpoint, with which this one goes on when it is opened.
+    """
+
+    savepoint: str
+    origin: str
+    checkpoint: int
+    claim: bool
+    location: str
+    query: str
+    partitions: int | None
+    forced: bool
+    ledger: Mapping[str, Any]
+
+    def opened(self, position: int) -> Ledger:
+        """Return the ledger with which the journal goes on.
+
+        Parameters
+        ----------
+        position : int
+            At least 2. Of a claim: no number of the origin's journal is above it.
+        """
+        found = Ledger.from_json(self.ledger)
+        batch = max(found.checkpoints[self.checkpoint].batches)
+        found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)
+        found.location, found.position = self.location, position
+        found.accept_store()  # runs that came after the savepoint have left their marks there
+        if self.claim:
+            for run in found.runs.values():
+                run.ended = run.ended or EntryKind.MOVED
+        else:  # another query, which must never use a prefix of the first
+            found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
+            found.runs, found.query, found.identity_suffix = {}, "", ""
+        return found
 
 
 @dataclass
@@ -377,6 +424,8 @@ class Ledger:
     moved : Moved or None
     restored : Origin or None
         Where a savepoint was restored.
+    restoring : Restoring or None
+        A restore to this location is unfinished.
     stop : int or None
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
@@ -405,6 +454,7 @@ class Ledger:
     request: int | None = None
     moved: Moved | None = None
     restored: Origin | None = None
+    restoring: Restoring | None = None
     stop: int | None = None
     restarts: list[RestartRecord] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
@@ -525,7 +575,7 @@ class Ledger:
                 number=entry.number,
                 kind=entry.kind,
             ) from error
-        self.position = entry.number
+        self.position = max(entry.number, self.position)
 
     def _run(self, entry: Entry, body: Mapping[str, Any]) -> None:
         self.runs[entry.number] = RunRecord(
@@ -745,6 +795,22 @@ class Ledger:
         self.request = None
         self.moved = Moved(entry.number, body["location"], body["savepoint"], body["checkpoint"])
 
+    def _begin_restore(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        if entry.number != 1:
+            raise JournalError(
+                "JOURNAL_INCONSISTENT",
+                f"entry {entry.number} begins a restore in a journal in use",
+                number=entry.number,
+            )
+        self.restoring = Restoring(**body)
+
+    def _opened(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        if self.restoring is None:
+            raise JournalError(
+                "JOURNAL_INCONSISTENT", f"entry {entry.number} opens a journal that is open", number=entry.number
+            )
+        vars(self).update(vars(self.restoring.opened(body["position"])))
+
     def _adopt(self, entry: Entry, body: Mapping[str, Any]) -> None:
         for run in self.runs.values():
             run.ended = run.ended or EntryKind.ADOPT
@@ -801,7 +867,8 @@ class Ledger:
             replay=value["replay"],
             request=value["request"],
             moved=Moved(**value["moved"]) if value.get("moved") else None,
-            restored=Origin(**value["restored"]) if value.get("restored") else None,
+            restored=Origin.from_json(value["restored"]) if value.get("restored") else None,
+            restoring=Restoring(**value["restoring"]) if value.get("restoring") else None,
             stop=value.get("stop"),  # not in older snapshots
             stamp=value.get("stamp", 0),
             restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
@@ -842,4 +909,6 @@ _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
     EntryKind.REWIND_BEGUN: Ledger._rewind_begun,
     EntryKind.REWIND_DONE: Ledger._rewind_done,
     EntryKind.MOVED: Ledger._moved,
+    EntryKind.RESTORING: Ledger._begin_restore,
+    EntryKind.OPENED: Ledger._opened,
 }

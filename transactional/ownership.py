@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transactional.errors import FencedError, ProtocolError
+from transactional.errors import FencedError, LocationError, ProtocolError
 from transactional.ledger import Ledger, RunRecord
 
 __all__ = [
     "Judge",
-    "is_made_anew",
     "may_abort",
     "may_keep",
     "may_record",
@@ -22,6 +21,7 @@ __all__ = [
     "newest_run",
     "rewinding",
     "superseded",
+    "unfinished",
 ]
 
 Judge = Callable[[Ledger], None]
@@ -53,24 +53,9 @@ def superseded(token: int, ledger: Ledger) -> FencedError:
     )
 
 
-def is_made_anew(ledger: Ledger) -> bool:
-    """Whether a restore replaces the place itself: the same restore finishes it, said again, or a person gives it up."""
-    moving = ledger.rewinding.moving if ledger.rewinding else None
-    restored = ledger.restored
-    return restored is not None and moving == {"location": ledger.location, "savepoint": restored.savepoint}
-
-
 def rewinding(ledger: Ledger) -> FencedError:
-    """The error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
+    """Return the error of a query that runs, or starts, while it is rewound."""
     token = ledger.rewinding.token if ledger.rewinding else 0
-    moving = ledger.rewinding.moving if ledger.rewinding else None
-    if moving is not None:
-        return FencedError(
-            "REWIND_NOT_DONE",
-            f"a restore to {moving['location']} was begun here (journal entry {token}) and is not done: this query stops and "
-            "touches nothing. Say the same `barrier restore` again, or give it up with `barrier rewind LOCATION --resume`",
-            rewind=token,
-        )
     return FencedError(
         "REWIND_NOT_DONE",
         f"a rewind of this query was begun (journal entry {token}) and is not done, and Spark may have read its logs in "
@@ -80,18 +65,32 @@ def rewinding(ledger: Ledger) -> FencedError:
 
 
 def moved_on(ledger: Ledger) -> FencedError:
-    """The error of whoever still is at work where a query was moved away."""
+    """Return the error of whatever still runs, or starts, where a query was moved away."""
     moved = ledger.moved
     assert moved is not None
     return FencedError(
         "LOCATION_MOVED_ON",
         f"the query was moved to {moved.location} (`barrier restore --claim`, journal entry {moved.entry}): nothing goes on at "
-        "this place any more, and nothing was touched. Start it there, but only if that place is there: where it is not, the "
-        "claim was interrupted, and what is started there is a new query. Then first say the same command again: `barrier "
-        f"restore SAVEPOINT {moved.location} --claim`, with the savepoint {moved.savepoint} (of checkpoint {moved.checkpoint}; "
-        "`barrier savepoint list` shows it). For a second query with this state, restore a savepoint with --no-claim",
+        f"this location, and nothing was touched. Start it there. If that location refuses it as unfinished, first run "
+        f"`barrier restore SAVEPOINT {moved.location} --claim` again, with the savepoint {moved.savepoint} (of checkpoint "
+        f"{moved.checkpoint}; `barrier savepoint list` shows it). For a second query with this state, restore a savepoint with "
+        "--no-claim",
         location=moved.location,
         entry=moved.entry,
+    )
+
+
+def unfinished(ledger: Ledger) -> LocationError:
+    """Return the error of whatever runs, or starts, at a location that a restore has begun and not opened."""
+    restoring = ledger.restoring
+    assert restoring is not None
+    return LocationError(
+        "RESTORE_UNFINISHED",
+        f"the restore of the savepoint {restoring.savepoint} (checkpoint {restoring.checkpoint} of {restoring.origin}) to this "
+        f"location is unfinished: run the same command again (`barrier restore SAVEPOINT {restoring.location} "
+        f"{'--claim' if restoring.claim else '--no-claim'}`). Nothing was touched",
+        location=restoring.location,
+        savepoint=restoring.savepoint,
     )
 
 

@@ -251,7 +251,7 @@ def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> N
         ``STATE_NOT_RESTORED``
     """
     restored = ledger.restored
-    if restored is None or restored.allowed or any(batch > restored.batch for batch in ledger.batches):
+    if restored is None or any(batch > restored.batch for batch in ledger.batches):
         return
     checkpoint = ledger.checkpoints.get(restored.checkpoint)
     orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))
@@ -261,9 +261,8 @@ def check_restored(ledger: Ledger, view: SparkView, hooks: Collection[str]) -> N
     if told:
         raise LocationError(
             "STATE_NOT_RESTORED",
-            f"the savepoint that was restored here holds {'; '.join(told)}. Nothing was written. Name them again, or say "
-            "`--allow-non-restored-state`: in both cases run the same `barrier restore` once more, which makes this location "
-            "anew, before the query is started",
+            f"the savepoint that was restored here holds {'; '.join(told)}. Nothing was written. Name them again, or "
+            "leave them behind: start the query with the option allowNonRestoredState=true",
             hooks=orphans,
             topics=left,
         )

@@ -6,9 +6,6 @@ R5 take the sink's store back, where that was asked for     R6 Spark's logs, fro
 R7 `rewind done`
 
 Between R2 and R7 only the rewind owns the location: a query that starts stops and says so. Every step can be repeated.
-
-Who takes the query to another place (`barrier restore --claim`) does R2 to R4, so that nothing is left to be decided here,
-and journals `moved` in the place of R5 to R7.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import faults
-from transactional.errors import LocationError, RewindRequiredError
+from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.metadata import EntryKind
@@ -236,43 +233,6 @@ class Rewinder:
         body = {"begun": rewind.token, "batch": batch, "keep": keep}
         self._journal.append(EntryKind.REWIND_DONE, body, must_own(rewind.token))  # R7
         return batch
-
-    def move(self, location: str, savepoint: str, checkpoint: int) -> int:
-        """R3, R4, then `moved`: the query goes on elsewhere. `begin` or `again` in this process comes before.
-
-        Parameters
-        ----------
-        location : str
-            The new place.
-        savepoint : str
-            Identifier of what is restored there.
-        checkpoint : int
-
-        Returns
-        -------
-        int
-            Number of the entry: the journal at the new place begins there.
-
-        Raises
-        ------
-        RewindRequiredError
-            ``PART_COMMITTED``: parts of a decided checkpoint have to be written again here first.
-        AmbiguousOutcomeError
-            A transaction's outcome can't be told: resolve it, then go on.
-        """
-        token = self.begun().token
-        self._leave_nothing_open(token)
-        unsettled = self._journal.ledger.unsettled()
-        if unsettled:
-            raise RewindRequiredError(
-                "PART_COMMITTED",
-                f"checkpoint {unsettled[-1].id} (micro-batches {unsettled[-1].batches}) was committed in part, and its lost "
-                "parts can be written again at this place only: `barrier rewind LOCATION --resume`, start the query here "
-                "until it is settled, and take a new savepoint",
-                checkpoint=unsettled[-1].id,
-            )
-        body = {"begun": token, "location": location, "savepoint": savepoint, "checkpoint": checkpoint}
-        return self._journal.append(EntryKind.MOVED, body, must_own(token)).number
 
     def _leave_nothing_open(self, token: int) -> None:
         """R3 and R4."""

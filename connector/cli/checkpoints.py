@@ -14,7 +14,7 @@ from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
 from transactional.errors import LocationError
-from transactional.ledger import MOVING, Ledger
+from transactional.ledger import Ledger
 from transactional.metadata import EntryKind
 from transactional.ownership import moved_on
 from transactional.stats import CheckpointHistory, CheckpointStats, CheckpointStatus, history, stats
@@ -178,14 +178,7 @@ def _query_pairs(
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to where nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
-        moving = found.rewinding.request.get(MOVING)
-        if moving is not None:
-            where = f"to {moving['location']}, begun and not done"
-            rows.append(("RESTORE", f"{where}; {who}. The same `barrier restore` finishes it"))
-        else:
-            rows.append(
-                ("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it")
-            )
+        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it"))
     return rows
 
 

@@ -11,14 +11,14 @@ from connector.cli.given import GivenFile, GivenOptions, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
+from connector.savepoints.take import free_folder, take
 from connector.spark.alone import query_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.closing import Standing, close, request_stop, standing
 from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run
-from connector.spark.savepoint import free_folder, take
 from transactional.errors import LocationError
-from transactional.ownership import is_made_anew, moved_on, rewinding
+from transactional.ownership import moved_on
 from transactional.secrets import hiding, secrets_of
 
 __all__ = ["stop"]
@@ -60,8 +60,6 @@ def stop(
         if savepoint is not None:
             free_folder(place, savepoint)  # before the query is stopped
         report.facts.update(location=place.path)
-        if is_made_anew(journal.ledger):
-            raise rewinding(journal.ledger)
         if journal.ledger.rewinding is not None:
             raise LocationError(
                 "REWIND_BEGUN",

@@ -171,6 +171,7 @@ class HostedSink:
             commit_seconds=own["commitTimeoutMs"] / 1000,
             tolerable=own["tolerableFailedCheckpoints"],
             hooks=hooks_of(own["checkpointHooks"], self.options),
+            allow_non_restored=own["allowNonRestoredState"],
             secrets=secrets_of(self.options),
         )
         try:

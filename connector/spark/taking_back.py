@@ -11,15 +11,13 @@ from connector.spark.belonging import refuse_elsewhere
 from connector.spark.location import CheckpointLocation
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded import fitting, naming_secrets, recorded_run, recorded_sink
-from connector.spark.remote_logs import RemoteLogs
 from connector.spark.upkeep import Upkeep
 from transactional.errors import LocationError, RewindRequiredError
 from transactional.ledger import Ledger
-from transactional.ownership import is_made_anew, rewinding
 from transactional.recovery import check_sources
-from transactional.rewind import Preview, Rewinder, SparkLogs
+from transactional.rewind import Preview, Rewinder
 
-__all__ = ["NOTHING", "LocationLogs", "check_target", "logs_of", "take_back"]
+__all__ = ["NOTHING", "LocationLogs", "check_target", "take_back"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ NOTHING = ("NOTHING_TO_REWIND", "NO_REWIND")
 
 
 class LocationLogs:
-    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.SparkLogs`."""
+    """Spark's logs of a location on any store, as a rewind wants them; see `transactional.rewind.SparkLogs`."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self._location = location
@@ -56,11 +54,6 @@ class LocationLogs:
     def put_back(self, batch: int, text: str) -> None:
         """See `SparkLogs`."""
         offset_log.put_back(self._location, batch, text)
-
-
-def logs_of(location: CheckpointLocation) -> SparkLogs:
-    """Spark's logs, wherever they are."""
-    return LocationLogs(location) if location.is_local else RemoteLogs(location)
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
@@ -94,7 +87,7 @@ def take_back(location: CheckpointLocation, upkeep: Upkeep) -> int | None:
     Raises
     ------
     FencedError
-        ``REWIND_NOT_DONE``: a restore replaces the place. ``DRIVER_HOLDS_STATE``, ``QUERY_RUNS``, ``DRIVER_UNKNOWN``,
+        ``DRIVER_HOLDS_STATE``, ``QUERY_RUNS``, ``DRIVER_UNKNOWN``,
         ``REWIND_RUNS``, ``REWIND_UNKNOWN``
     LocationError, OptionError, StoreError, AmbiguousOutcomeError
         As `transactional.rewind`.
@@ -102,8 +95,6 @@ def take_back(location: CheckpointLocation, upkeep: Upkeep) -> int | None:
     journal = location.journal()
     ledger = journal.load()
     refuse_elsewhere(location, ledger)
-    if is_made_anew(ledger):
-        raise rewinding(ledger)
     run = recorded_run(ledger)
     unseen = is_alive(run.process) is None and upkeep.single_driver
     at_work = query_at_work(location, run, run.driver in upkeep.drivers or unseen)
@@ -114,7 +105,7 @@ def take_back(location: CheckpointLocation, upkeep: Upkeep) -> int | None:
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
         try:
-            rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
+            rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
             if ledger.rewinding is not None:
                 other = rewind_at_work(ledger.rewinding, upkeep.single_driver)
                 if other is not None:
