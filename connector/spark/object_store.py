@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import tempfile
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from transactional.errors import JournalError, LocationError, OptionError
 from transactional.journal import JournalStore
@@ -35,6 +36,9 @@ KEPT = 1000
 
 AT_ONCE = 16
 """Requests; each takes tens of milliseconds."""
+
+SPOOLED = 16 << 20
+"""Bytes of a file to write that are kept in memory; the rest of it waits on a disk."""
 
 _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
@@ -170,11 +174,15 @@ class ObjectFiles:
         """See `LocationFiles`."""
         import obstore
 
-        with _told(self.shown(name), "writing"):
-            if isinstance(data, bytes):
+        if isinstance(data, bytes):
+            with _told(self.shown(name), "writing"):
                 obstore.put(self._client(), name, data, use_multipart=False)
-            else:
-                obstore.put(self._client(), name, data)
+            return
+        with tempfile.SpooledTemporaryFile(SPOOLED) as file:  # the client can't read another object while it writes one
+            file.writelines(data)
+            file.seek(0)
+            with _told(self.shown(name), "writing"):
+                obstore.put(self._client(), name, cast("BinaryIO", file))
 
     def tree(self, folder: str) -> list[str]:
         """See `LocationFiles`."""

@@ -356,8 +356,8 @@ def die_at(
     (reader, writer), passed, unlink = os.pipe(), [0], os.unlink
 
     def deleting(path: str) -> None:
-        reach("rewind.deleted")
         unlink(path)
+        reach("rewind.deleted")
 
     def reach(name: str) -> None:
         passed[0] += 1
