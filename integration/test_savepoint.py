@@ -350,7 +350,7 @@ def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
-def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_only_if_the_start_allows_it(
+def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_only_if_its_start_allows_it(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = distinct_job(kafka, topic_name, tmp_path)

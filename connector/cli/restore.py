@@ -59,7 +59,7 @@ def restore(
             return
         report.confirm(yes)
         try:
-            report.facts["query"] = restored.run()
+            report.facts.update(query=restored.run(), repartitioned=restored.repartitioned)
         except (TwoPhaseCommitError, OSError, KeyboardInterrupt):
             report.complain(f"{place.path} stays closed until the restore is finished: run the same command again")
             raise

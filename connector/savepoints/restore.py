@@ -85,6 +85,8 @@ class Restore:
         It was done before: nothing is left to do.
     lost : LocationError or None
         Why nobody can see what was committed after the savepoint, which `force` accepts.
+    repartitioned : int or None
+        The micro-batch that Spark's repartition has added.
 
     Raises
     ------
@@ -102,6 +104,7 @@ class Restore:
         self._wanted = Wanted(claim, force, partitions)
         self._journal = location.journal()
         self.lost: LocationError | None = None
+        self.repartitioned: int | None = None
         self._look(saved)
 
     # -- N1 -----------------------------------------------------------------------------------------------------------
@@ -316,7 +319,7 @@ class Restore:
             scratch = CheckpointLocation(os.path.realpath(folder))
             for name, file in saved.items():
                 self._put(savepoint, file, name, scratch)
-            repartition(scratch, self._wanted.partitions)
+            self.repartitioned = repartition(scratch, self._wanted.partitions)
             names = [name for name in scratch.files.tree("") if name.rpartition("/")[2][0] != "."]
             yield names, lambda name: self._put_named(scratch.files.read(name), name, self._location)
 

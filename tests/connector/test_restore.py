@@ -422,6 +422,7 @@ def test_an_unfinished_restore_is_finished_by_its_own_command_only(
 ) -> None:
     claim = Restore(saved.path, CheckpointLocation(str(new)), True)
     until(monkeypatch, "restore.begun", claim.run)
+    assert answer(capsys, "checkpoints", "show", str(new))[1]["condition"] == "RESTORE_UNFINISHED"
     other = take(str(stopped), str(tmp_path / "other"))
     for savepoint, how in ((saved, "--no-claim"), (other, "--claim"), (other, "--no-claim")):
         status, document, _ = restore(capsys, savepoint, new, how)
