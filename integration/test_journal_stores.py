@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
-from connector.spark.object_store import ObjectFiles
-from connector.spark.single_driver import FilesystemFiles
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
+from connector.location.object_store import ObjectFiles
+from connector.location.single_driver import FilesystemFiles
 from integration.journal_racer import race
 from integration.object_store import BUCKET, AnswerProxy, ObjectStoreServer
 from tests.transactional.bodies import run_body

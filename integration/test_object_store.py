@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from integration.driver_process import DriverProcess, Place, wait_until
 from integration.jars import resolve_s3a
 from integration.jobs import Job, newest

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
-from connector.spark.single_driver import FilesystemFiles
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
+from connector.location.single_driver import FilesystemFiles
 from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.test_offset_log import Place
 from transactional.errors import LocationError

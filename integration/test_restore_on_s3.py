@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import spark_view
 from connector.savepoints.manifest import Savepoint, read
 from connector.savepoints.take import take
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import spark_view
 from integration.file_sink import FileSink
 from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.cli_place import CliPlace, answer, dead_process

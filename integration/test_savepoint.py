@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest
 from connector.savepoints import restore
 from connector.savepoints.manifest import read
 from connector.savepoints.repartition import repartition
 from connector.savepoints.take import take
 from connector.spark.host import data_source_for
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest
 from integration.broker import Cluster
 from integration.driver_process import FolderOutput, wait_until
 from integration.file_sink import FileSink

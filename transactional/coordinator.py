@@ -714,7 +714,7 @@ class CheckpointCoordinator:
 
         *Called outside of Spark, when the query has stopped or its driver is gone.* The coordinator's `driver` is nobody
         else's, so that the claim fences what may still be at work for the query, and its view is
-        `connector.spark.offset_log.stopped_view`. Lost parts of a decision stay for the next start to write.
+        `connector.location.offset_log.stopped_view`. Lost parts of a decision stay for the next start to write.
 
         Parameters
         ----------

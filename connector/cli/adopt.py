@@ -10,8 +10,8 @@ import typer
 
 from connector.cli.place import load_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest, source_lines
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest, source_lines
 from transactional.barrier import sources_digest
 from transactional.errors import LocationError
 from transactional.ledger import Ledger

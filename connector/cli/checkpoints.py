@@ -9,8 +9,8 @@ import typer
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text, duration_text, output_text, status_text, time_text
+from connector.location.location import CheckpointLocation
 from connector.spark.belonging import refuse_batch_writes
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
 from transactional.errors import LocationError

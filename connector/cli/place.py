@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import Ledger

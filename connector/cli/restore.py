@@ -8,8 +8,8 @@ import typer
 
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.savepoint import Saved
+from connector.location.location import CheckpointLocation
 from connector.savepoints.restore import Restore
-from connector.spark.location import CheckpointLocation
 from transactional.errors import TwoPhaseCommitError
 
 __all__ = ["restore"]

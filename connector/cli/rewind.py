@@ -11,10 +11,10 @@ from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.rewind_plan import Request, Sink, emission, tell
 from connector.cli.words import batches_text
-from connector.spark import offset_log
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
 from connector.spark.taking_back import NOTHING, LocationLogs, check_target

@@ -11,11 +11,11 @@ from connector.cli.given import GivenFile, GivenOptions, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
+from connector.location.location import CheckpointLocation
 from connector.savepoints.take import free_folder, take
 from connector.spark.alone import query_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.closing import Standing, close, request_stop, standing
-from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import recorded_run
 from transactional.errors import LocationError
 from transactional.ownership import moved_on

@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from connector.spark.location import CheckpointLocation, local_path
-from connector.spark.location_files import LocationFiles, read_file
+from connector.location.files import LocationFiles, read_file
+from connector.location.location import CheckpointLocation, local_path
 from transactional.clock import Clock
 from transactional.errors import LocationError
 from transactional.journal import snapshot_file

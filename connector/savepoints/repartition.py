@@ -1,6 +1,6 @@
 """Spark's own repartition of a checkpoint's state (Spark 4.2), in a small session of this process.
 
-It adds a micro-batch to a stopped query's location that no sink has seen: `connector.spark.offset_log.repartitions_before`
+It adds a micro-batch to a stopped query's location that no sink has seen: `connector.location.offset_log.repartitions_before`
 recognises it, and recovery accepts it, whoever ran the repartition.
 """
 
@@ -10,9 +10,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest
-from connector.spark.state_files import metadata_line, shuffle_partitions
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest
+from connector.location.state_files import metadata_line, shuffle_partitions
 from transactional.errors import LocationError
 
 if TYPE_CHECKING:

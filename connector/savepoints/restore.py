@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import AT_ONCE, SavedFile, Savepoint, read
 from connector.savepoints.repartition import repartition
-from connector.spark.location import CheckpointLocation
 from transactional import faults
 from transactional.clock import SystemClock
 from transactional.errors import FencedError, JournalError, LocationError

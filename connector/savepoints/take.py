@@ -21,6 +21,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from connector.location.files import LocalFiles
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import check_can_go_back, source_lines
+from connector.location.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from connector.savepoints.manifest import (
     AT_ONCE,
     CHECKPOINT,
@@ -32,11 +36,7 @@ from connector.savepoints.manifest import (
     write,
 )
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import LocalFiles
-from connector.spark.offset_log import check_can_go_back, source_lines
 from connector.spark.process import is_alive
-from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import LocationError

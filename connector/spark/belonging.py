@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.ownership import moved_on, unfinished

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connector.spark import offset_log
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from connector.spark.alone import alone
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_text
 from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_run
 from connector.spark.upkeep import Upkeep

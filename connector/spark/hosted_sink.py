@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from connector.location.location import CheckpointLocation
 from connector.options import HOST_OPTIONS
 from connector.spark import internals
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_process
 from connector.spark.sinks import SinkType
 from transactional import faults

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from connector.location.location import CheckpointLocation
 from connector.spark import life_report
 from connector.spark.closing import (
     JOURNAL_SECONDS,
@@ -28,7 +29,6 @@ from connector.spark.closing import (
 from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.life_report import LifeReport
-from connector.spark.location import CheckpointLocation
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back
 from connector.spark.upkeep import Upkeep

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from connector.spark.process import is_alive, this_process
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Failure, failure_of

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from connector.kafka.offsets import Positions, SourceOffset, positions_from_json
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import read_file
-from connector.spark.offset_log import newest, source_lines
+from connector.location.files import read_file
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest, source_lines
 from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError

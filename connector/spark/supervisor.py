@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from connector.location.location import CheckpointLocation
 from connector.spark import formats, internals, life_report
 from connector.spark.closing import (
     JOURNAL_SECONDS,
@@ -20,7 +21,6 @@ from connector.spark.closing import (
     request_stop,
     standing,
 )
-from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import can_be_built, fitting
 from connector.spark.signals import StopWish, heeding
 from connector.spark.taking_back import take_back

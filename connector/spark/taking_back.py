@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from connector.spark import offset_log
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_elsewhere
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded import fitting, naming_secrets, recorded_run, recorded_sink
 from connector.spark.upkeep import Upkeep

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from connector.cli import main
-from connector.spark.object_store import ObjectFiles
+from connector.location.object_store import ObjectFiles
 
 __all__ = ["killed_before"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import read
 from connector.spark.closing import Standing, end_run, standing
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional.metadata import EntryKind

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.spark.closing import leave_nothing_open, record_restart, request_stop, standing
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import fitting, recorded_run
 from connector.spark.upkeep import Upkeep

@@ -12,8 +12,8 @@ import pytest
 from connector.cli import main
 from connector.cli.report import Report
 from connector.kafka.offsets import Partition, SourceOffset
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import source_lines, spark_view
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import source_lines, spark_view
 from tests.connector.cli_place import answer
 from transactional.recovery import check_account, check_place
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from connector.cli import main
+from connector.location.location import CheckpointLocation
 from connector.spark import keeper as keeper_module
 from connector.spark import life_report
 from connector.spark.closing import Standing, end_run, request_stop, standing
@@ -26,7 +27,6 @@ from connector.spark.driver_tree import DriverTree
 from connector.spark.health import Health
 from connector.spark.keeper import DriverKeeper
 from connector.spark.life_report import LifeReport
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import session_members, this_process
 from connector.spark.sinks import ALLOW
 from integration.file_sink import FileSink
@@ -73,7 +73,7 @@ class Program:
 def tell(place: CliPlace, driver: str | None = None) -> str:
     """What a query's planning tells of itself."""
     return (
-        "from connector.spark.life_report import tell_location\nfrom connector.spark.location import CheckpointLocation\n"
+        "from connector.spark.life_report import tell_location\nfrom connector.location.location import CheckpointLocation\n"
         f"tell_location(CheckpointLocation({str(place)!r}), {driver!r})"
     )
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from connector.cli import main
+from connector.location.location import CheckpointLocation
 from connector.spark import keeper as keeper_module
 from connector.spark.closing import Standing, standing
-from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace, dead_process
 from tests.connector.test_keeper import Program, Watched, tell
 from transactional.restart import FixedDelay, Restarts

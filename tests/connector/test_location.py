@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark.location import SINGLE_DRIVER, CheckpointLocation, local_path
-from connector.spark.offset_log import spark_view
-from connector.spark.state_files import shuffle_partitions
+from connector.location.location import SINGLE_DRIVER, CheckpointLocation, local_path
+from connector.location.offset_log import spark_view
+from connector.location.state_files import shuffle_partitions
 from tests.connector.cli_place import CliPlace
 from transactional.errors import LocationError, OptionError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import (
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import (
     check_can_go_back,
     delete_after,
     newest,

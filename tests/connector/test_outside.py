@@ -11,10 +11,10 @@ import pytest
 
 from connector.delta.storage import TableFolder
 from connector.delta.write_options import parse_write_options
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
+from connector.location.state_files import files_of_snapshot, state_files
 from connector.savepoints.take import _logs
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
-from connector.spark.state_files import files_of_snapshot, state_files
 from transactional.errors import StoreError
 
 NAMES = ["../victim", "a/../../victim", "{absolute}"]

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest, spark_view
 from connector.savepoints.manifest import Savepoint
 from connector.savepoints.restore import Restore
 from connector.savepoints.take import take
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest, spark_view
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.connector.killed_command import killed_before

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from connector.location.files import LocationFiles
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import check_can_go_back, repartitions_before
 from connector.savepoints.dispose import dispose
 from connector.savepoints.manifest import SavedFile, Savepoint, copy_file, find, read
 from connector.savepoints.take import take
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import LocationFiles
-from connector.spark.offset_log import check_can_go_back, repartitions_before
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.spark import closing, internals, supervisor
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.supervisor import StopWish, supervise
 from tests.connector.cli_place import CliPlace

@@ -82,7 +82,7 @@ def canonical_url(location: str) -> str | None:
 
 
 class ObjectFiles:
-    """See `connector.spark.location_files.LocationFiles`. Holds no client: pickled to executors with its location.
+    """See `connector.location.files.LocationFiles`. Holds no client: pickled to executors with its location.
 
     Parameters
     ----------

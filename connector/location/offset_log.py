@@ -34,9 +34,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import read_file
-from connector.spark.state_files import (
+from connector.location.files import read_file
+from connector.location.location import CheckpointLocation
+from connector.location.state_files import (
     CHANGES,
     SHUFFLE_PARTITIONS,
     VERSIONED,

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from connector.spark.location_files import CHUNK
-from connector.spark.object_store import told_error
+from connector.location.files import CHUNK
+from connector.location.object_store import told_error
 from transactional.errors import LocationError, OptionError
 from transactional.journal import JournalStore
 
@@ -28,7 +28,7 @@ NO_CLIENT = "Unable to load"
 
 
 class FilesystemFiles:
-    """See `connector.spark.location_files.LocationFiles`. Holds no client: pickled to executors with its location.
+    """See `connector.location.files.LocationFiles`. Holds no client: pickled to executors with its location.
 
     Parameters
     ----------

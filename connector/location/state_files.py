@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import read_file
+from connector.location.files import read_file
+from connector.location.location import CheckpointLocation
 
 __all__ = [
     "CHANGES",
@@ -106,7 +106,7 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
     ----------
     location : CheckpointLocation
     batch : int
-        Committed; `connector.spark.offset_log.check_can_go_back` has found its files.
+        Committed; `connector.location.offset_log.check_can_go_back` has found its files.
     """
     partitions = shuffle_partitions(location, batch)
     version = batch + 1

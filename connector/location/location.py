@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from connector.spark.location_files import LocalFiles, LocationFiles, read_file
-from connector.spark.object_store import ObjectFiles, canonical_url
-from connector.spark.single_driver import FilesystemFiles
+from connector.location.files import LocalFiles, LocationFiles, read_file
+from connector.location.object_store import ObjectFiles, canonical_url
+from connector.location.single_driver import FilesystemFiles
 from transactional.errors import LocationError, OptionError
 from transactional.journal import Journal
 from transactional.sink import Options
