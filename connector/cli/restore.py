@@ -61,7 +61,8 @@ def restore(
         try:
             report.facts.update(query=restored.run(), repartitioned=restored.repartitioned)
         except (TwoPhaseCommitError, OSError, KeyboardInterrupt):
-            report.complain(f"{place.path} stays closed until the restore is finished: run the same command again")
+            if restored.is_begun:
+                report.complain(f"{place.path} stays closed until the restore is finished: run the same command again")
             raise
         report.say(f"restored: start the query with {place.path} as its checkpointLocation")
 

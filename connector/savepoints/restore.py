@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 from connector.location.location import CheckpointLocation
@@ -30,7 +30,6 @@ from connector.savepoints.repartition import repartition
 from transactional import faults
 from transactional.clock import SystemClock
 from transactional.errors import FencedError, JournalError, LocationError
-from transactional.journal import Journal
 from transactional.ledger import Ledger, Restoring
 from transactional.metadata import EntryKind, canonical
 from transactional.ownership import moved_on
@@ -46,25 +45,6 @@ LOGS: Final = ("commits", "offsets")
 _SCHEMA_FILE = re.compile(rb'"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/(?:[^"\\]|\\.)*/state/(\d+)/_stateSchema/')
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What was asked for.
-
-    Parameters
-    ----------
-    claim : bool
-        The query itself goes on at the new location; else a copy, with an identity of its own.
-    force : bool
-        Claim though nobody can see what was committed after the savepoint.
-    partitions : int or None
-        Shuffle partitions that the state gets; None to keep its own.
-    """
-
-    claim: bool
-    force: bool = False
-    partitions: int | None = None
-
-
 class Restore:
     """One restore, from N1 to N5.
 
@@ -74,8 +54,12 @@ class Restore:
         The savepoint's folder.
     location : CheckpointLocation
         The new location: empty, or of the same restore.
-    claim, force, partitions
-        As in `Wanted`.
+    claim : bool
+        The query itself goes on at the new location; else a copy, with an identity of its own.
+    force : bool
+        Claim though nobody can see what was committed after the savepoint.
+    partitions : int or None
+        Shuffle partitions that the state gets; None to keep its own.
 
     Attributes
     ----------
@@ -87,12 +71,14 @@ class Restore:
         Why nobody can see what was committed after the savepoint, which `force` accepts.
     repartitioned : int or None
         The micro-batch that Spark's repartition has added.
+    is_begun : bool
+        The location is closed, and stays so until the restore is finished.
 
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``INSIDE_THE_ORIGIN``, ``NO_STATE``,
-        ``LOCATION_NOT_LOCAL``; of a claim ``ORIGIN_UNREACHABLE``, ``CLAIMED_PLACE_GONE``, ``ORIGIN_NOT_AT_SAVEPOINT``
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``INSIDE_THE_ORIGIN``, ``NO_STATE``; of a claim
+        ``ORIGIN_UNREACHABLE``, ``CLAIMED_PLACE_GONE``, ``ORIGIN_NOT_AT_SAVEPOINT``
     FencedError
         ``LOCATION_MOVED_ON``: the query, or the new location, has gone on elsewhere.
     """
@@ -101,11 +87,16 @@ class Restore:
         self, saved: str, location: CheckpointLocation, claim: bool, force: bool = False, partitions: int | None = None
     ) -> None:
         self._location = location
-        self._wanted = Wanted(claim, force, partitions)
+        self._claim, self._force, self._partitions = claim, force, partitions
         self._journal = location.journal()
         self.lost: LocationError | None = None
         self.repartitioned: int | None = None
         self._look(saved)
+
+    @property
+    def is_begun(self) -> bool:
+        """See the class."""
+        return self._journal.ledger.restoring is not None
 
     # -- N1 -----------------------------------------------------------------------------------------------------------
 
@@ -133,7 +124,7 @@ class Restore:
                 origin=self._origin.path,
             )
         self._check_partitions(self.savepoint)
-        if self._wanted.claim:
+        if self._claim:
             self._judge_origin(self.savepoint, self._origin, begun=found is not None and not found.forced)
         if not self._moved:
             self.savepoint.verify()
@@ -149,7 +140,7 @@ class Restore:
         try:
             return read(saved)
         except LocationError:
-            if self._wanted.claim and self._moved:
+            if self._claim and self._moved:
                 return None
             raise
 
@@ -166,12 +157,11 @@ class Restore:
 
     def _refuse_unless_free(self, ledger: Ledger, names: list[str]) -> None:
         begun, done = ledger.restoring, ledger.restored
-        wanted = self._wanted
         if begun is not None:
             if self.savepoint is None or (begun.savepoint, begun.claim, begun.partitions) == (
                 self.savepoint.id,
-                wanted.claim,
-                wanted.partitions,
+                self._claim,
+                self._partitions,
             ):
                 return
             raise self._not_empty(
@@ -181,7 +171,7 @@ class Restore:
                 "again, or delete this location and start over",
             )
         if done is not None:
-            if self.savepoint is not None and (done.savepoint, done.claim) == (self.savepoint.id, wanted.claim):
+            if self.savepoint is not None and (done.savepoint, done.claim) == (self.savepoint.id, self._claim):
                 return
             raise self._not_empty("a restored query", "Name one that is not there yet")
         if ledger.position or set(names) - {OURS}:
@@ -195,7 +185,7 @@ class Restore:
         )
 
     def _check_partitions(self, savepoint: Savepoint) -> None:
-        if self._wanted.partitions is not None and not savepoint.stateful:
+        if self._partitions is not None and not savepoint.stateful:
             raise LocationError(
                 "NO_STATE",
                 f"the query of {savepoint.path} keeps no state: there is nothing that --shuffle-partitions could cut",
@@ -241,7 +231,7 @@ class Restore:
                 path=self._location.path,
                 origin=origin.path,
             )
-        if self.lost is not None and not self._wanted.force:
+        if self.lost is not None and not self._force:
             raise self.lost
 
     def _may_move(self, savepoint: Savepoint) -> Callable[[Ledger], None]:
@@ -260,25 +250,44 @@ class Restore:
         savepoint = self.savepoint
         if savepoint is not None and not self._moved:
             self._begin(savepoint)  # N2
-            if self._journal.ledger.restoring is not None:  # else another run of this command has opened it
-                self._copy(savepoint)  # N3
-                faults.reach("restore.copied")
-                if self._wanted.claim and self.lost is None:
-                    self._move(savepoint)  # N4
-                    faults.reach("restore.moved")
-        return self._open()  # N5
+        begun = self._journal.ledger.restoring
+        if begun is not None and savepoint is not None and not self._moved:
+            self._copy(savepoint)  # N3
+            faults.reach("restore.copied")
+            if self._claim and self.lost is None and self._is_still(begun):
+                self._move(savepoint)  # N4
+                faults.reach("restore.moved")
+        if begun is not None and self._is_still(begun):
+            self._open(begun)  # N5
+        return self._location.query_id()
+
+    def _is_still(self, begun: Restoring) -> bool:
+        """Whether the location is the one that was begun, and closed; False if another run of this command has opened it.
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_BUSY``: somebody has deleted it, or begun another restore there.
+        """
+        ledger = self._journal.load()
+        if ledger.restoring == begun or ledger.restored is not None:
+            return ledger.restored is None
+        raise LocationError(
+            "LOCATION_BUSY",
+            f"{self._location.path} was deleted while a savepoint was restored there: run the same command again",
+            path=self._location.path,
+        )
 
     def _begin(self, savepoint: Savepoint) -> None:
-        wanted = self._wanted
-        query = savepoint.query if wanted.claim else str(uuid.uuid4())
+        query = savepoint.query if self._claim else str(uuid.uuid4())
         body = Restoring(
             savepoint=savepoint.id,
             origin=savepoint.location,
             checkpoint=savepoint.checkpoint,
-            claim=wanted.claim,
+            claim=self._claim,
             location=self._location.path,
             query=query,
-            partitions=wanted.partitions,
+            partitions=self._partitions,
             forced=self.lost is not None,
             ledger=json.loads(canonical(self._saved.to_json())),
         )
@@ -312,14 +321,14 @@ class Restore:
     def _source(self, savepoint: Savepoint) -> Iterator[tuple[list[str], Callable[[str], None]]]:
         """The names to copy, and what copies one: of the savepoint, or of a scratch folder with the state repartitioned."""
         saved = savepoint.checkpoint_files()
-        if self._wanted.partitions is None:
+        if self._partitions is None:
             yield [*saved], lambda name: self._put(savepoint, saved[name], name, self._location)
             return
         with tempfile.TemporaryDirectory(prefix="barrier-restore-") as folder:
             scratch = CheckpointLocation(os.path.realpath(folder))
             for name, file in saved.items():
                 self._put(savepoint, file, name, scratch)
-            self.repartitioned = repartition(scratch, self._wanted.partitions)
+            self.repartitioned = repartition(scratch, self._partitions)
             names = [name for name in scratch.files.tree("") if name.rpartition("/")[2][0] != "."]
             yield names, lambda name: self._put_named(scratch.files.read(name), name, self._location)
 
@@ -352,27 +361,19 @@ class Restore:
             if not self._is_moved():  # else the same command, at work beside this one
                 raise
 
-    def _open(self) -> str:
-        journal, begun = self._journal, self._journal.ledger.restoring
-        if begun is None:  # another run of this command has opened it
-            return self._location.query_id()
-        position = self._position(journal)
-
+    def _open(self, begun: Restoring) -> None:
         def judge(ledger: Ledger) -> None:
             if ledger.restoring is None:
                 raise self._not_empty("an open query", "Nothing is left to do: start it")
 
         try:
-            journal.append(EntryKind.OPENED, {"position": position}, judge)
+            self._journal.append(EntryKind.OPENED, {"position": self._position(begun)}, judge)
         except LocationError:
-            if journal.load().restored is None:
+            if self._journal.load().restored is None:
                 raise
         faults.reach("restore.opened")
-        return begun.query
 
-    def _position(self, journal: Journal) -> int:
-        begun = journal.ledger.restoring
-        assert begun is not None, "N2"
+    def _position(self, begun: Restoring) -> int:
         saved = Ledger.from_json(begun.ledger)
         if not begun.claim:
             return saved.position

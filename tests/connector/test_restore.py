@@ -457,6 +457,35 @@ def test_a_query_that_starts_before_the_location_is_opened_is_refused(
     assert (found.accounted, found.newest_run.driver) == (2, "other")
 
 
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+@pytest.mark.parametrize("point", ["restore.begun", "restore.copied", "restore.moved", "restore.opened"])
+def test_two_runs_of_one_command_do_the_same(
+    stopped: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch, point: str, how: str
+) -> None:
+    """The first stands still while the second does it all, and a query begins."""
+    late = Restore(saved.path, CheckpointLocation(str(new)), how == "--claim")
+    statuses: list[int] = []
+
+    def whole() -> None:
+        statuses.append(restore(capsys, saved, new, how)[0])
+
+    query = beside(monkeypatch, point, late.run, whole)
+    assert statuses == ([] if (point, how) == ("restore.moved", "--no-claim") else [0])
+    assert CheckpointLocation(str(new)).query_id() == query
+    found = goes_on(new, "other", "p" if how == "--claim" else "copy")
+    assert found.accounted == 2
+
+
+def test_a_location_that_is_deleted_while_it_is_restored_closes_nothing(
+    stopped: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    claim = Restore(saved.path, CheckpointLocation(str(new)), True)
+    with pytest.raises(LocationError, match=r"LOCATION_BUSY.*run the same command again"):
+        beside(monkeypatch, "restore.copied", claim.run, lambda: shutil.rmtree(new))
+    assert stopped.ledger().moved is None
+    assert restore(capsys, saved, new, "--claim")[0] == 0
+
+
 def test_a_query_that_began_at_the_location_first_keeps_it(
     stopped: CliPlace, saved: Savepoint, new: Path, monkeypatch: Patch
 ) -> None:
