@@ -147,7 +147,7 @@ def test_a_query_in_s3_goes_on_from_a_savepoint_at_another_location_in_s3(
         assert subprocess.run([*command, *claim], check=False).returncode == 0
         job, place = driver.job, driver.place
         driver.start()
-        wait_until(driver.error, "the end at the origin")
+        assert driver.wait_exit() != 0
         assert "LOCATION_MOVED_ON" in driver.error()
         driver.job = replace(job, location=f"{here}/new place")
         driver.place = RemotePlace(place.location, place.output, driver.job.location)
