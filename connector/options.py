@@ -345,6 +345,13 @@ HOST_OPTIONS = OptionTable(
             "fails; their rows wait for the next.",
         ),
         Option(
+            "allowNonRestoredState",
+            False,
+            as_bool,
+            "true lets the first start after `barrier restore` leave behind what the savepoint holds and the query does not "
+            "take any more: a checkpoint hook's state, the position in a topic. As Flink's -n.",
+        ),
+        Option(
             "checkpointHooks",
             "",
             as_str,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from integration.class_archive import archive_options
 from integration.file_sink import FileSink
 from integration.probed_sink import ProbedFileSink

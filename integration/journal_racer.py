@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from tests.transactional.bodies import run_body
 from transactional.entry import EntryKind
 from transactional.journal import Journal

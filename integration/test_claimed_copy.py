@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from connector.savepoints.manifest import read
 from integration.driver_process import Place, wait_until
 from integration.jobs import Job
 from integration.test_two_drivers import Schedule, play_ten
@@ -93,12 +94,14 @@ class Claim(Schedule):
             self.do(origin, "thaw")
             self.let_them()
         self.met = origin.running
-        claimed, said = self.command(
-            "restore", str(savepoint), self.copy.location, "--claim", "--query-stopped", "--yes"
-        )
-        if said == "REWIND_BEGUN":
+        checkpoint = str(read(str(savepoint)).checkpoint)
+        rewound, said = self.command("rewind", self.origin.location, "--to", checkpoint, "--query-stopped", "--yes")
+        if said in ("REWIND_BEGUN", "REWIND_RUNS"):
             self.command("rewind", self.origin.location, "--resume", "--query-stopped", "--yes")
-        return claimed
+        if rewound and origin.frozen and self.chance.random() < 0.3:
+            self.do(origin, "thaw")
+            self.let_them()
+        return self.command("restore", str(savepoint), self.copy.location, "--claim", "--yes")[0]
 
     def command(self, *arguments: str) -> tuple[bool, str]:
         """``barrier ...``: whether it was done, and what it said."""

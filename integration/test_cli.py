@@ -13,9 +13,9 @@ import pytest
 
 import connector
 from connector.cli import main
+from connector.location.location import CheckpointLocation
 from connector.operations.stopping import request_stop
 from connector.spark.listener import Listening
-from connector.spark.location import CheckpointLocation
 from integration.broker import Cluster
 from integration.driver_process import DriverProcess, Place, wait_until
 from integration.jobs import Job

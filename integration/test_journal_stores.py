@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
-from connector.spark.object_store import ObjectFiles
-from connector.spark.single_driver import FilesystemFiles
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
+from connector.location.object_store import ObjectFiles
+from connector.location.single_driver import FilesystemFiles
 from integration.journal_racer import race
 from integration.object_store import BUCKET, AnswerProxy, ObjectStoreServer
 from tests.transactional.bodies import run_body
@@ -57,6 +57,33 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointLocati
         request.getfixturevalue("s3")
         return CheckpointLocation(somewhere())
     return CheckpointLocation(str(tmp_path))
+
+
+def test_every_store_keeps_the_promises_of_its_files(location: CheckpointLocation) -> None:
+    files = location.files
+    assert (files.names("x"), files.tree("x"), files.exists("x/a"), files.mark("x/a")) == ([], [], False, None)
+    files.put("x/a", b"one")
+    first = files.mark("x/a")
+    files.put("x/y/b", iter([b"two, ", b"more"]))
+    assert (files.read("x/a"), b"".join(files.chunks("x/y/b"))) == (b"one", b"two, more")
+    assert (sorted(files.names("x")), sorted(files.tree("x"))) == (["a", "y"], ["x/a", "x/y/b"])
+    assert sorted(files.tree("")) == ["x/a", "x/y/b"]
+    assert files.names("") == ["x"]
+    assert files.exists("x/a")
+    assert files.exists("x")
+    assert (files.create("x/c", b"three"), files.create("x/c", b"four"), files.read("x/c")) == (True, False, b"three")
+    files.put("x/a", b"another")
+    assert files.mark("x/a") not in (first, None)
+    files.delete(["x/a", "x/none"])
+    assert sorted(files.tree("x")) == ["x/c", "x/y/b"]
+    for missing in (files.read, lambda name: list(files.chunks(name))):
+        with pytest.raises(FileNotFoundError):
+            missing("x/a")
+    files.remove("")
+    assert sorted(files.tree("x")) == ["x/c", "x/y/b"], "it is not empty"
+    files.remove("x")
+    files.remove("x")
+    assert files.tree("") == []
 
 
 @pytest.fixture(params=["memory", "local", "s3", "filesystem"])

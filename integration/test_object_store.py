@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from integration.driver_process import DriverProcess, Place, wait_until
 from integration.jars import resolve_s3a
 from integration.jobs import Job, newest
 from integration.object_store import BUCKET, ObjectStoreServer
+from transactional import faults
 from transactional.entry import Entry, decode
 from transactional.ledger import Ledger
 
@@ -117,6 +120,38 @@ def test_a_query_with_its_checkpoints_in_s3_goes_back(s3: ObjectStoreServer, tmp
         driver.start()
         assert driver.wait_exit() == 0, driver.tail()
         assert driver.place.output.rows() == before + Counter(range(10, 50)), "what follows is written again"
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+def test_a_query_in_s3_goes_on_from_a_savepoint_at_another_location_in_s3(
+    s3: ObjectStoreServer, tmp_path: Path
+) -> None:
+    """The restore is killed once before each of its entries; every row is written once."""
+    here = f"s3a://{BUCKET}/{tmp_path.name}"
+    with on_s3(s3, tmp_path, batches=6) as driver:
+        driver.start()
+        driver.wait_committed(2)
+        driver.kill()
+        command = [sys.executable, "-m", "connector.cli"]
+        stop = ["stop", driver.job.location, "--savepoint", f"{here}/saved", "--output", "json"]
+        said = json.loads(subprocess.run([*command, *stop], capture_output=True, text=True, check=False).stdout)
+        assert said["status"] == "done", said
+        claim = ["restore", f"{here}/saved", f"{here}/new place", "--claim", "--yes"]
+        for point in ("restore.begun", "restore.copied", "restore.moved"):
+            driver.faults.arm(point, "kill")
+            done = subprocess.run(
+                [*command, *claim], env={**os.environ, faults.VARIABLE: str(driver.faults.folder)}, check=False
+            )
+            assert done.returncode == -signal.SIGKILL
+        assert subprocess.run([*command, *claim], check=False).returncode == 0
+        job, place = driver.job, driver.place
+        driver.start()
+        assert driver.wait_exit() != 0
+        assert "LOCATION_MOVED_ON" in driver.error()
+        driver.job = replace(job, location=f"{here}/new place")
+        driver.place = RemotePlace(place.location, place.output, driver.job.location)
+        driver.finish()
 
 
 @pytest.mark.matrix

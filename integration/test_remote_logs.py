@@ -1,27 +1,26 @@
-"""Spark's logs in an object store and on a filesystem of pyarrow's, taken back as they are on a disk."""
+"""Spark's logs in an object store and on a filesystem of pyarrow's, taken back by the code that does it on a disk."""
 
 from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
-from connector.spark.remote_logs import RemoteFiles, RemoteLogs
-from connector.spark.single_driver import FilesystemFiles
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
+from connector.location.single_driver import FilesystemFiles
 from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.test_offset_log import Place
 from transactional.errors import LocationError
 
-CHANGES: dict[str, tuple[Callable[[CheckpointLocation], None], Callable[[RemoteLogs], None]]] = {
-    "after 5": (lambda local: offset_log.delete_after(local, 5), lambda logs: logs.delete_after(5)),
-    "to the beginning": (lambda local: offset_log.replay(local, 0, 0), lambda logs: logs.replay(0, 0)),
-    "4 to 7 again": (lambda local: offset_log.replay(local, 4, 7), lambda logs: logs.replay(4, 7)),
+CHANGES: dict[str, Callable[[CheckpointLocation], None]] = {
+    "after 5": lambda location: offset_log.delete_after(location, 5),
+    "to the beginning": lambda location: offset_log.replay(location, 0, 0),
+    "4 to 7 again": lambda location: offset_log.replay(location, 4, 7),
 }
 
 
@@ -48,21 +47,16 @@ def on_a_filesystem(folder: Path) -> CheckpointLocation:
     return found
 
 
-def files_of(location: CheckpointLocation) -> RemoteFiles:
-    found: RemoteFiles = location.files  # type: ignore[assignment]
-    return found
-
-
 def spread(place: Place, location: CheckpointLocation) -> None:
     """Copy a place of a disk to the store."""
     for path in place.path.rglob("*"):
         if path.is_file():
-            files_of(location).put(str(path.relative_to(place.path)), path.read_bytes())
+            location.files.put(str(path.relative_to(place.path)), path.read_bytes())
 
 
 def held(location: CheckpointLocation) -> dict[str, bytes]:
     """All files of Spark's at the store."""
-    files = files_of(location)
+    files = location.files
     return {name: files.read(name) for folder in ("offsets", "commits", "state") for name in files.tree(folder)}
 
 
@@ -82,18 +76,24 @@ class Changes:
     def __init__(self, location: CheckpointLocation) -> None:
         self.made, self.limit = 0, cast("int | None", None)
         self._lock = threading.Lock()
-        for name in ("put", "delete"):
-            setattr(location.files, name, self._counted(getattr(location.files, name)))
+        self._put, self._delete = location.files.put, location.files.delete
+        location.files.put = self.put  # type: ignore[method-assign]
+        location.files.delete = self.delete  # type: ignore[method-assign]
 
-    def _counted(self, real: Callable[..., None]) -> Callable[..., None]:
-        def change(*given: Any) -> None:
-            with self._lock:
-                if self.made == self.limit:
-                    raise Interrupted
-                self.made += 1
-            real(*given)
+    def _count(self) -> None:
+        with self._lock:
+            if self.made == self.limit:
+                raise Interrupted
+            self.made += 1
 
-        return change
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        self._count()
+        self._put(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._count()
+            self._delete([name])
 
 
 @pytest.fixture
@@ -108,30 +108,25 @@ def test_logs_that_are_no_local_files_are_taken_back_as_those_are(
     place: Place, location: CheckpointLocation, change: str
 ) -> None:
     spread(place, location)
-    local, remote = CHANGES[change]
-    local(place.location)
-    logs = RemoteLogs(location)
-    remote(logs)
-    assert held(location) == on_disk(place)
-    remote(logs)
-    assert held(location) == on_disk(place), "said again it changes nothing"
-    assert logs.highest() == (
-        offset_log.newest(place.location, "offsets"),
-        offset_log.newest(place.location, "commits"),
-    )
+    CHANGES[change](place.location)
+    for _ in range(2):
+        CHANGES[change](location)
+        assert held(location) == on_disk(place), "run again it changes nothing"
+    for log in ("offsets", "commits"):
+        assert offset_log.newest(location, log) == offset_log.newest(place.location, log)
 
 
 @pytest.mark.parametrize("change", ["after 5", "4 to 7 again"])
 def test_it_can_be_interrupted_before_every_change_and_run_again(place: Place, tmp_path: Path, change: str) -> None:
-    local, remote = CHANGES[change]
+    step = CHANGES[change]
     location = on_a_filesystem(tmp_path)
     spread(place, location)
     shutil.copytree(tmp_path / "remote", tmp_path / "begun")
     before = on_disk(place)
-    local(place.location)
+    step(place.location)
     wanted = on_disk(place)
     changes = Changes(location)
-    remote(RemoteLogs(location))
+    step(location)
     assert held(location) == wanted
     everything, changes.made = changes.made, 0
     assert everything >= len(before) - len(wanted)
@@ -139,11 +134,11 @@ def test_it_can_be_interrupted_before_every_change_and_run_again(place: Place, t
         shutil.copytree(tmp_path / "begun", tmp_path / "remote", dirs_exist_ok=True)
         changes.made, changes.limit = 0, limit
         with pytest.raises(Interrupted):
-            remote(RemoteLogs(location))
+            step(location)
         changes.limit = None
-        highest = RemoteLogs(location).highest()
-        assert highest[1] <= highest[0] <= highest[1] + 1, "Spark could read this"
-        remote(RemoteLogs(location))
+        offsets, commits = (offset_log.newest(location, log) for log in ("offsets", "commits"))
+        assert commits <= offsets <= commits + 1, "Spark could read this"
+        step(location)
         assert held(location) == wanted, limit
 
 
@@ -155,18 +150,17 @@ def test_what_is_too_far_back_is_refused_with_the_location_s_own_name(
     spread(place, location)
     before = held(location)
     with pytest.raises(LocationError, match=r"REWIND_TOO_FAR.*needs offsets/1"):
-        RemoteLogs(location).delete_after(1)
+        offset_log.delete_after(location, 1)
     assert held(location) == before
 
 
 def test_a_replaced_file_is_put_back(place: Place, location: CheckpointLocation) -> None:
     spread(place, location)
-    logs = RemoteLogs(location)
     text = (place.path / "offsets" / "7").read_text()
     late = text.replace('"10": 70', '"10": 71')
     assert late != text
-    assert not logs.is_replaced(7, text)
-    files_of(location).put("offsets/7", late.encode())
-    assert logs.is_replaced(7, text)
-    logs.put_back(7, text)
-    assert not logs.is_replaced(7, text)
+    assert not offset_log.is_replaced(location, 7, text)
+    location.files.put("offsets/7", late.encode())
+    assert offset_log.is_replaced(location, 7, text)
+    offset_log.put_back(location, 7, text)
+    assert not offset_log.is_replaced(location, 7, text)

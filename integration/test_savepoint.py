@@ -14,12 +14,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-import connector.cli.restore as restore
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest
+from connector.savepoints import restore
+from connector.savepoints.manifest import read
+from connector.savepoints.repartition import repartition
+from connector.savepoints.take import take
 from connector.spark.host import data_source_for
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest
-from connector.spark.repartition import repartition
-from connector.spark.savepoint import take
 from integration.broker import Cluster
 from integration.driver_process import FolderOutput, wait_until
 from integration.file_sink import FileSink
@@ -97,8 +98,9 @@ def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_othe
         query.query.processAllAvailable()
         query.stop()
         new = str(tmp_path / "new" / "checkpoint")
-        status, refused, _ = answer(capsys, "restore", early.path, new, "--claim", "--query-stopped", "--yes")
-        assert (status, refused["condition"]) == (1, "OUTPUT_COMMITTED")
+        assert answer(capsys, "stop", query.job.location, "--query-stopped")[0] == 0
+        status, refused, _ = answer(capsys, "restore", early.path, new, "--claim", "--yes")
+        assert (status, refused["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
         saved = take(query.job.location, str(tmp_path / "later"))
         assert saved.batch > early.batch
 
@@ -106,7 +108,7 @@ def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_othe
         admin.create_partitions([NewPartitions(topic_name, 4)])[topic_name].result(30)
         wait_until(lambda: len(admin.list_topics(topic_name).topics[topic_name].partitions) == 4, "new partitions")
         produce_to(kafka, topic_name, [*range(60, 200), *range(200)], 4)
-        how = ("--claim", "--query-stopped", "--shuffle-partitions", "3", "--yes")
+        how = ("--claim", "--shuffle-partitions", "3", "--yes")
         status, done, _ = answer(capsys, "restore", saved.path, new, *how)
         assert (status, done["repartitioned"]) == (0, saved.batch + 1)
 
@@ -184,8 +186,12 @@ def test_a_query_whose_place_is_claimed_under_it_stops_and_nothing_is_doubled(
         saved = take(query.job.location, str(tmp_path / "saved"))
         query.query.processAllAvailable()
         assert output.open_transactions()
-        command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--query-stopped", "--yes")
+        new = str(tmp_path / "new" / "checkpoint")
+        refused = barrier("restore", saved.path, new, "--claim", "--yes")
+        assert (refused.returncode, "ORIGIN_NOT_AT_SAVEPOINT" in refused.stderr) == (1, True)
+        command("rewind", query.job.location, "--to", str(saved.checkpoint), "--query-stopped", "--yes")
         assert not output.open_transactions(), "what was prepared there is given up"
+        command("restore", saved.path, new, "--claim", "--yes")
         produce(kafka, f"{topic_name}-in", range(150, 180))
         assert "LOCATION_MOVED_ON" in query.wait_failed()
     with LiveQuery(spark, tmp_path / "new", job, output) as moved:
@@ -219,7 +225,8 @@ def test_a_repartition_that_a_user_runs_on_a_stopped_query_is_accepted(
         found = [c for c in query.place.ledger().checkpoints.values() if c.reason == "REPARTITION"]
         assert [each.batches for each in found] == [[last + 1]]
         saved = take(query.job.location, str(tmp_path / "saved"))
-        command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--query-stopped", "--yes")
+        command("stop", query.job.location, "--query-stopped")
+        command("restore", saved.path, str(tmp_path / "new" / "checkpoint"), "--claim", "--yes")
         with LiveQuery(spark, tmp_path / "new", job) as moved:
             produce_to(kafka, topic_name, range(160), 2)
             run_to_the_end(moved)
@@ -307,12 +314,12 @@ def test_spark_cuts_the_state_of_the_default_store_never_and_says_so_before_anyt
     produce_to(kafka, topic_name, range(10), 2)
     with LiveQuery(spark, tmp_path / "old", job) as query:
         run_to_the_end(query)
-        saved = take(query.job.location, str(tmp_path / "saved"))
-        how = ("--claim", "--query-stopped", "--shuffle-partitions", "3", "--yes")
-        status, refused, _ = answer(capsys, "restore", saved.path, str(tmp_path / "new"), *how)
+        command("stop", query.job.location, "--query-stopped", "--savepoint", str(tmp_path / "saved"))
+        how = ("--claim", "--shuffle-partitions", "3", "--yes")
+        status, refused, _ = answer(capsys, "restore", str(tmp_path / "saved"), str(tmp_path / "new"), *how)
         assert (status, refused["condition"]) == (1, "REPARTITION_REFUSED")
         assert "HDFSBackedStateStoreProvider" in refused["message"]
-        assert (query.place.ledger().moved, (tmp_path / "new").exists()) == (None, False)
+        assert query.place.ledger().moved is None
 
 
 @pytest.mark.matrix
@@ -325,8 +332,9 @@ def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
     produce_to(kafka, topic_name, range(100), 2)
     with settings(spark, STORES["rocksdb"]), LiveQuery(spark, tmp_path / "old", job) as query:
         run_to_the_end(query)
-        saved = take(query.job.location, str(tmp_path / "saved"))
-        how = ("--claim", "--query-stopped", "--shuffle-partitions", "5", "--yes")
+        command("stop", query.job.location, "--query-stopped", "--savepoint", str(tmp_path / "saved"))
+        saved = read(str(tmp_path / "saved"))
+        how = ("--claim", "--shuffle-partitions", "5", "--yes")
         new = tmp_path / "new %20#q?{1}[2] ü"
         done = command("restore", saved.path, str(new / "checkpoint"), *how)
         assert done["repartitioned"] == saved.batch + 1
@@ -342,7 +350,7 @@ def test_the_command_cuts_the_state_anew_in_a_session_of_its_own(
 
 @pytest.mark.matrix
 @pytest.mark.timeout(300)
-def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_only_where_that_was_allowed(
+def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_only_if_its_start_allows_it(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = distinct_job(kafka, topic_name, tmp_path)
@@ -357,18 +365,16 @@ def test_a_topic_that_the_restored_query_does_not_read_any_more_is_left_behind_o
     produce_to(kafka, topic_name, range(40), 2)
     new = str(tmp_path / "new" / "checkpoint")
     moved = LiveQuery(spark, tmp_path / "new", replace(job, output=str(tmp_path / "copies")))
-    for allowed in ([], ["--allow-non-restored-state"]):
-        assert answer(capsys, "restore", saved.path, new, "--no-claim", "--yes", *allowed)[0] == 0
-        with moved:
-            moved.start()
-            assert "PARTITIONS_GONE" in moved.wait_failed(), "the source's own lock"
-            tolerant = {**job.source, "failOnDataLoss": "false"}
-            moved.start(source=tolerant)
-            if allowed:
-                moved.query.processAllAvailable()
-            else:
-                problem = moved.wait_failed()
-                assert "STATE_NOT_RESTORED" in problem
-                assert f"the topic {other}" in problem
-                assert moved.place.kinds() == [], "nothing was begun"
+    assert answer(capsys, "restore", saved.path, new, "--no-claim", "--yes")[0] == 0
+    with moved:
+        moved.start()
+        assert "PARTITIONS_GONE" in moved.wait_failed(), "the source's own lock"
+        tolerant = {**job.source, "failOnDataLoss": "false"}
+        moved.start(source=tolerant)
+        problem = moved.wait_failed()
+        assert "STATE_NOT_RESTORED" in problem
+        assert f"the topic {other}" in problem
+        assert moved.place.kinds() == ["restoring", "opened"], "nothing was begun"
+        moved.start(source=tolerant, sink={**moved.job.sink, "allowNonRestoredState": "true"})
+        moved.query.processAllAvailable()
     assert FolderOutput(tmp_path / "copies").rows() == Counter(range(30, 40)), "the state is there"

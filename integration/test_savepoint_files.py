@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from connector.spark.offset_log import check_can_go_back, newest
-from connector.spark.state_files import files_of_snapshot, state_files
+from connector.location.offset_log import check_can_go_back, newest
+from connector.location.state_files import files_of_snapshot, state_files
 from integration.driver_process import wait_until
 from integration.test_spark_rewind import (  # noqa: F401 - pytest finds fixtures by their names here
     STORES,
@@ -51,7 +51,7 @@ def needed(query: Query, batch: int) -> dict[str, Stands]:  # noqa: F811
     for name in list(state_files(query.location, batch)):
         names.append(name)
         if name.endswith(".zip"):
-            shared = files_of_snapshot(str(root / name))
+            shared = files_of_snapshot((root / name).read_bytes())
             assert shared is not None, f"{name} lists no files"
             names += [os.path.join(os.path.dirname(name), each) for each in shared]
     found = {name: stands(root / name) for name in names}

@@ -1,4 +1,4 @@
-"""Going back, with Spark itself: its logs, its state stores, its sources. `connector.spark.offset_log` says what it needs."""
+"""Going back, with Spark itself: logs, state stores, sources. `connector.location.offset_log` says what it needs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import check_can_go_back, delete_after, newest, replay, source_lines
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import check_can_go_back, delete_after, newest, replay, source_lines
 from connector.spark.process import is_alive
 from integration.driver_process import wait_until
 from transactional import faults as points

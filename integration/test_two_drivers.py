@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from integration.driver_process import Faults, FolderOutput, Place, wait_until
 from integration.jobs import Job
 from integration.live_query import LiveQuery

@@ -54,11 +54,16 @@ BREAKS = {
     "the end of it, where they have not come",
     "stop-judge": "`stopped` whose number was taken is journalled without judging that nothing is left open still",
     "stop-forever": "a stop that was asked of a run is minded by the runs after it, too",
-    "moved-ignored": "a driver at the old place does not mind that the query was moved",
-    "moved-unsettled": "a claim journals `moved` without settling what is decided or aborting what is prepared",
-    "claim-judge": "a claim whose number was taken is begun without judging that the journal has not grown",
-    "here-first": "the new place appears before the old one is closed",
-    "numbers-again": "the new place's numbers are not above the old one's: the old driver's sweep takes them for its own",
+    "moved-ignored": "a driver at the origin does not mind that the query was moved",
+    "moved-unsettled": "`moved` is journalled where a later checkpoint is decided and not settled",
+    "moved-prepared": "`moved` is journalled where something is prepared and nobody settles it",
+    "claim-judge": "`moved` is journalled without judging that the origin is still at the savepoint's checkpoint",
+    "opened-first": "the new location is opened before the origin is closed",
+    "moved-first": "the origin is closed before the files are copied",
+    "no-first-entry": "the files are copied before the new journal has an entry",
+    "starts-between": "a query that starts at the new location does not mind that the restore is unfinished",
+    "second-restore": "a restore to a location that was restored before copies the files and opens it again",
+    "numbers-again": "the new location's numbers are not above the origin's: the old driver's sweep takes them for its own",
     "put-back-unseen": "a claim does not ask the store for what the journal does not know",
     "stamps-unseen": "a claim compares the epoch of the prefix, and not what was committed",
     "unmarked-judged": "a claim compares the epoch though a run has not recorded one: it may have died before",
@@ -68,7 +73,7 @@ BREAKS = {
 
 SEEN_BY_EXITS = (
     *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
-    "stop-forever",
+    *("stop-forever", "moved-first"),
     *("unmarked-judged", "unsettled-unknown"),
 )
 """Breaks after which no invariant is broken, but a query that starts may not go on."""
@@ -171,6 +176,12 @@ def claim_start(drivers: str, *closes: bool) -> Scenario:
     return replace(start_of(drivers, closes, journal, COMMITTED, PREPARED, committed=2), expiries=0, saved=2)
 
 
+def stopped_start(drivers: str, *closes: bool) -> Scenario:
+    """The first micro-batch is committed, and saved, and the query has stopped."""
+    journal = (*FIRST_COMMITTED, ("stopped", 1))
+    return replace(start_of(drivers, closes, journal, COMMITTED, committed=1), expiries=0, saved=2)
+
+
 SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     "drivers": (Scenario("AB", expiries=1), Scenario("ABC", expiries=1)),
     "three-drivers": (Scenario("ABC", parts=1, expiries=1), Scenario("ABC", parts=1, expiries=2)),
@@ -239,24 +250,28 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         Scenario("AAB", parts=1, closes=(False, True), zombie=True, tolerant=True, fail=True, expiries=1, stops=2),
     ),
     "claim": (
-        replace(claim_start("A>Bb", True, False, True), expiries=1),
-        replace(claim_start("A>B>bB", True, False, True), expiries=1),
+        replace(stopped_start(">B>b", True, True), expiries=1),
+        replace(stopped_start(">B>b-", True, False, True), expiries=1),
+    ),
+    "claim-disposed": (
+        replace(stopped_start(">B>b", True, True), disposes=True),
+        replace(stopped_start(">B>b", True, False, True), disposes=True, expiries=1),
+    ),
+    "claim-rewound": (
+        replace(claim_start("A->Bb", True, False, True), expiries=1),
+        replace(claim_start("A->B>b", True, False, True), expiries=1),
     ),
     "claim-living": (
-        replace(claim_start("A>Bb", True, False, True), living=True),
-        replace(claim_start("A>B>bB", True, False, True), living=True, expiries=1),
+        replace(claim_start("A->b", True, False, True), living=True),
+        replace(claim_start("A->Bb", True, False, True), living=True),
     ),
-    "claim-allowed": (
-        replace(claim_start("A>b", True, False, True, True), allow=True, expiries=1),
-        replace(claim_start("A>Bb", True, False, True, True), allow=True, expiries=1),
+    "claim-named": (
+        replace(named_start("-B>b", True, True), saved=2),
+        replace(named_start("A-B>+b", True, True, True), saved=2),
     ),
     "claim-late": (
-        replace(claim_start("A>>b", True, False, True), lates=1),
-        replace(claim_start("A>>Bb", True, False, True), lates=2, allow=True),
-    ),
-    "claim-given-up": (
-        replace(claim_start("A>+B", True, False, True), allow=True, expiries=1),
-        replace(claim_start("A>+B>b", True, False, True), allow=True, expiries=1),
+        replace(stopped_start(">B>b", True, True), lates=1),
+        replace(stopped_start(">B>b", True, False, True), lates=2),
     ),
     "put-back": (
         Scenario("AB", parts=1, closes=(True, True), copied=True, expiries=0),

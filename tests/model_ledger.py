@@ -58,6 +58,8 @@ class Ledger:
     replay: int | None = None
     stop: int = 0
     moved: bool = False
+    restoring: bool = False
+    opened: bool = False
 
     @property
     def stopping(self) -> bool:
@@ -96,6 +98,8 @@ class Ledger:
             replay=self.replay,
             stop=self.stop,
             moved=self.moved,
+            restoring=self.restoring,
+            opened=self.opened,
         )
         after._fold(entry)
         after.newest = max(after.runs, default=0)
@@ -138,8 +142,10 @@ class Ledger:
         elif kind == "away":
             self._end_runs()
             self.moved, self.rewinding = True, None
-        elif kind == "here":
-            self._here(entry)
+        elif kind == "restoring":
+            self.restoring = True
+        elif kind == "opened":
+            self._opened(entry)
         elif entry[1] not in (self.batches if kind == "void-prepared" else self.checkpoints):
             return  # only by a break
         elif kind == "settled":
@@ -169,13 +175,14 @@ class Ledger:
     def _end_runs(self) -> None:
         self.runs = {token: (driver, True) for token, (driver, _) in self.runs.items()}
 
-    def _here(self, entry: Entry) -> None:
-        """A journal begins anew with what a savepoint holds."""
-        last, saved = entry[1:]
-        self._end_runs()
-        self.batches = {b: r for b, r in self.batches.items() if b <= last}
-        self.checkpoints = {c: x for c, x in self.checkpoints.items() if c <= saved}
-        self.rewinding, self.replay, self.stop, self.voided = None, None, 0, frozenset()
+    def _opened(self, entry: Entry) -> None:
+        """A journal goes on from what a savepoint holds, at a number of the old journal's."""
+        number, batches, checkpoints, ever = entry[1:]
+        self.position = max(number, self.position)
+        self.batches = {batch: Record(taken, {}, checkpoint) for batch, taken, checkpoint in batches}
+        self.checkpoints = {checkpoint: (covered, True) for checkpoint, covered in checkpoints}
+        self.ever, self.runs = frozenset(ever), {}
+        self.restoring, self.opened = False, True
 
     def _done(self, entry: Entry) -> None:
         """Entries about later micro-batches are void, but for those of the checkpoint that it keeps."""

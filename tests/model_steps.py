@@ -82,8 +82,8 @@ class Scenario:
         The checkpoint of which there is a savepoint; 0 for none.
     copied : bool
         The location is copied, and the copy put back later; see `PutBackModel`.
-    allow : bool
-        Who claims it allows that what was committed later is written again.
+    disposes : bool
+        Somebody may delete the savepoint at any moment.
     """
 
     drivers: str
@@ -107,8 +107,8 @@ class Scenario:
     stops: int = 0
     living: bool = False
     saved: int = 0
-    allow: bool = False
     copied: bool = False
+    disposes: bool = False
 
 
 class Session(NamedTuple):
@@ -147,8 +147,9 @@ class Shared(NamedTuple):
     lates: int = 0
     late: tuple[tuple[int, Entry], ...] = ()
     stops: int = 0
-    old: tuple[int, ...] = ()  # where the query was moved: the former place's node, offsets and commits
-    theirs: tuple[int, ...] = ()  # handles that were made at the new place
+    there: tuple[int, int, int] = (0, 0, 0)  # the new location's node, offsets and commits
+    theirs: tuple[int, ...] = ()  # handles that were made at the new location
+    disposed: bool = False  # the savepoint is gone
     epoch: int = 0  # of the prefix; see `PutBackModel`
     copy: tuple[int, ...] = ()  # of the location: node, offsets and commits
 

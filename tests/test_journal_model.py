@@ -40,9 +40,14 @@ FOUND_BY = {
     "resume-as-begun": "rewind-late",
     "replay-settled": "rewind-again",
     "moved-ignored": "claim",
-    "moved-unsettled": "claim-allowed",
+    "moved-unsettled": "claim",
+    "moved-prepared": "claim-rewound",
     "claim-judge": "claim",
-    "here-first": "claim",
+    "opened-first": "claim",
+    "moved-first": "claim-disposed",
+    "no-first-entry": "claim",
+    "starts-between": "claim",
+    "second-restore": "claim-late",
     "numbers-again": "claim",
     "put-back-unseen": "put-back",
     "stamps-unseen": "put-back",
@@ -53,7 +58,7 @@ FOUND_BY = {
     "stop-forever": "stop",
 }
 
-LIVING = ("rewind-living", "rewind-named-living")
+LIVING = ("rewind-living", "rewind-named-living", "claim-living")
 """Spark that was not stopped may leave logs after a rewind that somebody has to put right."""
 
 
@@ -112,15 +117,15 @@ def test_a_run_that_was_asked_to_stop_ends_with_nothing_open_and_the_next_one_go
     assert any("run" in way[way.index("stopped") :] for way in ways if "stopped" in way)
 
 
-def test_a_claim_settles_what_is_decided_and_the_query_goes_on_at_the_new_place() -> None:
-    ways = [[entry[0] for entry in journal] for journal in run("claim-allowed").finished]
-    after = [way[way.index("here") - 3 :] for way in ways if "here" in way and "decided" in way[4 : way.index("here")]]
-    assert any(way[:3] == ["decided", "begun", "settled"] and way[-1] == "settled" for way in after)
+def test_a_claim_that_was_rewound_to_its_checkpoint_goes_on_at_the_new_location() -> None:
+    ways = [[entry[0] for entry in journal] for journal in run("claim-rewound").finished]
+    after = [way[way.index("begun") :] for way in ways if "opened" in way]
+    assert any(way[:5] == ["begun", "done", "away", "restoring", "opened"] and way[-1] == "settled" for way in after)
 
 
-def test_a_claim_that_meets_a_checkpoint_committed_in_part_leaves_it_to_a_rewind() -> None:
-    ways = [[entry[0] for entry in journal] for journal in run("claim-given-up").finished]
-    assert any(way[i : i + 4] == ["begun", "verdict", "begun", "done"] for way in ways for i in range(len(way)))
+def test_a_claim_that_is_given_up_leaves_the_origin_to_its_query() -> None:
+    ways = [[entry[0] for entry in journal] for journal in run("claim").finished]
+    assert any(way[-1] == "restoring" and "away" not in way and "settled" in way[5:] for way in ways)
 
 
 @pytest.mark.matrix

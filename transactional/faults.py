@@ -52,8 +52,8 @@ REWIND_POINTS = (
     "rewind.put-back",
 )
 
-SAVEPOINT_POINTS = ("savepoint.copied", "restore.copied", "restore.moved", "restore.whole", "restore.named")
-"""Of a savepoint that is taken, and of one that is restored: beside these a claim passes `REWIND_POINTS` up to its R4."""
+SAVEPOINT_POINTS = ("savepoint.copied", "restore.begun", "restore.copied", "restore.moved", "restore.opened")
+"""Of a savepoint that is taken, and of one that is restored."""
 
 ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS + SAVEPOINT_POINTS
 

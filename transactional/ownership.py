@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transactional.errors import FencedError, ProtocolError
+from transactional.errors import FencedError, LocationError, ProtocolError
 from transactional.ledger import Ledger, RunRecord
 
 __all__ = [
     "Judge",
-    "is_made_anew",
     "may_abort",
     "may_keep",
     "may_record",
@@ -22,6 +21,7 @@ __all__ = [
     "newest_run",
     "rewinding",
     "superseded",
+    "unfinished",
 ]
 
 Judge = Callable[[Ledger], None]
@@ -53,19 +53,9 @@ def _concurrent(reason: str, **parameters: int) -> FencedError:
     return FencedError("CONCURRENT_COMMIT", reason=reason, **parameters)
 
 
-def is_made_anew(ledger: Ledger) -> bool:
-    """Return whether a restore replaces this very location: running it again finishes it, or a person gives it up."""
-    moving = ledger.rewinding.moving if ledger.rewinding else None
-    restored = ledger.restored
-    return restored is not None and moving == {"location": ledger.location, "savepoint": restored.savepoint}
-
-
 def rewinding(ledger: Ledger) -> FencedError:
-    """Make the error of a query that runs, or starts, while it is rewound, or restored elsewhere."""
-    token = ledger.rewinding.token if ledger.rewinding else 0
-    moving = ledger.rewinding.moving if ledger.rewinding else None
-    what = f"A restore to {moving['location']}" if moving is not None else "A rewind of the query"
-    return FencedError("REWIND_NOT_DONE", what=what, rewind=token)
+    """Make the error of a query that runs, or starts, while it is rewound."""
+    return FencedError("REWIND_NOT_DONE", rewind=ledger.rewinding.token if ledger.rewinding else 0)
 
 
 def moved_on(ledger: Ledger) -> FencedError:
@@ -78,6 +68,20 @@ def moved_on(ledger: Ledger) -> FencedError:
         entry=moved.entry,
         savepoint=moved.savepoint,
         checkpoint=moved.checkpoint,
+    )
+
+
+def unfinished(ledger: Ledger) -> LocationError:
+    """Return the error of whatever runs, or starts, at a location that a restore has begun and not opened."""
+    restoring = ledger.restoring
+    assert restoring is not None
+    return LocationError(
+        "RESTORE_UNFINISHED",
+        f"the restore of the savepoint {restoring.savepoint} (checkpoint {restoring.checkpoint} of {restoring.origin}) to this "
+        f"location is unfinished: run the same command again (`barrier restore SAVEPOINT {restoring.location} "
+        f"{'--claim' if restoring.claim else '--no-claim'}`). Nothing was touched",
+        location=restoring.location,
+        savepoint=restoring.savepoint,
     )
 
 

@@ -1,19 +1,22 @@
-"""What of a journal goes into a savepoint, and how the journal of a restored one begins. Pure.
+"""What of a journal goes into a savepoint, when the origin of a claim may be closed, and how a restored journal begins. Pure.
 
-Both are a snapshot's body: the whole ledger, cut to one settled checkpoint.
+A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. Of a claim, `moved` in the origin's
+journal comes between the two: it is the only point at which the query changes its location.
 """
 
 from __future__ import annotations
 
-from transactional.entry import EntryKind
-from transactional.errors import LocationError
-from transactional.ledger import Ledger, Origin
+from collections.abc import Callable
 
-__all__ = ["FAR_ABOVE", "begin_claimed", "begin_copy", "begins_at", "begins_far_above", "cut", "holds", "is_unused"]
+from transactional.errors import LocationError
+from transactional.ledger import Ledger
+from transactional.ownership import moved_on
+
+__all__ = ["FAR_ABOVE", "begins_at", "begins_far_above", "cut", "may_move"]
 
 FAR_ABOVE = 1_000_000
-"""Numbers that a claimed journal leaves free above the savepoint's if the old journal can't be asked: ids of checkpoints and
-tokens of runs differ by their numbers only, and a query would need months to come there."""
+"""Numbers that a claimed journal leaves free above the savepoint's if the origin's journal can't be asked: checkpoints and runs
+are told apart by their numbers, and it would take a query months to come there."""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
@@ -37,7 +40,10 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     again = [batch for batch in found.voided if batch <= last]
     if chosen is None or open_ones or early or again or found.replay is not None:
         raise LocationError(
-            "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
+            "CHECKPOINT_NOT_SETTLED",
+            f"checkpoint {checkpoint} is not settled (open: {open_ones}; to run again: {sorted([*early, *again])}): start the "
+            "query, which settles it, or finish what its last error has asked for",
+            checkpoint=checkpoint,
         )
     found.checkpoints = {number: each for number, each in found.checkpoints.items() if number <= checkpoint}
     found.batches = {number: each for number, each in found.batches.items() if number <= last}
@@ -49,80 +55,67 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     return found
 
 
-def begin_copy(saved: Ledger, location: str, savepoint: str, checkpoint: int, allowed: bool) -> Ledger:
-    """Return how the journal of a copy begins: another query, which must never use a prefix of the first.
+def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
+    """Return the judge of `moved`: the query has stopped, nothing of it is open, and the savepoint's checkpoint is its last.
 
     Parameters
     ----------
     saved : Ledger
-        `cut`.
-    location : str
-        The new location.
+        `cut` to the checkpoint.
     savepoint : str
     checkpoint : int
-    allowed : bool
-        See `Origin`.
+    location : str
+        Where the query goes on.
     """
-    found = _begin(saved, location, savepoint, checkpoint, saved.position, False, allowed)
-    found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
-    found.runs = {}
-    found.query, found.identity_suffix = "", ""  # the engine gives it a new id, which the next run records
-    return found
+
+    def judge(ledger: Ledger) -> None:
+        if ledger.moved is not None:
+            raise moved_on(ledger)
+        run = ledger.newest_run
+        newest = ledger.completed
+        wanted = saved.checkpoints[checkpoint]
+        if ledger.rewinding is not None:
+            why = f"a rewind was begun there (journal entry {ledger.rewinding.token}) and is not done"
+        elif ledger.unsettled() or ledger.undecided() or ledger.replay is not None:
+            batches = [batch for each in ledger.unsettled() for batch in each.batches]
+            batches += [record.batch for record in ledger.undecided()]
+            why = f"something is open there (micro-batches {sorted(batches)})"
+        elif run is not None and run.ended is None:
+            why = f"its run {run.token} has not ended"
+        elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
+            why = f"its last checkpoint is {newest.id if newest else 'unknown'}, and the savepoint holds {checkpoint}"
+        else:
+            return
+        raise LocationError(
+            "ORIGIN_NOT_AT_SAVEPOINT",
+            f"{ledger.location}, of which the savepoint was taken, can't be closed: {why}. Stop the query and restore a new "
+            f"savepoint of it (`barrier stop {ledger.location} --savepoint DIR`); or go on from this one: `barrier stop "
+            f"{ledger.location}`, then `barrier rewind {ledger.location} --to {checkpoint}`, which says what would be written "
+            "again. Nothing was closed",
+            origin=ledger.location,
+            checkpoint=checkpoint,
+            location=location,
+            savepoint=savepoint,
+        )
+
+    return judge
 
 
-def begin_claimed(
-    saved: Ledger, location: str, savepoint: str, checkpoint: int, allowed: bool, position: int
-) -> Ledger:
-    """Return how the journal begins if the query itself goes on.
-
-    Parameters
-    ----------
-    saved, location, savepoint, checkpoint, allowed
-        As in `begin_copy`.
-    position : int
-        See `begins_at`: nothing that was ever numbered comes back.
-    """
-    found = _begin(saved, location, savepoint, checkpoint, position, True, allowed)
-    for run in found.runs.values():
-        run.ended = run.ended or EntryKind.MOVED
-    return found
-
-
-def holds(ledger: Ledger, saved: Ledger, checkpoint: int) -> bool:
-    """Return whether a journal holds the checkpoint of a savepoint still: the very one, not another with its number.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        Of the old location.
-    saved : Ledger
-        `cut`.
-    checkpoint : int
-    """
-    found, wanted = ledger.checkpoints.get(checkpoint), saved.checkpoints[checkpoint]
-    return found is not None and (found.batches, found.time) == (wanted.batches, wanted.time)
-
-
-def begins_at(moved: int, ledger: Ledger, saved: Ledger, checkpoint: int) -> int:
-    """Return the number at which a claimed journal begins.
-
-    It is that of ``moved``: every number was given in the old journal. But if that was put back from a backup which is older
-    than the savepoint, it has forgotten numbers: then it is one far above those of the savepoint.
+def begins_at(moved: int, saved: Ledger) -> int:
+    """Return the number at which a claimed journal goes on: none that was given in the origin's journal is above it.
 
     Parameters
     ----------
     moved : int
-        It follows ``rewind begun``, so that it is at least the second after the savepoint's.
-    ledger, saved, checkpoint
-        As in `holds`.
+        The entry's number.
+    saved : Ledger
+        Of the savepoint; the origin may have been put back from a backup that is older by entries that decide nothing.
     """
-    if holds(ledger, saved, checkpoint) and moved >= saved.position + 2:
-        return moved
-    return max(moved, saved.position + FAR_ABOVE)
+    return max(moved, saved.position)
 
 
 def begins_far_above(position: int, now: int) -> int:
-    """Return the number at which a claimed journal begins if no journal can be asked what was numbered.
+    """Return the number at which a claimed journal goes on if no journal can be asked what was numbered.
 
     Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
     millisecond.
@@ -135,25 +128,3 @@ def begins_far_above(position: int, now: int) -> int:
         Milliseconds since the epoch.
     """
     return position + FAR_ABOVE + now
-
-
-def is_unused(ledger: Ledger) -> bool:
-    """Return whether no query has begun at the location of a restored savepoint: nothing is lost with this journal.
-
-    Restarts and requests that were journalled meanwhile do not count, nor does a run that a stop has claimed and ended.
-    """
-    restored = ledger.restored
-    if restored is None or ledger.moved is not None or any(batch > restored.batch for batch in ledger.batches):
-        return False
-    return all(run.ended == EntryKind.STOPPED for run in ledger.runs.values() if run.token > restored.position)
-
-
-def _begin(
-    saved: Ledger, location: str, savepoint: str, checkpoint: int, position: int, claim: bool, allowed: bool
-) -> Ledger:
-    found = saved.copy()
-    batch = max(found.checkpoints[checkpoint].batches)
-    found.restored = Origin(savepoint, saved.location, checkpoint, batch, position, claim, allowed)
-    found.location, found.position = location, position
-    found.accept_store()  # what was committed after the savepoint is written again, as the person who restored it was warned
-    return found

@@ -6,9 +6,6 @@ R5 take the sink's store back, if that was asked for        R6 the query's logs,
 R7 `rewind done`
 
 Between R2 and R7 only the rewind owns the location: a query that starts is refused. Every step can be repeated.
-
-A move of the query to another location does R2 to R4, so that nothing is left to be decided here, and journals `moved`
-instead of R5 to R7.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from typing import Any, Protocol
 
 from transactional import faults
 from transactional.entry import EntryKind
-from transactional.errors import LocationError, RewindRequiredError
+from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.ownership import must_own, rewinding
@@ -220,38 +217,6 @@ class Rewinder:
         body = {"begun": rewind.token, "batch": batch, "keep": keep}
         self._journal.append(EntryKind.REWIND_DONE, body, must_own(rewind.token))  # R7
         return batch
-
-    def move(self, location: str, savepoint: str, checkpoint: int) -> int:
-        """Do R3 and R4, then journal `moved`: the query goes on elsewhere. `begin` or `again` in this process comes before.
-
-        Parameters
-        ----------
-        location : str
-            The new location.
-        savepoint : str
-            Identifier of what is restored there.
-        checkpoint : int
-
-        Returns
-        -------
-        int
-            Number of the entry: the journal at the new location begins there.
-
-        Raises
-        ------
-        RewindRequiredError
-            ``PART_COMMITTED``: parts of a decided checkpoint have to be written again here first.
-        AmbiguousOutcomeError
-            A transaction's outcome can't be known: resolve it, then go on.
-        """
-        token = self.begun().token
-        self._leave_nothing_open(token)
-        unsettled = self._journal.ledger.unsettled()
-        if unsettled:
-            last = unsettled[-1]
-            raise RewindRequiredError("PART_COMMITTED", checkpoint=last.id, batches=list(last.batches))
-        body = {"begun": token, "location": location, "savepoint": savepoint, "checkpoint": checkpoint}
-        return self._journal.append(EntryKind.MOVED, body, must_own(token)).number
 
     def _leave_nothing_open(self, token: int) -> None:
         """R3 and R4."""

@@ -10,13 +10,13 @@ import typer
 
 from connector.cli.place import load_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest, source_lines
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest, source_lines
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
-from transactional.ownership import moved_on
+from transactional.ownership import moved_on, unfinished
 
 __all__ = ["adopt"]
 
@@ -45,6 +45,8 @@ def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report)
     ledger = journal.ledger
     if ledger.moved is not None:
         raise moved_on(ledger)
+    if ledger.restoring is not None:
+        raise unfinished(ledger)
     location.query_id()  # refused where Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
         raise LocationError(

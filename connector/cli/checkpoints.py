@@ -9,13 +9,13 @@ import typer
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text, duration_text, output_text, status_text, time_text
+from connector.location.location import CheckpointLocation
 from connector.spark.belonging import refuse_batch_writes
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
-from transactional.ledger import MOVING, CheckpointState, Ledger
+from transactional.ledger import CheckpointState, Ledger
 from transactional.ownership import moved_on
 from transactional.stats import CheckpointHistory, CheckpointStats, history, stats
 
@@ -178,14 +178,7 @@ def _query_pairs(
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to where nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
-        moving = found.rewinding.request.get(MOVING)
-        if moving is not None:
-            where = f"to {moving['location']}, begun and not done"
-            rows.append(("RESTORE", f"{where}; {who}. The same `barrier restore` finishes it"))
-        else:
-            rows.append(
-                ("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it")
-            )
+        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it"))
     return rows
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
+from transactional.ownership import unfinished
 
 __all__ = ["load_journal", "open_journal", "unchanged"]
 
@@ -47,12 +48,14 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     Raises
     ------
     LocationError
-        ``NO_JOURNAL``, ``LOCATION_NOT_A_FOLDER``
+        ``NO_JOURNAL``, ``LOCATION_NOT_A_FOLDER``, ``RESTORE_UNFINISHED``
     """
     location = CheckpointLocation(path)
     journal = load_journal(location)
     if not journal.ledger.position:
         raise LocationError("NO_JOURNAL", f"{location.path} holds no journal: {nothing}", path=location.path)
+    if journal.ledger.restoring is not None:
+        raise unfinished(journal.ledger)
     return location, journal
 
 

@@ -9,8 +9,8 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import load_journal
 from connector.cli.report import Location, Output, OutputOption, reporting
+from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
-from connector.spark.location import CheckpointLocation
 from transactional.secrets import hiding, secrets_of
 
 __all__ = ["recover_query"]

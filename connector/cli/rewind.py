@@ -11,18 +11,16 @@ from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.rewind_plan import Request, Sink, emission, tell
 from connector.cli.words import batches_text
-from connector.spark import offset_log
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
-from connector.spark.restore import open_again
-from connector.spark.taking_back import NOTHING, check_target, logs_of
+from connector.spark.taking_back import NOTHING, LocationLogs, check_target
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.ledger import RunRecord
-from transactional.ownership import is_made_anew, rewinding
 from transactional.rewind import Rewinder
 from transactional.secrets import hiding, secrets_of
 
@@ -94,11 +92,6 @@ def _rewind(path: str, request: Request, report: Report) -> None:
     refuse_batch_writes(location, "each of its versions is written once, there is nothing to go back in")
     refuse_elsewhere(location, journal.ledger)
     report.facts.update(location=location.path)
-    if is_made_anew(journal.ledger):
-        if not request.resume:
-            raise rewinding(journal.ledger)
-        _open_again(location, journal, request, report)
-        return
     run = recorded_run(journal.ledger)
     sink = recorded_sink(run, location, request.given)
     try:
@@ -106,17 +99,6 @@ def _rewind(path: str, request: Request, report: Report) -> None:
         work.resume() if request.resume else work.begin()
     finally:
         sink.close()
-
-
-def _open_again(location: CheckpointLocation, journal: Journal, request: Request, report: Report) -> None:
-    """Give up a restore that was to make the place anew."""
-    begun = journal.ledger.rewinding
-    assert begun is not None, "is_made_anew"
-    report.say(f"A restore to this place was begun (journal entry {begun.token}): it is given up.")
-    if not _refused(request, report, rewind_at_work(begun, request.query_stopped)):
-        batch = open_again(location, journal)
-        report.say(f"the place is as it was restored, up to micro-batch {batch}: start the query")
-        report.facts.update(batch=batch)
 
 
 def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | None) -> bool:
@@ -150,7 +132,7 @@ class _Work:
         self._sink = sink
         self._request = request
         self._report = report
-        self._rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
+        self._rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
 
     def begin(self) -> None:
         """Go back, from the beginning."""

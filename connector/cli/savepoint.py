@@ -9,8 +9,11 @@ import typer
 from connector.cli.given import seconds
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.words import time_text
-from connector.spark import savepoint as savepoints
-from connector.spark.savepoint import TIMEOUT, Savepoint
+from connector.savepoints import dispose as disposal
+from connector.savepoints import manifest
+from connector.savepoints import take as taking
+from connector.savepoints.manifest import Savepoint
+from connector.savepoints.take import TIMEOUT
 
 __all__ = ["dispose", "list_savepoints", "show", "take"]
 
@@ -21,7 +24,7 @@ def take(
     location: Location,
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="The folder that is made: not there yet.", show_default=False),
+        typer.Argument(metavar="TARGET", help="The folder that is made: not there yet, or empty.", show_default=False),
     ],
     timeout: Annotated[
         float,
@@ -41,7 +44,7 @@ def take(
     close a checkpoint over them first.
     """
     with reporting(output) as report:
-        found = savepoints.take(location, target, timeout=timeout, newest=newest)
+        found = taking.take(location, target, timeout=timeout, newest=newest)
         _tell(found, report)
         report.say(f"taken: {found.path}")
 
@@ -52,7 +55,7 @@ def list_savepoints(
 ) -> None:
     """List the savepoints in a folder, oldest first."""
     with reporting(output) as report:
-        found = savepoints.find(folder)
+        found = manifest.find(folder)
         whole = [each for each in found if isinstance(each, Savepoint)]
         broken = [each for each in found if not isinstance(each, Savepoint)]
         report.facts.update(
@@ -78,7 +81,7 @@ def show(
 ) -> None:
     """Show what a savepoint holds."""
     with reporting(output) as report:
-        found = savepoints.read(saved)
+        found = manifest.read(saved)
         if verify:
             found.verify()
             report.say(f"all {len(found.files)} files are as they were written")
@@ -86,16 +89,16 @@ def show(
 
 
 def dispose(saved: Saved, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
-    """Delete a savepoint. Queries that were restored from it do not need it. What else lies in its folder holds it back."""
+    """Delete a savepoint. Queries that were restored from it do not need it. Other files in its folder stay."""
     with reporting(output) as report:
-        if savepoints.finish_disposal(saved):
-            report.say("what an interrupted disposal had left of it is deleted")
+        if disposal.delete_leftovers(saved):
+            report.say("what an interrupted command had left there is deleted")
             return
-        found = savepoints.read(saved)
+        found = manifest.read(saved)
         _tell(found, report)
         report.say("It will be deleted.")
         report.confirm(yes)
-        savepoints.dispose(found)
+        disposal.dispose(found)
         report.say("deleted")
 
 

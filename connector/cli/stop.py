@@ -11,11 +11,11 @@ from connector.cli.given import GivenFile, GivenOptions, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
+from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import Standing, request_stop, standing
+from connector.savepoints.take import free_folder, take
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.location import CheckpointLocation
-from connector.spark.savepoint import free_folder, take
 from transactional.errors import FencedError
 from transactional.ownership import moved_on
 from transactional.secrets import hiding, secrets_of

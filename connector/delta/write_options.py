@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from connector.location.location import local_path
 from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_positive_int, as_str
-from connector.spark.location import local_path
 
 __all__ = ["STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 

@@ -12,13 +12,13 @@ import signal
 import tempfile
 from collections.abc import Sequence
 
+from connector.location.location import CheckpointLocation
 from connector.operations.driver_tree import DriverTree
 from connector.operations.signals import obeying_signals
 from connector.operations.stopping import FinalCheckpoint
 from connector.operations.supervision import LOOK_SECONDS, Supervision
 from connector.spark import life_report
 from connector.spark.life_report import LifeReport
-from connector.spark.location import CheckpointLocation
 from transactional.clock import Deadline
 from transactional.failure import Failure, Remedy, failure_of
 

@@ -22,19 +22,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connector.spark import offset_log
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_sink
-from connector.spark.taking_back import NOTHING, check_target, logs_of
+from connector.spark.taking_back import NOTHING, LocationLogs, check_target
+from transactional.entry import EntryKind
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.journal import Journal
 from transactional.ledger import Ledger, RunRecord
-from transactional.entry import EntryKind
-from transactional.ownership import is_made_anew, rewinding
 from transactional.rewind import Rewinder
 
 __all__ = ["Recovery", "Upkeep", "recover"]
@@ -106,8 +105,7 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     ------
     FencedError
         ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may. ``DRIVER_HOLDS_STATE``: it has to go back, and its
-        driver's process holds its state. ``REWIND_RUNS``, ``REWIND_UNKNOWN``: another command works here. ``REWIND_NOT_DONE``:
-        a restore does. ``LOCATION_MOVED_ON``
+        driver's process holds its state. ``REWIND_RUNS``, ``REWIND_UNKNOWN``: another command works here. ``LOCATION_MOVED_ON``
     LocationError
         Also if Spark has not kept what it needs to go back.
     OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError
@@ -120,8 +118,6 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     if ledger.position:
         refuse_batch_writes(location, "each of its writes is a checkpoint, and the next one recovers it")
         refuse_elsewhere(location, ledger)
-    if is_made_anew(ledger):
-        raise rewinding(ledger)
     if run is None or run.prefix in ledger.originals or _has_stopped(ledger, run, go_back):
         return Recovery()  # no query has run at this place, or it has left nothing
     stopped = run.driver in upkeep.drivers or (is_alive(run.process) is None and upkeep.single_driver)
@@ -164,7 +160,7 @@ def _go_back(
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
         try:
-            rewinder = Rewinder(journal, sink, logs_of(location), location.query_id(), run.prefix)
+            rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
             begun = journal.load().rewinding
             other = rewind_at_work(begun, single_driver) if begun is not None else None
             if other is not None:

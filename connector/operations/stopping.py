@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import can_be_built, fitting
 from transactional.clock import Clock, Deadline
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, TwoPhaseCommitError
 from transactional.ledger import Ledger, RunRecord
-from transactional.entry import EntryKind
 from transactional.ownership import may_stop, newest_run, rewinding, superseded
 
 __all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from connector.location.location import CheckpointLocation
 from connector.operations.restart_options import from_config
 from connector.operations.signals import StopWish, obeying_signals
 from connector.operations.supervision import LOOK_SECONDS, Supervision
 from connector.spark import formats, internals, life_report
-from connector.spark.location import CheckpointLocation
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import OptionError
 from transactional.failure import Failure, Remedy, failure_of

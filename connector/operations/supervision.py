@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 from tenacity import Retrying, retry_if_exception, wait_fixed
 
+from connector.location.location import CheckpointLocation
 from connector.operations.health import Health
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.signals import StopWish
 from connector.operations.stopping import FinalCheckpoint, Standing, end_run, standing
-from connector.spark.location import CheckpointLocation
 from transactional.clock import Clock, Deadline, Pace, SystemClock
+from transactional.entry import EntryKind
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.ledger import Ledger
-from transactional.entry import EntryKind
 from transactional.restart import Restarts, RestartStrategy
 from transactional.secrets import without_named_secrets
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from connector.spark.process import driver_text, is_alive, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Rewind, RunRecord

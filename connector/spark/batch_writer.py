@@ -18,7 +18,7 @@ from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgement
 from transactional.checkpoint import TaskPlan
 from transactional.entry import canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
-from transactional.recovery import QueryView as SparkView
+from transactional.recovery import QueryView
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,10 +89,10 @@ class HostedBatchWriter(DataSourceArrowWriter):
             raise ProtocolError("NO_PLAN", "a task got a writer that never was prepared: this Spark is not supported")
         return self._plan
 
-    def _view(self) -> SparkView:
+    def _view(self) -> QueryView:
         """What stands for Spark's logs: a version is a batch, and versions may be left out."""
         line = canonical({"txnAppId": self._app, "txnVersion": self._version})
-        return SparkView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
+        return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:
         """The identity of the application at this location; made by its first write.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
-from transactional.ownership import moved_on
-from transactional.recovery import QueryView as SparkView
-from transactional.recovery import check_location
+from transactional.ownership import moved_on, unfinished
+from transactional.recovery import QueryView, check_location
 
 __all__ = ["refuse_batch_writes", "refuse_elsewhere"]
 
@@ -36,9 +35,12 @@ def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
     Raises
     ------
     LocationError
+        ``RESTORE_UNFINISHED``; or it is another location's, or another query's.
     FencedError
         ``LOCATION_MOVED_ON``
     """
     if ledger.moved is not None:
         raise moved_on(ledger)
-    check_location(ledger, SparkView(location.query_id(), location.path, -1, -1, [], None))
+    if ledger.restoring is not None:
+        raise unfinished(ledger)
+    check_location(ledger, QueryView(location.query_id(), location.path, -1, -1, [], None))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from connector.spark.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
+from connector.location.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
 from connector.spark.sinks import ALLOW, allowed_paths
 from transactional.errors import OptionError
 from transactional.secrets import is_secret

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from connector.location.offset_log import spark_view
 from connector.spark import internals, life_report
 from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
-from connector.spark.offset_log import spark_view
 from connector.spark.sinks import remember_sink
 from transactional.checkpoint import TaskPlan
 from transactional.errors import OptionError, ProtocolError, StoreError, TwoPhaseCommitError

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from connector.location.location import CheckpointLocation
 from connector.options import HOST_OPTIONS
 from connector.spark import internals
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import driver_process
 from connector.spark.sinks import SinkType
 from transactional import faults
@@ -26,7 +26,7 @@ from transactional.entry import canonical
 from transactional.errors import OptionError
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
-from transactional.recovery import QueryView as SparkView
+from transactional.recovery import QueryView
 from transactional.secrets import hiding, is_secret, secrets_of
 from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
@@ -138,13 +138,13 @@ class HostedSink:
 
     @contextmanager
     def coordinator(
-        self, view: SparkView, driver: str | None = None, process: Mapping[str, Any] | None = None
+        self, view: QueryView, driver: str | None = None, process: Mapping[str, Any] | None = None
     ) -> Iterator[CheckpointCoordinator]:
         """A coordinator with a sink of its own, which is closed in the end; what they raise quotes no secret of the options.
 
         Parameters
         ----------
-        view : SparkView
+        view : QueryView
         driver, process : optional
             Where no Python worker of a driver calls it: who does, and the process that its run records.
         """
@@ -153,7 +153,7 @@ class HostedSink:
 
     @contextmanager
     def _coordinator(
-        self, view: SparkView, driver: str | None, process: Mapping[str, Any] | None
+        self, view: QueryView, driver: str | None, process: Mapping[str, Any] | None
     ) -> Iterator[CheckpointCoordinator]:
         journal = _journal(tuple(sorted(self.location.as_options().items())), threading.get_ident())
         prefix = self.options.get("transactionalIdPrefix") or journal.load().identity(view.queryId)
@@ -171,6 +171,7 @@ class HostedSink:
             commit_seconds=own["commitTimeoutMs"] / 1000,
             tolerable=own["tolerableFailedCheckpoints"],
             hooks=hooks_of(own["checkpointHooks"], self.options),
+            allow_non_restored=own["allowNonRestoredState"],
             secrets=secrets_of(self.options),
         )
         try:

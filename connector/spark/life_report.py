@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Failure, failure_of
 from transactional.journal.folders import replace_file

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.errors import LocationError
 from transactional.ledger import CheckpointState, Ledger
 from transactional.stats import CheckpointHistory, Restored, history, restored

@@ -15,8 +15,6 @@ and the settings that Spark keeps with a query.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +22,12 @@ from typing import Any, Final
 
 from connector.kafka.client.topics import is_topic_name
 from connector.kafka.source.offsets import Positions, SourceOffset, positions_from_json
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import read_file
-from connector.spark.offset_log import newest, source_lines
-from connector.spark.saved_files import sync_folders, write_file
+from connector.location.files import read_file
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest, source_lines
 from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
-from transactional.journal.folders import sync_folder
 
 __all__ = ["OldQuery", "OldSource", "make_location", "read_old_query", "refuse_unless_empty"]
 
@@ -156,13 +152,10 @@ def refuse_unless_empty(location: CheckpointLocation) -> None:
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_EMPTY``, ``LOCATION_NOT_LOCAL``
+        ``LOCATION_NOT_EMPTY``
     """
-    location.must_be_local("import-offsets makes a new location, which")
     try:
-        found = sorted(os.listdir(location.path))
-    except FileNotFoundError:
-        return
+        found = sorted(location.files.names(""))
     except NotADirectoryError:
         found = ["a file"]
     if found:
@@ -172,7 +165,9 @@ def refuse_unless_empty(location: CheckpointLocation) -> None:
 def make_location(
     location: CheckpointLocation, old: OldQuery, sources: Sequence[Positions], clock: Clock | None = None
 ) -> str:
-    """Write the new location, whole or not at all; return Spark's id of the new query.
+    """Write the new location; return Spark's id of the new query.
+
+    ``offsets/0`` comes first, and is all that counts: Spark gives a location without ``metadata`` an id of its own.
 
     Parameters
     ----------
@@ -189,24 +184,12 @@ def make_location(
         ``LOCATION_NOT_EMPTY``
     """
     query = str(uuid.uuid4())
-    parent, name = os.path.split(location.path)
-    os.makedirs(parent, exist_ok=True)
-    draft = os.path.join(parent, f".{name}.importing-{query[:8]}")
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))
     ends = [SourceOffset(topics=at, start=at, barrier=barrier, barrier_empty=1) for at in sources]
-    try:
-        lines = ["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]
-        write_file(os.path.join(draft, "metadata"), json.dumps({"id": query}).encode())
-        write_file(os.path.join(draft, "offsets", "0"), "\n".join(lines).encode())
-        sync_folders(draft)
-        try:
-            os.rename(draft, location.path)  # takes the place of an empty folder only
-        except OSError as error:
-            refuse_unless_empty(location)
-            raise error from None
-        sync_folder(parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    lines = ["v1", old.metadata, *(json.dumps(end.to_json()) for end in ends)]
+    refuse_unless_empty(location)
+    location.files.put("offsets/0", "\n".join(lines).encode())
+    location.files.put("metadata", json.dumps({"id": query}).encode())
     return query
 
 

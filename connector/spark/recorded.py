@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from connector.location.location import CheckpointLocation
 from connector.spark.confirmed import PROVIDER, STORAGE, confirmed, leads_out
-from connector.spark.location import CheckpointLocation
 from connector.spark.sinks import find_sink
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord

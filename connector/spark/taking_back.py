@@ -4,55 +4,48 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from connector.spark import offset_log
-from connector.spark.location import CheckpointLocation
-from connector.spark.remote_logs import RemoteLogs
+from connector.location import offset_log
+from connector.location.location import CheckpointLocation
 from transactional.errors import RewindRequiredError
 from transactional.ledger import Ledger
 from transactional.recovery import check_sources
 from transactional.rewind import Preview
-from transactional.rewind import QueryLogs as SparkLogs
 
-__all__ = ["NOTHING", "LocationLogs", "check_target", "logs_of"]
+__all__ = ["NOTHING", "LocationLogs", "check_target"]
 
 NOTHING = ("NOTHING_TO_REWIND",)
 """Conditions that say that there is nothing to go back from."""
 
 
 class LocationLogs:
-    """Spark's logs of one location, as a rewind wants them; see `transactional.rewind.QueryLogs`."""
+    """Spark's logs of a location on any store, as a rewind wants them; see `transactional.rewind.QueryLogs`."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self._location = location
 
     def highest(self) -> tuple[int, int]:
-        """See `SparkLogs`."""
+        """See `QueryLogs`."""
         return offset_log.newest(self._location, "offsets"), offset_log.newest(self._location, "commits")
 
     def check_can_go_back(self, batch: int) -> None:
-        """See `SparkLogs`."""
+        """See `QueryLogs`."""
         offset_log.check_can_go_back(self._location, batch)
 
     def delete_after(self, batch: int) -> None:
-        """See `SparkLogs`."""
+        """See `QueryLogs`."""
         offset_log.delete_after(self._location, batch)
 
     def replay(self, first: int, last: int) -> None:
-        """See `SparkLogs`."""
+        """See `QueryLogs`."""
         offset_log.replay(self._location, first, last)
 
     def is_replaced(self, batch: int, text: str) -> bool:
-        """See `SparkLogs`."""
+        """See `QueryLogs`."""
         return offset_log.is_replaced(self._location, batch, text)
 
     def put_back(self, batch: int, text: str) -> None:
-        """See `SparkLogs`."""
+        """See `QueryLogs`."""
         offset_log.put_back(self._location, batch, text)
-
-
-def logs_of(location: CheckpointLocation) -> SparkLogs:
-    """Spark's logs, wherever they are."""
-    return LocationLogs(location) if location.is_local else RemoteLogs(location)
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from integration.broker import Cluster
 from transactional.stats import history
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest
 
 __all__ = ["MicroBatches"]
 

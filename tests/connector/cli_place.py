@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.cli import main
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from connector.spark.sinks import remember_sink
 from integration.file_sink import FileSink
 from tests.transactional.bodies import recorded, run_body, settled

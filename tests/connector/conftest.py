@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark.savepoint import Savepoint, take
+from connector.savepoints.manifest import Savepoint
+from connector.savepoints.take import take
 from tests.connector.cli_place import CliPlace, dead_process
+from transactional.entry import EntryKind
 
 
 @pytest.fixture
@@ -28,3 +30,12 @@ def saved(place: CliPlace, tmp_path: Path) -> Savepoint:
 @pytest.fixture
 def new(tmp_path: Path) -> Path:
     return tmp_path / "new"
+
+
+@pytest.fixture
+def stopped(place: CliPlace) -> CliPlace:
+    """The same, and its query has stopped."""
+    run = place.ledger().newest_run
+    assert run is not None
+    place.append(EntryKind.STOPPED, {"run": run.token})
+    return place

@@ -13,7 +13,7 @@ import pytest
 
 from connector.cli import main
 from connector.cli.report import EXIT_STATUS, Report, Status
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from tests.connector.cli_place import answer
 from tests.transactional.bodies import recorded, run_body, settled
 from transactional.barrier import sources_digest

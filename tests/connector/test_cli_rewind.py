@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from connector.cli import main
 from connector.cli.report import Report
 from connector.delta.sink import DeltaSink
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import spark_view
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import spark_view
 from connector.spark.process import this_process
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.operations.stopping import Standing, end_run, standing
-from connector.spark.location import CheckpointLocation
+from connector.savepoints.manifest import read
 from connector.spark.process import this_process
-from connector.spark.savepoint import read
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional.entry import EntryKind
 
@@ -56,13 +56,13 @@ def test_the_final_checkpoint_becomes_a_savepoint_where_it_was_asked_for(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("target", "condition"), [("saved", "SAVEPOINT_EXISTS"), ("s3a://backups/orders", "SAVEPOINT_NOT_LOCAL")]
+    ("target", "condition"), [("saved", "SAVEPOINT_EXISTS"), ("hdfs://name/orders", "NO_EXCLUSIVE_CREATE")]
 )
 def test_a_savepoint_that_can_t_be_made_is_refused_before_the_query_is_stopped(
     tmp_path: Path, capsys: Capture, target: str, condition: str
 ) -> None:
     place = two_prepared(tmp_path)
-    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "other").mkdir(parents=True)
     before = place.ledger()
     status, document, _ = answer(
         capsys, "stop", str(place), "--savepoint", target.replace("saved", f"{tmp_path}/saved")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from connector.location.location import CheckpointLocation
 from connector.spark.confirmed import confirmed, leads_out
-from connector.spark.location import CheckpointLocation
 from connector.spark.recorded import fitting, missing_secrets, recorded_host, recorded_run, recorded_sink
 from connector.spark.sinks import ALLOW, find_sink
 from integration.file_sink import FileSink

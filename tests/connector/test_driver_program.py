@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from connector.cli import main
+from connector.location.location import CheckpointLocation
 from connector.operations import driver_program, supervision
 from connector.operations.driver_program import DriverProgram
 from connector.operations.driver_tree import DriverTree
@@ -28,7 +29,6 @@ from connector.operations.stopping import Standing, end_run, request_stop, stand
 from connector.operations.supervision import Supervision
 from connector.spark import life_report
 from connector.spark.life_report import LifeReport
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import session_members, this_process
 from connector.spark.sinks import ALLOW
 from integration.file_sink import FileSink
@@ -77,7 +77,7 @@ class Program:
 def tell(place: CliPlace, driver: str | None = None) -> str:
     """What a query's planning tells of itself."""
     return (
-        "from connector.spark.life_report import tell_location\nfrom connector.spark.location import CheckpointLocation\n"
+        "from connector.spark.life_report import tell_location\nfrom connector.location.location import CheckpointLocation\n"
         f"tell_location(CheckpointLocation({str(place)!r}), {driver!r})"
     )
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from connector.cli import main
+from connector.location.location import CheckpointLocation
 from connector.operations import supervision
 from connector.operations.stopping import Standing, standing
-from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace, dead_process
 from tests.connector.test_driver_program import Program, Watched, tell
 from transactional.restart import FixedDelay, Restarts

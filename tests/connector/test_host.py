@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from connector.location.location import CheckpointLocation
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter, data_source_for
 from connector.spark.hosted_sink import HostedSink, TaskMessage
-from connector.spark.location import CheckpointLocation
 from transactional.checkpoint import Mode
 from transactional.errors import FencedError, OptionError, ProtocolError, RetriableError, TwoPhaseCommitError
 from transactional.ledger import Ledger

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from connector.cli import main
+from connector.cli.report import Report
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.offsets import SourceOffset
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import source_lines, spark_view
-from connector.spark.saved_files import sync_folders
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import source_lines, spark_view
 from tests.connector.cli_place import answer
 from transactional.recovery import check_account, check_location
 
@@ -186,8 +186,6 @@ def test_a_location_with_anything_in_it_is_refused(old: Old, new: Path, capsys: 
     assert run(capsys, old, old.path, status=1)[0]["condition"] == "LOCATION_NOT_EMPTY"
     new.write_text("")
     assert run(capsys, old, new, status=1)[0]["condition"] == "LOCATION_NOT_EMPTY"
-    remote = answer(capsys, "import-offsets", str(old.path), "s3://bucket/new", "--yes")
-    assert (remote[0], remote[1]["condition"]) == (1, "LOCATION_NOT_LOCAL")
 
 
 def test_a_query_that_takes_the_new_location_first_keeps_it(
@@ -195,12 +193,11 @@ def test_a_query_that_takes_the_new_location_first_keeps_it(
 ) -> None:
     old.committed(0, KAFKA)
 
-    def somebody_else(folder: str) -> None:
+    def somebody_else(report: Report, yes: bool) -> None:
         new.mkdir(exist_ok=True)
         (new / "metadata").write_text('{"id":"other"}')
-        sync_folders(folder)
 
-    monkeypatch.setattr("connector.spark.old_query.sync_folders", somebody_else)
+    monkeypatch.setattr(Report, "confirm", somebody_else)
     assert run(capsys, old, new, status=1)[0]["condition"] == "LOCATION_NOT_EMPTY"
     assert os.listdir(new) == ["metadata"]
     assert sorted(os.listdir(new.parent)) == ["new", "old"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from connector import CheckpointListener
+from connector.location.location import CheckpointLocation
 from connector.spark.listener import Listening
-from connector.spark.location import CheckpointLocation
 from tests.connector.cli_place import CliPlace
 from transactional.entry import EntryKind
 from transactional.stats import CheckpointHistory, Restored

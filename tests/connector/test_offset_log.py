@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import (
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import (
     check_can_go_back,
     delete_after,
     newest,
@@ -352,8 +352,12 @@ def full(folder: Path) -> Place:
 def die_at(
     monkeypatch: pytest.MonkeyPatch, step: Callable[[CheckpointLocation], None], place: Place, point: int
 ) -> str:
-    """Run the step in a process that dies when it passes a fault point for the `point`-th time; returns which one."""
-    (reader, writer), passed = os.pipe(), [0]
+    """Run the step in a process that dies when it passes a fault point, or deletes, the `point`-th time; returns which one."""
+    (reader, writer), passed, unlink = os.pipe(), [0], os.unlink
+
+    def deleting(path: str) -> None:
+        unlink(path)
+        reach("rewind.deleted")
 
     def reach(name: str) -> None:
         passed[0] += 1
@@ -363,6 +367,7 @@ def die_at(
 
     with monkeypatch.context() as patch:
         patch.setattr(faults, "reach", reach)
+        patch.setattr(os, "unlink", deleting)
         child = os.fork()
         if child == 0:
             try:
@@ -442,7 +447,7 @@ def test_each_step_is_durable_before_the_next(place: Place, monkeypatch: pytest.
     monkeypatch.setattr(faults, "reach", steps.append)
     monkeypatch.setattr(os, "fsync", sync)
     replay(place.location, 5, 8)
-    assert steps[:5] == ["fsync", "rewind.planned", "rewind.planned", "fsync", "rewind.planned"]
+    assert steps[:5] == ["fsync", "rewind.planned", "fsync", "fsync", "rewind.planned"]
     for before, after in itertools.pairwise(steps[5:]):
         assert "fsync" in (before, after) or before == after, "commits/M is gone for good before offsets/M goes"
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Recovery, Upkeep, recover
 from connector.spark.batch_writer import WHOSE
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
-from transactional.errors import FencedError, LocationError
 from transactional.entry import EntryKind
+from transactional.errors import FencedError, LocationError
 
 Capture = pytest.CaptureFixture[str]
 

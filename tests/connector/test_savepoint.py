@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from connector.spark import savepoint as savepoints
-from connector.spark.draft import Draft
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import check_can_go_back, repartitions_before
+from connector.location.files import LocationFiles
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import check_can_go_back, repartitions_before
+from connector.savepoints.dispose import dispose
+from connector.savepoints.manifest import SavedFile, Savepoint, copy_file, find, read
+from connector.savepoints.take import take
 from connector.spark.process import this_process
-from connector.spark.saved_files import SavedFile, copy_file
-from connector.spark.savepoint import read, take
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
 from transactional.entry import EntryKind
@@ -44,8 +44,13 @@ def state(place: CliPlace, *names: str, store: str = "0/0") -> None:
         (folder / name).write_text(f"{store} {name}")
 
 
-def files(saved: savepoints.Savepoint) -> list[str]:
+def files(saved: Savepoint) -> list[str]:
     return [path for path in saved.checkpoint_files() if path.startswith("state/")]
+
+
+def data(saved: Savepoint) -> Path:
+    """The folder of its files."""
+    return Path(saved.path) / saved.root
 
 
 def refusal(call: Callable[[], Any]) -> LocationError:
@@ -63,7 +68,7 @@ def test_a_savepoint_is_the_newest_completed_checkpoint_and_nothing_later(place:
     before = {path: path.read_bytes() for path in place.path.rglob("*") if path.is_file()}
     saved = take(str(place), str(tmp_path / "saved" / "one"))
     assert (saved.checkpoint, saved.batch, saved.query, saved.location) == (place.checkpoints[-1], 2, "q", str(place))
-    assert saved.checkpoint_files() == ["commits/2", "metadata", "offsets/1", "offsets/2"]
+    assert [*saved.checkpoint_files()] == ["commits/2", "metadata", "offsets/1", "offsets/2"]
     ledger = saved.ledger()
     assert (ledger.accounted, ledger.undecided(), sorted(ledger.checkpoints)) == (2, [], place.checkpoints)
     assert read(saved.path) == saved
@@ -206,7 +211,7 @@ def test_what_changes_under_the_copy_makes_it_begin_anew(
     monkeypatch.setattr(faults, "reach", reach)
     if change == "rewound":
         assert refusal(lambda: take(str(place), str(tmp_path / "saved"))).condition == "REWIND_BEGUN"
-        assert not (tmp_path / "saved").exists()
+        assert not any((tmp_path / "saved").rglob("*"))
         return
     saved = take(str(place), str(tmp_path / "saved"))
     saved.verify()
@@ -214,7 +219,7 @@ def test_what_changes_under_the_copy_makes_it_begin_anew(
     if change == "deleted":
         assert files(saved) == ["state/0/0/3.snapshot"]
     elif change == "replaced":
-        assert (Path(saved.path) / "checkpoint/state/0/0/3.delta").read_text() == "0/0 3.delto"
+        assert (data(saved) / "checkpoint/state/0/0/3.delta").read_text() == "0/0 3.delto"
     else:
         assert saved.batch == 2, "a newer checkpoint does no harm to the copy"
 
@@ -228,10 +233,10 @@ def test_a_file_that_changes_while_it_is_copied_makes_it_begin_anew(
     changing = place.path / "state/0/0/3.delta"
     copied: list[str] = []
 
-    def copy(source: str, target: str, path: str) -> SavedFile:
-        found = copy_file(source, target, path)
-        copied.append(path)
-        if Path(source) == changing and copied.count(path) == 1:
+    def copy(source: LocationFiles, name: str, target: LocationFiles, path: str) -> SavedFile:
+        found = copy_file(source, name, target, path)
+        copied.append(name)
+        if Path(source.shown(name)) == changing and copied.count(name) == 1:
             if how == "deleted":
                 changing.unlink()
                 state(place, "3.snapshot")
@@ -245,12 +250,12 @@ def test_a_file_that_changes_while_it_is_copied_makes_it_begin_anew(
                     os.utime(changing, ns=times)
         return found
 
-    monkeypatch.setattr(savepoints, "copy_file", copy)
+    monkeypatch.setattr("connector.savepoints.take.copy_file", copy)
     saved = take(str(place), str(tmp_path / "saved"))
     saved.verify()
-    assert copied.count("checkpoint/metadata") == 2, "it began anew"
+    assert copied.count("metadata") == 2, "it began again"
     if how != "deleted":
-        held = (Path(saved.path) / "checkpoint/state/0/0/3.delta").read_text()
+        held = (data(saved) / "checkpoint/state/0/0/3.delta").read_text()
         assert held == changing.read_text() != "0/0 3.delta"
 
 
@@ -278,7 +283,7 @@ def test_a_place_that_never_stands_still_is_refused(
 
     monkeypatch.setattr(faults, "reach", reach)
     assert refusal(lambda: take(str(place), str(tmp_path / "saved"))).condition == "SAVEPOINT_UNSTABLE"
-    assert sorted(os.listdir(tmp_path)) == ["output", "place"]
+    assert not any((tmp_path / "saved").rglob("*"))
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -328,7 +333,7 @@ def test_a_manifest_that_was_changed_or_comes_from_the_future_is_refused(place: 
         (text.replace('"batch":2', '"batch":1'), "SAVEPOINT_DAMAGED"),
         (text[:-9], "SAVEPOINT_DAMAGED"),
         ("[]", "SAVEPOINT_DAMAGED"),
-        (json.dumps({**value, "format": 2}), "SAVEPOINT_FORMAT_UNKNOWN"),
+        (json.dumps({**value, "format": 3}), "SAVEPOINT_FORMAT_UNKNOWN"),
     ):
         manifest.write_text(other)
         error = refusal(lambda: read(str(tmp_path / "saved")))
@@ -349,15 +354,45 @@ def test_a_savepoint_that_is_killed_leaves_nothing_that_looks_like_one(
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as after a kill
         with pytest.raises(faults.InjectedFault):
             take(str(place), str(tmp_path / "folder" / "saved"))
-    assert len(os.listdir(tmp_path / "folder")) == 1
-    assert savepoints.find(str(tmp_path / "folder")) == []
-    at_work = Draft(str(tmp_path / "folder" / "saved"), "taking")
-    at_work.begin()
-    take(str(place), str(tmp_path / "folder" / "saved"))
-    assert sorted(os.listdir(tmp_path / "folder")) == [os.path.basename(at_work.path), "saved"], (
-        "the next one deletes it"
-    )
-    at_work.drop()
+    assert find(str(tmp_path / "folder")) == []
+    [left] = os.listdir(tmp_path / "folder" / "saved")
+    saved = take(str(place), str(tmp_path / "folder" / "saved"))
+    saved.verify()
+    assert sorted(os.listdir(saved.path)) == sorted([left, saved.id, "savepoint.json"])
+    dispose(saved)
+    assert os.listdir(tmp_path / "folder") == []
+
+
+def test_of_two_savepoints_that_are_taken_into_one_folder_at_once_the_later_is_refused(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(tmp_path / "saved")
+    taken: list[Savepoint] = []
+
+    def reach(point: str) -> None:
+        if point == "savepoint.copied" and not taken:
+            monkeypatch.undo()
+            taken.append(take(str(place), target))
+
+    monkeypatch.setattr(faults, "reach", reach)
+    assert refusal(lambda: take(str(place), target)).condition == "SAVEPOINT_EXISTS"
+    assert read(target) == taken[0]
+    taken[0].verify()
+    assert sorted(os.listdir(target)) == sorted([taken[0].id, "savepoint.json"])
+
+
+def test_a_savepoint_is_not_taken_of_copies_that_somebody_deletes(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reach(point: str) -> None:
+        if point == "savepoint.copied":
+            [copies] = (tmp_path / "saved").iterdir()
+            (copies / "checkpoint" / "metadata").unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "reach", reach)
+        assert refusal(lambda: take(str(place), str(tmp_path / "saved"))).condition == "SAVEPOINT_UNSTABLE"
+    take(str(place), str(tmp_path / "saved")).verify()
 
 
 def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
@@ -375,19 +410,7 @@ def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
         take(str(place), str(tmp_path / "saved"))
     assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
     saved = take(str(place), str(tmp_path / "saved"))
-    assert (Path(saved.path) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
-
-
-@pytest.mark.parametrize(
-    "target", ["s3a://backups/orders", "s3a:/backups/orders", "hdfs://name/orders", "file://host/x"]
-)
-def test_a_savepoint_lies_on_a_local_disk(
-    place: CliPlace, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for call in (lambda: take(str(place), target), lambda: read(target), lambda: savepoints.find(target)):
-        assert refusal(call).condition == "SAVEPOINT_NOT_LOCAL"
-    assert sorted(os.listdir(tmp_path)) == ["output", "place"]
+    assert (data(saved) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
 
 
 def test_a_savepoint_s_folder_may_be_a_file_uri_or_have_a_colon(
@@ -404,11 +427,12 @@ def test_a_savepoint_s_folder_may_be_a_file_uri_or_have_a_colon(
         assert read(target) == saved
 
 
-def test_no_savepoint_is_taken_into_another(place: CliPlace, tmp_path: Path) -> None:
+def test_a_savepoint_is_taken_into_a_folder_of_its_own(place: CliPlace, tmp_path: Path) -> None:
     take(str(place), str(tmp_path / "saved"))
-    for target in ("second", "checkpoint/deep/second"):
-        error = refusal(lambda: take(str(place), str(tmp_path / "saved" / target)))  # noqa: B023
-        assert error.condition == "INSIDE_A_SAVEPOINT"
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "kept").write_text("something")
+    for target in ("saved", "used", "used/kept", "place", "place/saved"):
+        assert refusal(lambda: take(str(place), str(tmp_path / target))).condition == "SAVEPOINT_EXISTS"  # noqa: B023
     take(str(place), str(tmp_path / "beside"))
 
 
@@ -430,7 +454,7 @@ def test_the_commands_take_list_show_and_dispose(
     status, shown, said = answer(capsys, "savepoint", "show", str(folder / "one"), "--verify")
     assert (status, shown["sink"], shown["prefix"], shown["stateful"]) == (0, "2pc-testfile", "p", False)
     assert "files are as they were written" in said
-    (folder / "one" / "checkpoint" / "commits" / "2").write_text("v1\n{ }")
+    (data(read(str(folder / "one"))) / "checkpoint" / "commits" / "2").write_text("v1\n{ }")
     status, shown, _ = answer(capsys, "savepoint", "show", str(folder / "one"), "--verify")
     assert (status, shown["condition"]) == (1, "SAVEPOINT_DAMAGED")
     status, disposed, _ = answer(capsys, "savepoint", "dispose", str(folder / "one"))
@@ -478,5 +502,6 @@ def test_only_spark_s_repartition_makes_a_micro_batch_that_changes_the_number_of
 
 
 def test_a_savepoint_s_journal_is_its_owner_s(place: CliPlace, tmp_path: Path) -> None:
-    saved = Path(take(str(place), str(tmp_path / "saved")).path)
-    assert f"{saved.stat().st_mode & 0o777:o} {(saved / 'journal.json').stat().st_mode & 0o777:o}" == "700 600"
+    saved = take(str(place), str(tmp_path / "saved"))
+    folder, journal = Path(saved.path), data(saved) / "journal.json"
+    assert f"{folder.stat().st_mode & 0o777:o} {journal.stat().st_mode & 0o777:o}" == "700 600"

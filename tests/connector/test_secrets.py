@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from connector.location.offset_log import spark_view
 from connector.spark.hosted_sink import HostedSink, SinkType
-from connector.spark.offset_log import spark_view
 from connector.spark.recorded import naming_secrets
 from integration.file_sink import FileSink, FileTransaction
 from tests.connector.cli_place import CliPlace

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.operations.stopping import request_stop, standing
 from connector.operations.supervision import Supervision, record_restart
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from connector.spark.recorded import fitting, recorded_run
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
+from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, RetriableError
 from transactional.failure import failure_of
-from transactional.entry import EntryKind
 from transactional.restart import NoRestart
 from transactional.testing import FakeClock
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from connector.location.location import CheckpointLocation
 from connector.operations import recovery, stopping, supervision
 from connector.operations.supervised_query import StopWish, supervise
 from connector.spark import internals, life_report
-from connector.spark.location import CheckpointLocation
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace
 from transactional.entry import EntryKind

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["recorded", "run_body", "settled"]
+from transactional.entry import canonical
+from transactional.ledger import Ledger, Restoring
+
+__all__ = ["recorded", "restored", "run_body", "settled"]
 
 
 def run_body(**replaced: Any) -> dict[str, Any]:
@@ -47,3 +51,9 @@ def recorded(batch: int, parts: Sequence[Any], covers: Sequence[int] | None = No
 def settled(checkpoint: int, run: int = 1, **output: Any) -> dict[str, Any]:
     """Of a `settled` entry."""
     return {"checkpoint": checkpoint, "run": run, "output": output}
+
+
+def restored(saved: Ledger, checkpoint: int, claim: bool, location: str, position: int) -> Ledger:
+    """How a journal goes on that a restore has begun and opened; `saved` was cut to the checkpoint."""
+    ledger = json.loads(canonical(saved.to_json()))
+    return Restoring("s", saved.location, checkpoint, claim, location, "q", None, False, ledger).opened(position)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from transactional.entry import Entry, EntryKind, canonical, decode, encode
 from transactional.errors import JournalError
 from transactional.journal import Journal, LocalJournalStore, MemoryJournalStore
-from transactional.ledger import Ledger, apply
+from transactional.ledger import Ledger, Origin, apply
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal"
 LATER = {"declined", "restored", "request", "rewind begun", "rewind done", "moved"}
 NEWEST = {"stopped", "restarted"}  # came to format 2, which they do not change; in v2-stop
-KINDS = {"v1": EntryKind.ALL - LATER - NEWEST, "v2": EntryKind.ALL - NEWEST}
+RESTORE = {"restoring", "opened"}  # in v2-restored
+KINDS = {"v1": EntryKind.ALL - LATER - NEWEST - RESTORE, "v2": EntryKind.ALL - NEWEST - RESTORE}
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
@@ -121,7 +122,7 @@ def test_what_this_version_writes_is_format_2_to_the_byte(version: str) -> None:
     loaded, found = Journal(store).load(), folded(store)
     found.accept_store()  # a snapshot of that release does not say which runs bind the store
     assert loaded == found
-    assert KINDS["v2"] | NEWEST == EntryKind.ALL, "a new kind of entry needs a golden file"
+    assert KINDS["v2"] | NEWEST | RESTORE == EntryKind.ALL, "a new kind of entry needs a golden file"
 
 
 def test_a_stop_and_a_restart_are_read_as_they_were_written() -> None:
@@ -131,6 +132,33 @@ def test_a_stop_and_a_restart_are_read_as_they_were_written() -> None:
     assert ledger.newest_run is not None
     assert (ledger.newest_run.ended, ledger.stop, ledger.stop_asked, ledger.stopping) == ("stopped", 1, False, False)
     assert [(each.by, each.number, each.condition) for each in ledger.restarts] == [("supervise", 1, "WRITE_FAILED")]
+
+
+def test_a_restored_journal_is_read_as_it_was_written() -> None:
+    store = golden("v2-restored")
+    assert {decode(data, name).kind for name, data in store.files.items()} >= RESTORE
+    assert all(encode(decode(data, name)) == data for name, data in store.files.items())
+    ledger = Ledger()
+    for number in (1, 2, 41):
+        ledger.apply(decode(store.files[f"{number}.json"], f"{number}.json"))
+    assert Journal(store).load() == ledger
+    assert ledger.restored is not None
+    assert (ledger.position, ledger.restored.checkpoint, ledger.restored.claim, ledger.accounted) == (41, 5, True, 2)
+
+
+def test_where_a_savepoint_was_restored_by_an_older_release_is_read() -> None:
+    """It kept with it whether state might be left behind, which is an option of the query now."""
+    value = Ledger(location="here").to_json()
+    older = {
+        "savepoint": "s",
+        "origin": "o",
+        "checkpoint": 3,
+        "batch": 1,
+        "position": 9,
+        "claim": True,
+        "allowed": True,
+    }
+    assert Ledger.from_json({**value, "restored": older}).restored == Origin("s", "o", 3, 1, 9, True)
 
 
 def test_a_format_of_the_future_is_refused_by_name() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.journal import LocalJournalStore
 
 

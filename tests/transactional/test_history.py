@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import recorded, restored, run_body, settled
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
@@ -16,7 +16,7 @@ from transactional.history import History, history_of, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, RunRecord
 from transactional.recovery import QueryView
-from transactional.restore import begin_claimed, begin_copy, cut
+from transactional.restore import cut
 from transactional.sink import Options
 from transactional.testing import MemoryTransactions, RecordingSink
 
@@ -212,7 +212,7 @@ def test_a_resolved_part_and_a_restored_savepoint_leave_nothing_to_judge() -> No
     assert not history_of(ledger_of(place, (EntryKind.RESOLVE, resolve)), "q", "x", "p", {}).binding
     other = Place()
     saved = cut(ledger_of(other, *decided, (EntryKind.SETTLED, settled(2))), 2)
-    claimed = begin_claimed(saved, "/new", "s", 2, False, 10)
+    claimed = restored(saved, 2, True, "/new", 10)
     assert claimed.runs
     assert not history_of(claimed, "q", "x", "p", {}).binding
-    assert not history_of(begin_copy(saved, "/new", "s", 2, False), "q", "x", "p", {}).binding
+    assert not history_of(restored(saved, 2, False, "/new", 10), "q", "x", "p", {}).binding

@@ -14,7 +14,7 @@ from tests.transactional.interleaving import run
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import Ledger, Moved, Origin, RestartRecord, apply
+from transactional.ledger import Ledger, Moved, Origin, RestartRecord, Restoring, apply
 from transactional.ledger.fold import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS
 
 RETAINED = 7
@@ -243,7 +243,8 @@ def test_a_snapshot_forgets_nothing() -> None:
     )
     ledger.identity_suffix, ledger.originals, ledger.replay, ledger.base = "-12", ["theirs"], 1, 0
     ledger.moved = Moved(9, "there", "saved", 3)
-    ledger.restored = Origin("saved", "origin", 3, 0, 8, True, False)
+    ledger.restored = Origin("saved", "origin", 3, 0, 8, True)
+    ledger.restoring = Restoring("saved", "origin", 3, True, "here", "q", 4, False, {"position": 1})
     ledger.stamp = 8
     ledger.restarts = [RestartRecord(5, 6, "supervise", 1, 2.0, "X", "why", False)]
     new = Ledger()

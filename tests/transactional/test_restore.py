@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import recorded, restored, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.entry import EntryKind
-from transactional.errors import FencedError, LocationError, TwoPhaseCommitError
+from transactional.entry import EntryKind, canonical
+from transactional.errors import FencedError, JournalError, LocationError, TwoPhaseCommitError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, Restoring
 from transactional.recovery import QueryView, check_account, check_restored, unrecorded_repartitions
-from transactional.restore import FAR_ABOVE, begin_claimed, begin_copy, cut
+from transactional.restore import begins_at, begins_far_above, cut, may_move
 from transactional.sink import Options, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink
 
@@ -70,7 +71,7 @@ def test_only_a_settled_checkpoint_can_be_cut_to(checkpoint: int) -> None:
 
 
 def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> None:
-    found = begin_copy(cut(three().ledger, 5), "there", "s", 5, False)
+    found = restored(cut(three().ledger, 5), 5, False, "there", 8)
     assert (found.query, found.location, found.originals, found.runs) == ("", "there", ["p"], {})
     assert found.restored is not None
     assert (found.restored.origin, found.restored.batch, found.restored.claim) == ("here", 2, False)
@@ -78,11 +79,118 @@ def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> 
 
 
 def test_a_claimed_journal_is_the_querys_own_above_all_numbers_that_were_taken() -> None:
-    found = begin_claimed(cut(three().ledger, 5), "there", "s", 5, False, 12)
+    found = restored(cut(three().ledger, 5), 5, True, "there", 12)
     assert (found.query, found.location, found.position, found.originals) == ("q", "there", 12, [])
     assert found.newest_run is not None
     assert found.newest_run.ended == "moved"
-    assert FAR_ABOVE > 100_000
+    assert (begins_at(12, found), begins_at(3, found)) == (12, 12)
+    assert begins_far_above(12, 2) > begins_far_above(12, 1) > 100_000
+
+
+# -- a journal that is closed ----------------------------------------------------------------------------------------
+
+
+def begun(claim: bool = True) -> Journal:
+    """The first entry of a restore."""
+    saved = json.loads(canonical(cut(three().ledger, 5).to_json()))
+    body = Restoring("s", "here", 5, claim, "there", "q", None, False, saved)
+    return journal_of((EntryKind.RESTORING, asdict(body)))
+
+
+@pytest.mark.parametrize("kind", sorted(EntryKind.ALL - {EntryKind.SNAPSHOT, EntryKind.OPENED}))
+def test_nothing_but_opened_follows_the_first_entry_of_a_restore(kind: str) -> None:
+    journal = begun()
+    with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*`barrier restore SAVEPOINT there --claim`") as caught:
+        journal.append(kind, {}, lambda _: None)
+    assert caught.value.parameters == {"location": "there", "savepoint": "s"}
+
+
+def test_a_query_that_starts_where_a_restore_is_unfinished_touches_nothing() -> None:
+    sink, journal = recording(), begun()
+    with pytest.raises(LocationError, match="RESTORE_UNFINISHED"):
+        coordinator(journal, sink, 3).plan()
+    assert (journal.load().position, sink.calls) == (1, [])
+
+
+@pytest.mark.parametrize("claim", [True, False])
+def test_an_opened_journal_goes_on_far_above_its_two_entries(claim: bool) -> None:
+    journal = begun(claim)
+    closed = journal.ledger.restoring
+    assert closed is not None
+    assert journal.append(EntryKind.OPENED, {"position": 40}, lambda _: None).number == 2
+    assert journal.load() == journal.ledger == closed.opened(40)
+    assert journal.ledger.accounted == 2
+    assert journal.append(EntryKind.RUN, run_body(location="there"), lambda _: None).number == 41
+    again = Journal(journal._store)
+    assert again.load() == journal.ledger
+    for _ in range(2):
+        again.fold(every=1)
+        again.append(EntryKind.MARK, {"run": 41, "mark": {}}, lambda _: None)
+    assert Journal(journal._store).load() == again.ledger
+    assert sorted(journal._store.names()) == ["41.snapshot.json", "42.json", "42.snapshot.json", "43.json"]
+
+
+def test_a_restore_neither_begins_in_a_journal_in_use_nor_opens_one_that_is_open() -> None:
+    body = begun().ledger.restoring
+    assert body is not None
+    with pytest.raises(JournalError, match="JOURNAL_INCONSISTENT"):
+        three((EntryKind.RESTORING, asdict(body)))
+    with pytest.raises(JournalError, match="JOURNAL_INCONSISTENT"):
+        three((EntryKind.OPENED, {"position": 40}))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ((), r"its run 1 has not ended"),
+        (((EntryKind.STOPPED, {"run": 1}),), ""),
+        (((EntryKind.REWIND_BEGUN, {"checkpoint": 5}),), "a rewind was begun"),
+        (
+            (
+                (EntryKind.REWIND_BEGUN, {"checkpoint": 5}),
+                (EntryKind.REWIND_DONE, {"begun": 7, "batch": 2, "keep": None}),
+            ),
+            "",
+        ),
+        (
+            (
+                (EntryKind.REWIND_BEGUN, {"checkpoint": 3}),
+                (EntryKind.REWIND_DONE, {"begun": 7, "batch": 1, "keep": None}),
+            ),
+            "its last checkpoint is 3",
+        ),
+        (((EntryKind.PREPARED, recorded(3, [part(3)])),), r"something is open there \(micro-batches \[3\]\)"),
+        (((EntryKind.DECIDED, recorded(3, [part(3)], [])),), r"something is open there \(micro-batches \[3\]\)"),
+        (
+            (
+                (EntryKind.DECIDED, recorded(3, [part(3)], [])),
+                (EntryKind.SETTLED, settled(7)),
+                (EntryKind.STOPPED, {"run": 1}),
+            ),
+            "its last checkpoint is 7, and the savepoint holds 5",
+        ),
+    ],
+)
+def test_a_query_is_moved_only_if_it_has_stopped_at_the_savepoint_s_checkpoint(
+    more: tuple[tuple[str, dict[str, Any]], ...], why: str
+) -> None:
+    entries = (
+        (EntryKind.RUN, run_body()),
+        (EntryKind.PREPARED, recorded(0, [part(0)])),
+        (EntryKind.DECIDED, recorded(1, [part(1)], [0])),
+        (EntryKind.SETTLED, settled(3)),
+        (EntryKind.DECIDED, recorded(2, [part(2)], [])),
+        (EntryKind.SETTLED, settled(5)),
+    )
+    ledger = journal_of(*entries, *more).ledger
+    saved = cut(journal_of(*entries).ledger, 5)
+    saved.checkpoints[5].time = ledger.checkpoints[5].time if 5 in ledger.checkpoints else 0
+    judge = may_move(saved, "s", 5, "there")
+    if not why:
+        judge(ledger)
+        return
+    with pytest.raises(LocationError, match=f"ORIGIN_NOT_AT_SAVEPOINT.*{why}.*`barrier rewind here --to 5`"):
+        judge(ledger)
 
 
 # -- moved -----------------------------------------------------------------------------------------------------------
@@ -148,23 +256,20 @@ def line(**topics: int) -> str:
     return f'{{"source": "barrier-kafka", "topics": {{{places}}}, "barrier": null}}'
 
 
-def test_a_state_or_a_position_that_nobody_takes_any_more_is_named_unless_it_was_allowed() -> None:
-    begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
+def test_a_state_or_a_position_that_nobody_takes_any_more_is_named() -> None:
+    begun = restored(cut(three().ledger, 3), 3, False, "there", 8)
     view = QueryView("new", "there", 2, 1, [line(a=5)], [line(a=3, b=4)])
-    with pytest.raises(
-        LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*--allow-non-restored-state"
-    ) as caught:
+    with pytest.raises(LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*allowNonRestoredState") as caught:
         check_restored(begun, view, ["m:Other"])
     assert (caught.value.parameters["hooks"], caught.value.parameters["topics"]) == (["m:H"], ["b"])
     with pytest.raises(LocationError, match=r"holds the position in the topic b,"):
         check_restored(begun, view, ["m:H"])
     check_restored(begun, replace(view, lines=[line(a=5, b=4, c=1)]), ["m:H", "m:New"])
-    check_restored(begin_copy(cut(three().ledger, 3), "there", "s", 3, True), view, [])
     check_restored(three().ledger, view, [])
 
 
 def test_after_its_first_micro_batch_a_restored_query_may_change_as_any_other() -> None:
-    begun = begin_copy(cut(three().ledger, 3), "there", "s", 3, False)
+    begun = restored(cut(three().ledger, 3), 3, False, "there", 8)
     begun.batches[2] = three().ledger.batches[2]
     check_restored(begun, QueryView("new", "there", 3, 2, [line(a=5)], [line(b=3)]), [])
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from connector.cli import main
-from connector.spark.location import CheckpointLocation
+from connector.location.location import CheckpointLocation
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest, digest_of_all

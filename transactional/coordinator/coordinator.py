@@ -17,7 +17,16 @@ from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, ProtocolError, RetriableError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord
-from transactional.ownership import may_abort, may_stop, moved_on, must_own, newest_run, rewinding, superseded
+from transactional.ownership import (
+    may_abort,
+    may_stop,
+    moved_on,
+    must_own,
+    newest_run,
+    rewinding,
+    superseded,
+    unfinished,
+)
 from transactional.recovery import (
     QueryView,
     check_location,
@@ -80,13 +89,16 @@ class CheckpointCoordinator:
             ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
         """
         ledger = self._journal.load()  # P2
+        if ledger.restoring is not None:
+            raise unfinished(ledger)
         check_location(ledger, self._view)
         if ledger.moved is not None:
             raise moved_on(ledger)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
+        if not self._settings.allow_non_restored:
+            check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
         if self._view.gaps:
             check_target(ledger, self._session.identify())
         run, claimed = self._claimant.take()  # P3

@@ -42,6 +42,8 @@ class RunSettings:
     tolerable : int
         How many checkpoints in a row may be declined before commit raises.
     hooks : Sequence[CheckpointHook]
+    allow_non_restored : bool
+        Leave behind what the savepoint that was restored holds and this query does not take: states of hooks, positions.
     secrets : Collection[str]
         Values of options that what a hook raises may quote, and the journal must not.
     """
@@ -57,6 +59,7 @@ class RunSettings:
     commit_seconds: float = 120.0
     tolerable: int = 0
     hooks: Sequence[CheckpointHook] = ()
+    allow_non_restored: bool = False
     secrets: Collection[str] = field(default=(), repr=False)
 
 

@@ -24,8 +24,15 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def make_folders(path: str) -> None:
-    """Create a folder and the missing ones above it, durable and closed to others."""
+def make_folders(path: str, private: bool = True) -> None:
+    """Make a folder and those above it that are not there, durable.
+
+    Parameters
+    ----------
+    path : str
+    private : bool
+        Closed to others; else with the modes that any program gives.
+    """
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -33,7 +40,7 @@ def make_folders(path: str) -> None:
     for folder in reversed(missing):
         above = os.path.dirname(folder) or "."
         with suppress(FileExistsError):  # by another process
-            os.mkdir(folder, folder_mode(above))
+            os.mkdir(folder, folder_mode(above) if private else 0o777)
         sync_folder(above)  # else a power failure takes it away with what was synced into it
 
 

@@ -19,7 +19,7 @@ from transactional.entry import Entry, EntryKind, decode, encode
 from transactional.errors import FencedError, JournalError
 from transactional.journal.store import JournalStore
 from transactional.ledger import Ledger, apply
-from transactional.ownership import moved_on
+from transactional.ownership import moved_on, unfinished
 
 __all__ = [
     "Journal",
@@ -151,6 +151,8 @@ class Journal:
         ------
         FencedError
             By `judge`; or the number had been folded into a snapshot: a newer run has gone on; or the query was moved.
+        LocationError
+            ``RESTORE_UNFINISHED``: only `opened` follows the first entry of a restore.
         JournalError
             ``JOURNAL_STORE_FAILED``: the store failed, and a read shows that the entry is not there, or failed, too.
         """
@@ -158,6 +160,8 @@ class Journal:
         while True:
             if self.ledger.moved is not None:  # nothing follows it, whatever its kind
                 raise moved_on(self.ledger)
+            if self.ledger.restoring is not None and kind != EntryKind.OPENED:
+                raise unfinished(self.ledger)
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)

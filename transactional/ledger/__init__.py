@@ -1,9 +1,8 @@
 """The ledger: the fold over the journal, all that the coordinator knows."""
 
 from transactional.ledger.fold import apply
-from transactional.ledger.ledger import Ledger
+from transactional.ledger.ledger import Ledger, Restoring
 from transactional.ledger.records import (
-    MOVING,
     BatchRecord,
     CheckpointRecord,
     Declined,
@@ -19,7 +18,6 @@ from transactional.ledger.records import (
 from transactional.ledger.states import TRANSITIONS, CheckpointState, enter
 
 __all__ = [
-    "MOVING",
     "TRANSITIONS",
     "BatchRecord",
     "CheckpointRecord",
@@ -31,6 +29,7 @@ __all__ = [
     "Origin",
     "PartRecord",
     "RestartRecord",
+    "Restoring",
     "Rewind",
     "RunRecord",
     "Written",

@@ -8,7 +8,7 @@ from typing import Any
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
-from transactional.ledger.ledger import Ledger
+from transactional.ledger.ledger import Ledger, Restoring
 from transactional.ledger.records import (
     BatchRecord,
     CheckpointRecord,
@@ -47,7 +47,7 @@ def apply(ledger: Ledger, entry: Entry) -> None:
     except KeyError as error:
         reason = f"entry {entry.number} ({entry.kind}) refers to {error}, which the journal does not hold"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number, kind=entry.kind) from error
-    ledger.position = entry.number
+    ledger.position = max(entry.number, ledger.position)  # `opened` goes on above the origin's numbers
 
 
 def _run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -291,6 +291,20 @@ def _moved(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.moved = Moved(entry.number, body["location"], body["savepoint"], body["checkpoint"])
 
 
+def _begin_restore(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+    if entry.number != 1:
+        reason = f"entry {entry.number} begins a restore in a journal in use"
+        raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
+    ledger.restoring = Restoring(**body)
+
+
+def _opened(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+    if ledger.restoring is None:
+        reason = f"entry {entry.number} opens a journal that is open"
+        raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
+    vars(ledger).update(vars(ledger.restoring.opened(body["position"])))
+
+
 def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     for run in ledger.runs.values():
         run.ended = run.ended or EntryKind.ADOPT
@@ -346,4 +360,6 @@ _FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
     EntryKind.REWIND_BEGUN: _rewind_begun,
     EntryKind.REWIND_DONE: _rewind_done,
     EntryKind.MOVED: _moved,
+    EntryKind.RESTORING: _begin_restore,
+    EntryKind.OPENED: _opened,
 }

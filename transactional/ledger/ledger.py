@@ -22,7 +22,7 @@ from transactional.ledger.records import (
     Written,
 )
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Restoring"]
 
 
 @dataclass
@@ -59,6 +59,8 @@ class Ledger:
     moved : Moved or None
     restored : Origin or None
         If a savepoint was restored here.
+    restoring : Restoring or None
+        A restore to this location is unfinished.
     stop : int or None
         Token of the run that was asked to stop; it counts only while that run is the newest.
     restarts : list[RestartRecord]
@@ -87,6 +89,7 @@ class Ledger:
     request: int | None = None
     moved: Moved | None = None
     restored: Origin | None = None
+    restoring: Restoring | None = None
     stop: int | None = None
     restarts: list[RestartRecord] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
@@ -211,7 +214,8 @@ class Ledger:
             replay=value["replay"],
             request=value["request"],
             moved=Moved(**value["moved"]) if value.get("moved") else None,
-            restored=Origin(**value["restored"]) if value.get("restored") else None,
+            restored=Origin.from_json(value["restored"]) if value.get("restored") else None,
+            restoring=Restoring(**value["restoring"]) if value.get("restoring") else None,
             stop=value.get("stop"),  # not in older snapshots
             stamp=value.get("stamp", 0),
             restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
@@ -229,3 +233,56 @@ class Ledger:
             checkpoints={int(k): CheckpointRecord.from_json(v) for k, v in value["checkpoints"].items()},
             logs={int(k): v for k, v in value.get("logs", {}).items()},
         )
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """A restore has begun this journal, and has not opened it: no query starts here.
+
+    Parameters
+    ----------
+    savepoint, origin, checkpoint, claim
+        As in `Origin`.
+    location : str
+        Where the query, or its copy, goes on: here.
+    query : str
+        Spark's id of the query here.
+    partitions : int or None
+        Shuffle partitions that the state gets; None to keep its own.
+    forced : bool
+        A claim that goes on though nobody can see what was committed after the savepoint: a `moved` that names this location
+        is not its own.
+    ledger : Mapping[str, Any]
+        The journal as of the checkpoint, with which this one goes on when it is opened.
+    """
+
+    savepoint: str
+    origin: str
+    checkpoint: int
+    claim: bool
+    location: str
+    query: str
+    partitions: int | None
+    forced: bool
+    ledger: Mapping[str, Any]
+
+    def opened(self, position: int) -> Ledger:
+        """Return the ledger with which the journal goes on.
+
+        Parameters
+        ----------
+        position : int
+            At least 2. Of a claim: no number of the origin's journal is above it.
+        """
+        found = Ledger.from_json(self.ledger)
+        batch = max(found.checkpoints[self.checkpoint].batches)
+        found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)
+        found.location, found.position = self.location, position
+        found.accept_store()  # runs that came after the savepoint have left their marks there
+        if self.claim:
+            for run in found.runs.values():
+                run.ended = run.ended or EntryKind.MOVED
+        else:  # another query, which must never use a prefix of the first
+            found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
+            found.runs, found.query, found.identity_suffix = {}, "", ""
+        return found

@@ -14,7 +14,6 @@ from transactional.entry import canonical
 from transactional.ledger.states import CheckpointState
 
 __all__ = [
-    "MOVING",
     "BatchRecord",
     "CheckpointRecord",
     "Declined",
@@ -27,9 +26,6 @@ __all__ = [
     "RunRecord",
     "Written",
 ]
-
-MOVING = "moving"
-"""Key of the request in `rewind begun` that a restore has begun: which savepoint, and to which location."""
 
 
 @dataclass
@@ -309,11 +305,6 @@ class Rewind:
     checkpoint: int | None
     request: dict[str, Any]
 
-    @property
-    def moving(self) -> dict[str, str] | None:
-        """``location`` and ``savepoint`` of the restore that has begun it; None for a rewind in place."""
-        return self.request.get(MOVING)
-
 
 @dataclass
 class Moved:
@@ -353,8 +344,6 @@ class Origin:
         Of the journal when it was begun.
     claim : bool
         Whether the query goes on here, or this is a copy.
-    allowed : bool
-        Whether states and positions that the query does not take any more may be left behind.
     """
 
     savepoint: str
@@ -363,4 +352,8 @@ class Origin:
     batch: int
     position: int
     claim: bool
-    allowed: bool
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Origin:
+        """Return what a snapshot holds; an older release kept ``allowed`` with it, which is an option of the query now."""
+        return cls(**{key: each for key, each in value.items() if key != "allowed"})

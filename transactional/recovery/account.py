@@ -130,7 +130,7 @@ def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> N
         ``STATE_NOT_RESTORED``
     """
     restored = ledger.restored
-    if restored is None or restored.allowed or any(batch > restored.batch for batch in ledger.batches):
+    if restored is None or any(batch > restored.batch for batch in ledger.batches):
         return
     checkpoint = ledger.checkpoints.get(restored.checkpoint)
     orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from transactional.errors import JournalError, LocationError, OptionError
 from transactional.journal import JournalStore
@@ -35,6 +36,9 @@ KEPT = 1000
 
 AT_ONCE = 16
 """Requests; each takes tens of milliseconds."""
+
+SPOOLED = 16 << 20
+"""Bytes of a file to write that are kept in memory; the rest of it waits on a disk."""
 
 _ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
 
@@ -78,7 +82,7 @@ def canonical_url(location: str) -> str | None:
 
 
 class ObjectFiles:
-    """See `connector.spark.location_files.LocationFiles`. Holds no client: pickled to executors with its location.
+    """See `connector.location.files.LocationFiles`. Holds no client: pickled to executors with its location.
 
     Parameters
     ----------
@@ -147,23 +151,69 @@ class ObjectFiles:
         """See `LocationFiles`."""
         return f"{self._url}/{name}"
 
-    def put(self, name: str, data: bytes) -> None:
-        """See `connector.spark.remote_logs.RemoteFiles`."""
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See `LocationFiles`."""
         import obstore
 
-        with _told(self.shown(name), "writing"):
-            obstore.put(self._client(), name, data, use_multipart=False)
+        with _told(self.shown(name), "reading"):
+            for chunk in obstore.get(self._client(), name).stream():
+                yield bytes(chunk)
+
+    def mark(self, name: str) -> str | None:
+        """See `LocationFiles`."""
+        import obstore
+
+        try:
+            with _told(self.shown(name), "looking for"):
+                found = obstore.head(self._client(), name)
+        except FileNotFoundError:
+            return None
+        return f"{found['e_tag']} {found['last_modified'].isoformat()}"
+
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        """See `LocationFiles`."""
+        import obstore
+
+        if isinstance(data, bytes):
+            with _told(self.shown(name), "writing"):
+                obstore.put(self._client(), name, data, use_multipart=False)
+            return
+        with tempfile.SpooledTemporaryFile(SPOOLED) as file:  # the client can't read another object while it writes one
+            file.writelines(data)
+            file.seek(0)
+            with _told(self.shown(name), "writing"):
+                obstore.put(self._client(), name, cast("BinaryIO", file))
 
     def tree(self, folder: str) -> list[str]:
-        """See `connector.spark.remote_logs.RemoteFiles`."""
+        """See `LocationFiles`."""
         import obstore
 
         with _told(self.shown(folder), "listing"):
-            return [str(each["path"]) for page in obstore.list(self._client(), folder) for each in page]
+            return [str(each["path"]) for page in obstore.list(self._client(), folder or None) for each in page]
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `LocationFiles`."""
+        return self.create_tagged(name, data) is not None
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `LocationFiles`."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self._delete, names))
+
+    def remove(self, folder: str) -> None:
+        """See `LocationFiles`."""
+        if folder:
+            self.delete(self.tree(folder))
+
+    def _delete(self, name: str) -> None:
+        import obstore
+
+        with contextlib.suppress(FileNotFoundError), _told(self.shown(name), "deleting"):
+            obstore.delete(self._client(), name)
 
     # -- for the journal --------------------------------------------------------------------------------------------
 
-    def create(self, name: str, data: bytes) -> str | None:
+    def create_tagged(self, name: str, data: bytes) -> str | None:
         """One conditional put: the new object's tag, not empty, or None where the name is taken.
 
         Raises
@@ -188,13 +238,6 @@ class ObjectFiles:
             time.sleep(pause)
             pause *= 2
         raise OSError(f"{self.shown(name)}: the store answers every conditional put with a conflict")
-
-    def delete(self, name: str) -> None:
-        """Deleting what is gone is no error. Raises OSError."""
-        import obstore
-
-        with contextlib.suppress(FileNotFoundError), _told(self.shown(name), "deleting"):
-            obstore.delete(self._client(), name)
 
     def _client(self) -> ObjectStore:
         return _client(self._url, self._options)
@@ -229,7 +272,7 @@ class ObjectJournalStore:
             ``NO_CONDITIONAL_PUT``: the store has overwritten where it was to refuse.
         """
         self._see_that_it_arbitrates()
-        tag = self._files.create(f"{self._folder}/{name}", data)
+        tag = self._files.create_tagged(f"{self._folder}/{name}", data)
         if tag is not None:
             _KEPT.keep(self._key(name, tag), data)
         return tag is not None
@@ -258,7 +301,7 @@ class ObjectJournalStore:
 
     def delete(self, name: str) -> None:
         """See `JournalStore`."""
-        self._files.delete(f"{self._folder}/{name}")
+        self._files.delete([f"{self._folder}/{name}"])
 
     def _key(self, name: str, tag: str) -> tuple[str, str]:
         return self._files.shown(f"{self._folder}/{name}"), tag
@@ -292,7 +335,7 @@ class ObjectJournalStore:
         where = self._files.shown(probe)
         if where in _ARBITRATING:
             return
-        if self._files.create(probe, b"") is not None and self._files.create(probe, b"") is not None:
+        if self._files.create(probe, b"") and self._files.create(probe, b""):
             raise JournalError(
                 "NO_CONDITIONAL_PUT",
                 f"{where} was created twice: this store ignores If-None-Match, and can't tell which of two drivers decides. "

@@ -1,6 +1,6 @@
 """Spark's own repartition of a checkpoint's state (Spark 4.2), in a small session of this process.
 
-It adds a micro-batch to a stopped query's location that no sink has seen: `connector.spark.offset_log.repartitions_before`
+It adds a micro-batch to a stopped query's location that no sink has seen: `connector.location.offset_log.repartitions_before`
 recognises it, and recovery accepts it, whoever ran the repartition.
 """
 
@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.offset_log import newest
-from connector.spark.state_files import metadata_line, shuffle_partitions
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest
+from connector.location.state_files import metadata_line, shuffle_partitions
 from transactional.errors import LocationError
 
 if TYPE_CHECKING:
@@ -42,7 +39,8 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
     Parameters
     ----------
     location : CheckpointLocation
-        Its last micro-batch is committed.
+        On a local disk, its path without a space or ``%``: Spark looks for such a name under its percent-encoded form. Its last
+        micro-batch is committed.
     partitions : int
     session : SparkSession, optional
         A local one is started, and stopped, by default.
@@ -69,8 +67,7 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         try:
             _ = spark.streams.active  # its first use starts the coordinator of the state stores
             manager: Any = spark._streamingCheckpointManager
-            with _plain_path(location.path) as path:
-                manager.repartition(path, partitions)
+            manager.repartition(location.path, partitions)
         except Exception as problem:
             java = getattr(problem, "java_exception", None)
             raise _refused(partitions, str(java.getMessage() if java is not None else problem)) from problem
@@ -83,15 +80,6 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
         if own:
             spark.stop()
     return newest(location, "commits")
-
-
-@contextmanager
-def _plain_path(path: str) -> Iterator[str]:
-    """Another path of a folder: Spark's repartition looks for a name with a space or ``%`` under its percent-encoded form."""
-    with tempfile.TemporaryDirectory(prefix="barrier-") as folder:
-        plain = os.path.join(folder, "checkpoint")
-        os.symlink(path, plain)
-        yield plain
 
 
 def _refused(partitions: int, why: str) -> LocationError:

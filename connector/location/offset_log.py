@@ -27,19 +27,16 @@ What Spark 4.2 needs to go on, as measured (integration/test_spark_rewind.py):
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import read_file
-from connector.spark.state_files import (
+from connector.location.files import read_file
+from connector.location.location import CheckpointLocation
+from connector.location.state_files import (
     CHANGES,
     SHUFFLE_PARTITIONS,
     VERSIONED,
@@ -52,8 +49,7 @@ from connector.spark.state_files import (
 from transactional import faults
 from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
-from transactional.journal.folders import sync_folder
-from transactional.recovery import QueryView as SparkView
+from transactional.recovery import QueryView
 
 __all__ = [
     "check_can_go_back",
@@ -119,7 +115,7 @@ def _lines(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]
     )
 
 
-def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkView:
+def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:
     """Spark's logs as they are now.
 
     Parameters
@@ -133,7 +129,7 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> SparkV
     at_work = max(known, default=-1) if batch is None else batch
     previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
     text = _text(location, at_work)
-    return SparkView(
+    return QueryView(
         queryId=location.query_id(),
         location=location.path,
         batch=at_work,
@@ -166,7 +162,7 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
     return found
 
 
-def stopped_view(location: CheckpointLocation) -> SparkView:
+def stopped_view(location: CheckpointLocation) -> QueryView:
     """Spark's logs of a query that does not run; where its newest micro-batch is committed, at work is one that never came."""
     view = spark_view(location)
     if view.batch > view.committed:
@@ -255,7 +251,7 @@ def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
 
 def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
     """Write ``offsets/<batch>`` as the journal keeps it, whole or not at all. Can be repeated."""
-    _replace(os.path.join(location.path, "offsets", f"{batch:d}"), text)
+    _replace(location, batch, text)
 
 
 def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
@@ -294,7 +290,9 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
         )
     lines = [{**offset, PLANNED: plan} for offset, plan in zip(begin, plans, strict=True)]
     if lines != begin:
-        _rewrite(os.path.join(location.path, "offsets", str(first)), lines)
+        # Inner keys keep their order: partitions stand in the order of their numbers.
+        texts = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in lines]
+        _replace(location, first, "\n".join([*_text(location, first).split("\n")[:2], *texts]))
 
 
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
@@ -324,51 +322,30 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
     return found
 
 
-def _rewrite(path: str, offsets: Iterable[Mapping[str, Any]]) -> None:
-    """Replace an offset file's source lines: whole or not at all."""
-    with open(path, encoding="utf-8") as file:
-        head = file.read().split("\n")[:2]
-    # Inner keys keep their order: partitions stand in the order of their numbers.
-    lines = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in offsets]
-    _replace(path, "\n".join([*head, *lines]))
-
-
-def _replace(path: str, text: str) -> None:
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.planned.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    shutil.copymode(path, temporary)
+def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
+    """Write ``offsets/<batch>``, without the checksum of its former text."""
+    location.files.delete([f"offsets/.{batch:d}.crc"])
     faults.reach("rewind.planned")
-    _unlink(os.path.join(folder, f".{name}.crc"))
-    faults.reach("rewind.planned")
-    os.rename(temporary, path)
-    _sync(folder)
+    location.files.put(f"offsets/{batch:d}", text.encode())
     faults.reach("rewind.planned")
 
 
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
     """Delete what is above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
-    folders = {log: os.path.join(location.path, log) for log in ("commits", "offsets")}
-    files = {log: _entries(location, log) for log in folders}
+    files = {log: _entries(location, log) for log in ("commits", "offsets")}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
         for name in files["commits"].get(batch, []):
-            _unlink(os.path.join(folders["commits"], name))
+            location.files.delete([f"commits/{name}"])
             faults.reach("rewind.commit-deleted")
-        _sync(folders["commits"])
         for name in files["offsets"].get(batch, []) if batch > offsets else []:
-            _unlink(os.path.join(folders["offsets"], name))
+            location.files.delete([f"offsets/{name}"])
             faults.reach("rewind.offset-deleted")
-        _sync(folders["offsets"])
     for store, names in stores_of(location).items():
-        for match in filter(None, map(VERSIONED.fullmatch, sorted(names))):
-            if int(match[1]) > version:
-                _unlink(os.path.join(store, match[0]))
-                faults.reach("rewind.deleted")
-        _sync(store)
+        found = [match for match in map(VERSIONED.fullmatch, sorted(names)) if match and int(match[1]) > version]
+        if found:
+            location.files.delete([f"{store}/{match[0]}" for match in found])
+            faults.reach("rewind.deleted")
 
 
 # -- what is there ---------------------------------------------------------------------------------------------------
@@ -400,7 +377,7 @@ class _Kept:
             ]
             changes = frozenset(int(match[1]) for match in files if match[2] in CHANGES)
             snapshots = frozenset(int(match[1]) for match in files if match[2] not in CHANGES)
-            stores[os.path.relpath(store, location.path)] = (snapshots, changes)
+            stores[store] = (snapshots, changes)
         logs = (_entries(location, log).items() for log in ("offsets", "commits"))
         offsets, commits = (frozenset(batch for batch, names in log if str(batch) in names) for log in logs)
         return cls(location, offsets, commits, stores)
@@ -464,16 +441,6 @@ def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
     for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
         found.setdefault(int(match[1]), []).append(match[0])
     return {batch: sorted(names) for batch, names in found.items()}
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def _sync(folder: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        sync_folder(folder)
 
 
 def _has(location: CheckpointLocation, batch: int) -> bool:

@@ -1,66 +1,64 @@
 """Savepoints: a copy of a query's newest completed checkpoint, made from outside, beside a query that runs or is dead.
 
-::
-
-    savepoint.json     what it is, and every file with its size and hash; written last
-    journal.json       the journal as of the checkpoint: nothing prepared, nothing unsettled
-    checkpoint/        Spark's metadata, offsets/N and offsets/N-1, commits/N, sources/, and of state/ what version N+1 needs
-
-The folder is made under a temporary name, and renamed when it is whole. Nothing in it is ever changed again.
-
-S1 load the journal: a streaming query's, at this place, not moved on, with a completed checkpoint
-S2 where something is prepared and the query may run: journal `request`, and wait for the checkpoint that it closes
+S1 load the journal: a streaming query's, at this location, not moved on, with a completed checkpoint
+S2 if something is prepared and the query may run: journal `request`, and wait for the checkpoint that it closes
 S3 choose the newest completed checkpoint, and wait until Spark has the commit of its last micro-batch, N
 S4 copy the files of N        S5 look again: they stand as they stood, the journal still holds the checkpoint
-S6 write journal.json and savepoint.json, see that all files are there, make it durable, rename
+S6 write ``journal.json``, then create ``savepoint.json`` exclusively: from then on the folder is a savepoint
 
-What makes S4 sound beside a query that runs, as measured (integration/test_savepoint_files.py, every state store): once
-``commits/N`` is there, the files that version N+1 needs are not written again. But for one: of a version that was made twice
-(the micro-batch ran again, its commit was lost) maintenance may replace the snapshot late, by one of the second run. And files
-are deleted in time. S5 sees both, and S3 begins anew. A snapshot that is new to a version changes nothing: it is not copied.
+It copies Spark's metadata, offsets/N and offsets/N-1, commits/N, sources/, and of state/ what version N+1 needs; in location
+and savepoint, on any store. What makes S4 sound beside a query that runs, as measured (integration/test_savepoint_files.py,
+every state store): once ``commits/N`` is there, the files that version N+1 needs are not written again. But for one: if a
+version was made twice (the micro-batch ran again, its commit was lost) maintenance may replace the snapshot late, by one of the
+second run. And files are deleted in time. S5 sees both, and S3 begins again. A snapshot that is new to a version changes
+nothing: it is not copied.
 """
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
-from connector.spark.disposal import dispose, finish_disposal
-from connector.spark.draft import Draft
-from connector.spark.location import CheckpointLocation
-from connector.spark.manifest import (
+from connector.location.files import LocalFiles
+from connector.location.location import CheckpointLocation
+from connector.location.offset_log import check_can_go_back, source_lines
+from connector.location.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
+from connector.savepoints.manifest import (
+    AT_ONCE,
     CHECKPOINT,
-    MANIFEST,
+    SavedFile,
     Savepoint,
-    find,
+    copy_file,
     folder_of,
-    read,
-    refuse_inside,
+    is_leftover,
     write,
 )
-from connector.spark.offset_log import check_can_go_back, source_lines
+from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive
-from connector.spark.saved_files import SavedFile, Still, copy_file, sync_folders
-from connector.spark.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.journal import Journal
-from transactional.journal.folders import sync_folder
 from transactional.ledger import CheckpointRecord, Ledger
 from transactional.recovery import check_recorded
 from transactional.restore import cut
 
-__all__ = ["MANIFEST", "Savepoint", "dispose", "find", "finish_disposal", "free_folder", "read", "take"]
+__all__ = ["TIMEOUT", "free_folder", "take"]
 
 TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
 
 ATTEMPTS: Final = 5
 """Copies that are begun: each further one needs a file that was replaced or deleted in the moment of the copy."""
+
+CHANGED: Final = "changed"
+"""Why an attempt made no savepoint: a file was replaced or deleted meanwhile."""
+
+TAKEN: Final = "taken"
+"""Another has made a savepoint in the folder meanwhile."""
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the journal: each reads its folder's names."""
@@ -76,7 +74,7 @@ def take(
     location : str
         The query's ``checkpointLocation``.
     target : str
-        The folder to make: not there yet.
+        The folder to make: not there yet, empty, or left by a `take` that was killed.
     timeout : float
         Seconds to wait for a checkpoint that is asked for, or for Spark's commit of its last micro-batch.
     newest : bool
@@ -86,9 +84,8 @@ def take(
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``,
-        ``SAVEPOINT_NOT_COMMITTED``, ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``LOCATION_NOT_LOCAL``,
-        ``SAVEPOINT_NOT_LOCAL``; or the journal is not this place's.
+        ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
+        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``RESTORE_UNFINISHED``; or the journal is not this location's.
     FencedError
         ``LOCATION_MOVED_ON``
     RewindRequiredError
@@ -104,43 +101,43 @@ def take(
         _close(place, journal, deadline, clock)  # S2
     for _ in range(ATTEMPTS):
         chosen = _choose(place, journal, deadline, clock)  # S3
-        draft = Draft(folder, "taking", private=True)
-        draft.begin()
+        identifier, done = uuid.uuid4().hex, False
         try:
-            found = _copy(place, journal, chosen, draft.path, clock)
-            if found is not None and found.is_whole():
-                sync_folders(draft.path)
-                if draft.publish():
-                    break
-        except FileExistsError as error:
-            raise _exists(folder) from error
+            found = _copy(place, journal, chosen, folder, identifier, clock)
+            done = isinstance(found, Savepoint)
         finally:
-            draft.drop()
-    else:
-        raise LocationError(
-            "SAVEPOINT_UNSTABLE",
-            f"files of {place.path}, or their copies, changed or vanished in each of {ATTEMPTS} attempts: is a folder being "
-            "deleted or cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
-            path=place.path,
-        )
-    sync_folders(folder)
-    sync_folder(os.path.dirname(folder))
-    return read(folder)
+            if not done:
+                folder.files.remove(identifier)
+                folder.files.remove("")
+        if isinstance(found, Savepoint):
+            return found
+        if found is TAKEN:
+            raise _exists(folder.path)
+    raise LocationError(
+        "SAVEPOINT_UNSTABLE",
+        f"files of {place.path}, or their copies, changed or vanished in each of {ATTEMPTS} attempts: is a folder being "
+        "deleted or cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
+        path=place.path,
+    )
 
 
-def free_folder(place: CheckpointLocation, target: str) -> str:
-    """The canonical path of a folder that can be made for a savepoint of this location.
+def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
+    """Return a folder that can become a savepoint of this location.
 
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_LOCAL``, ``SAVEPOINT_NOT_LOCAL``, ``SAVEPOINT_EXISTS``, ``INSIDE_A_SAVEPOINT``
+        ``SAVEPOINT_EXISTS``
     """
-    place.must_be_local("a savepoint")
     folder = folder_of(target)
-    if os.path.lexists(folder) or folder == place.path or folder.startswith(place.path + os.sep):
-        raise _exists(folder)
-    refuse_inside(folder, "a second savepoint")
+    if folder.is_local:
+        folder.files = LocalFiles(folder.path, private=True)
+    try:
+        free = all(is_leftover(name) for name in folder.files.names(""))
+    except NotADirectoryError:
+        free = False
+    if not free or f"{folder.path}/".startswith(f"{place.path}/"):
+        raise _exists(folder.path)
     return folder
 
 
@@ -228,53 +225,61 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
 
 
 def _copy(
-    place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord, draft: str, clock: Clock
-) -> Savepoint | None:
-    """S4 to S6; None where something changed meanwhile."""
+    place: CheckpointLocation,
+    journal: Journal,
+    chosen: CheckpointRecord,
+    folder: CheckpointLocation,
+    identifier: str,
+    clock: Clock,
+) -> Savepoint | str:
+    """S4 to S6; or why there is no savepoint: CHANGED, TAKEN."""
     batch = max(chosen.batches)
-    still = Still(place.path)
-    files: list[SavedFile] = []
+    marks: dict[str, str | None] = {}
 
-    def add(path: str) -> str:
-        still.look(path)
-        name = f"{CHECKPOINT}/{path.replace(os.sep, '/')}"
-        target = os.path.join(draft, *name.split("/"))
-        files.append(copy_file(os.path.join(place.path, path), target, name))
-        return target
+    def saved(name: str) -> str:
+        return f"{identifier}/{CHECKPOINT}/{name}"
+
+    def copy(name: str) -> SavedFile:
+        marks[name] = place.files.mark(name)
+        return copy_file(place.files, name, folder.files, saved(name))
 
     try:
         check_can_go_back(place, batch)
-        for path in _logs(place, batch):
-            add(path)
-        for path in list(state_files(place, batch)):
-            copied = add(path)
-            if path.endswith(".zip"):
-                folder = os.path.dirname(path)
-                known = files_of_snapshot(copied)
-                for name in known if known is not None else shared_files(os.path.join(place.path, folder)):
-                    add(os.path.join(folder, name))
+        needed = [*_logs(place, batch), *state_files(place, batch)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            files = list(pool.map(copy, needed))
+            shared = list(
+                dict.fromkeys(path for name in needed if name.endswith(".zip") for path in _shared(place, name))
+            )
+            files += pool.map(copy, shared)
+            faults.reach("savepoint.copied")
+            ledger = _look(place, journal)  # S5
+            held = ledger.checkpoints.get(chosen.id)
+            if held is None or not held.settled or list(pool.map(place.files.mark, marks)) != [*marks.values()]:
+                return CHANGED
+            if None in pool.map(folder.files.mark, (file.path for file in files)):
+                return CHANGED  # somebody deletes the copy
     except FileNotFoundError:
-        return None
-    faults.reach("savepoint.copied")
-    ledger = _look(place, journal)  # S5
-    held = ledger.checkpoints.get(chosen.id)
-    if held is None or not held.settled or still.changed():
-        return None
+        return CHANGED
     check_recorded(ledger, batch, source_lines(place, batch))
     query, partitions = place.query_id(), shuffle_partitions(place, batch)
-    return write(draft, cut(ledger, chosen.id), chosen, query, partitions, files, clock)
+    return write(folder, identifier, cut(ledger, chosen.id), chosen, query, partitions, files, clock) or TAKEN
+
+
+def _shared(place: CheckpointLocation, name: str) -> list[str]:
+    """The files that a RocksDB snapshot shares with others."""
+    store = name.rpartition("/")[0]
+    known = files_of_snapshot(place.files.read(name))
+    return [f"{store}/{path}" for path in (known if known is not None else shared_files(place, store))]
 
 
 def _logs(place: CheckpointLocation, batch: int) -> Iterator[str]:
     """Spark's files beside the state. A source's own log is read from its start: what came later is no fault there."""
     yield "metadata"
-    yield from (os.path.join("offsets", str(number)) for number in (batch - 1, batch) if number >= 0)
-    yield os.path.join("commits", str(batch))
-    for folder, folders, names in os.walk(os.path.join(place.path, "sources")):
-        folders.sort()
-        for name in sorted(names):
-            if name[0] != ".":
-                yield os.path.relpath(os.path.join(folder, name), place.path)
+    yield from (f"offsets/{number}" for number in (batch - 1, batch) if number >= 0)
+    yield f"commits/{batch}"
+    sources = sorted(place.files.tree("sources"))
+    yield from (name for name in sources if all(part[:1] not in ("", ".") for part in name.split("/")))
 
 
 def _wait(condition: Callable[[], bool], deadline: Deadline, clock: Clock) -> bool:

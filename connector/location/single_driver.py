@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from connector.spark.object_store import told_error
+from connector.location.files import CHUNK
+from connector.location.object_store import told_error
 from transactional.errors import LocationError, OptionError
 from transactional.journal import JournalStore
 
@@ -26,7 +28,7 @@ NO_CLIENT = "Unable to load"
 
 
 class FilesystemFiles:
-    """See `connector.spark.location_files.LocationFiles`. Holds no client: pickled to executors with its location.
+    """See `connector.location.files.LocationFiles`. Holds no client: pickled to executors with its location.
 
     Parameters
     ----------
@@ -67,34 +69,66 @@ class FilesystemFiles:
         """See `LocationFiles`."""
         return FilesystemJournalStore(self, folder)
 
-    def put(self, name: str, data: bytes) -> None:
-        """See `connector.spark.remote_logs.RemoteFiles`."""
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See `LocationFiles`."""
+        files, root = self.open()
+        with files.open_input_stream(f"{root}/{name}") as stream:
+            while chunk := stream.read(CHUNK):
+                yield bytes(chunk)
+
+    def mark(self, name: str) -> str | None:
+        """See `LocationFiles`."""
+        from pyarrow.fs import FileType
+
+        files, root = self.open()
+        found = files.get_file_info(f"{root}/{name}")
+        return None if found.type is FileType.NotFound else f"{found.size} {found.mtime_ns}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `LocationFiles`; exclusive only if nothing else creates at the same moment."""
+        if self.exists(name):
+            return False
+        self.put(name, data)
+        return True
+
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        """See `LocationFiles`."""
         files, root = self.open()
         folder, _, file = f"{root}/{name}".rpartition("/")
         files.create_dir(folder, recursive=True)
-        temporary = f"{folder}/.{file}.{uuid.uuid4().hex}"
+        temporary = f"{folder}/.{file}.{uuid.uuid4().hex}.tmp"
         try:
             with files.open_output_stream(temporary) as stream:
-                stream.write(data)
+                for chunk in (data,) if isinstance(data, bytes) else data:
+                    stream.write(chunk)
             files.move(temporary, f"{folder}/{file}")
         except OSError:
             with contextlib.suppress(OSError):
                 files.delete_file(temporary)
             raise
 
-    def delete(self, name: str) -> None:
-        """See `connector.spark.remote_logs.RemoteFiles`."""
+    def delete(self, names: Iterable[str]) -> None:
+        """See `LocationFiles`."""
         files, root = self.open()
-        with contextlib.suppress(FileNotFoundError):
-            files.delete_file(f"{root}/{name}")
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                files.delete_file(f"{root}/{name}")
+
+    def remove(self, folder: str) -> None:
+        """See `LocationFiles`."""
+        files, root = self.open()
+        if folder:
+            files.delete_dir_contents(f"{root}/{folder}", missing_dir_ok=True)
+        elif not self.names(""):
+            files.delete_dir(root)
 
     def tree(self, folder: str) -> list[str]:
-        """See `connector.spark.remote_logs.RemoteFiles`."""
+        """See `LocationFiles`."""
         from pyarrow.fs import FileSelector, FileType
 
         files, root = self.open()
-        found = files.get_file_info(FileSelector(f"{root}/{folder}", allow_not_found=True, recursive=True))
-        return [each.path[len(root) + 1 :] for each in found if each.type is FileType.File]
+        selected = FileSelector(f"{root}/{folder}".rstrip("/"), allow_not_found=True, recursive=True)
+        return [each.path[len(root) + 1 :] for each in files.get_file_info(selected) if each.type is FileType.File]
 
     def shown(self, name: str) -> str:
         """See `LocationFiles`."""
@@ -143,11 +177,8 @@ class FilesystemJournalStore:
         self._folder = folder
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`; exclusive only where nobody else creates at the same moment."""
-        if self._files.exists(f"{self._folder}/{name}"):
-            return False
-        self._files.put(f"{self._folder}/{name}", data)
-        return True
+        """See `JournalStore`; exclusive only if nothing else creates at the same moment."""
+        return self._files.create(f"{self._folder}/{name}", data)
 
     def names(self) -> list[str]:
         """See `JournalStore`."""
@@ -159,4 +190,4 @@ class FilesystemJournalStore:
 
     def delete(self, name: str) -> None:
         """See `JournalStore`."""
-        self._files.delete(f"{self._folder}/{name}")
+        self._files.delete([f"{self._folder}/{name}"])

@@ -11,15 +11,16 @@ Beside the stores: schemas and the operators' metadata (``_metadata``, ``_stateS
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
-from connector.spark.location import CheckpointLocation
-from connector.spark.location_files import read_file
+from connector.location.files import read_file
+from connector.location.location import CheckpointLocation
 
 __all__ = [
     "CHANGES",
@@ -47,15 +48,24 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
-    """The files in the folder of every store: ``state/<operator>/<partition>``, or named folders in it (joins)."""
-    found = {}
-    root = os.path.join(location.path, "state")
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name[0] not in "._" and name not in SHARED)
-        inside = os.path.relpath(folder, root).count(os.sep) >= 1
-        if inside and (not folders or any(VERSIONED.fullmatch(name) for name in names)):
-            found[folder] = names
-    return found
+    """Return the files of every store, by its folder in the location.
+
+    That is ``state/<operator>/<partition>``, or named folders in it (joins).
+    """
+    found: dict[str, list[str]] = {}
+    above = set()
+    for path in location.files.tree("state"):
+        *folders, name = path.split("/")
+        plain = list(takewhile(_is_plain, folders))
+        store = "/".join(plain)
+        if len(plain) > 2:
+            found.setdefault(store, []).extend([name] if plain == folders else [])
+            above.add("/".join(plain[:-1]))
+    return {
+        store: names
+        for store, names in sorted(found.items())
+        if store not in above or any(VERSIONED.fullmatch(name) for name in names)
+    }
 
 
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
@@ -85,7 +95,7 @@ def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | 
 
 def is_of_partition(store: str, partitions: int | None) -> bool:
     """Whether a store's folder, relative to the location, is one of so many partitions."""
-    number = store.split(os.sep)[2]
+    number = store.split("/")[2]
     return partitions is None or not number.isdigit() or int(number) < partitions
 
 
@@ -96,12 +106,11 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
     ----------
     location : CheckpointLocation
     batch : int
-        Committed; `connector.spark.offset_log.check_can_go_back` has found its files.
+        Committed; `connector.location.offset_log.check_can_go_back` has found its files.
     """
     partitions = shuffle_partitions(location, batch)
     version = batch + 1
-    for folder, names in stores_of(location).items():
-        store = os.path.relpath(folder, location.path)
+    for store, names in stores_of(location).items():
         if not is_of_partition(store, partitions):
             continue
         files = [match for name in names if name[0] != "." and (match := VERSIONED.fullmatch(name))]
@@ -113,44 +122,47 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
         for match in files:
             number, changes = int(match[1]), match[2] in CHANGES
             if first < number <= version or (number == first and not changes):
-                yield os.path.join(store, match[0])
+                yield f"{store}/{match[0]}"
     yield from _beside_the_stores(location, batch)
+
+
+def _is_plain(part: str) -> bool:
+    """Whether a folder's name may be a store's; in an object store names may hold anything, ``..`` too."""
+    return part[:1] not in ("", ".", "_") and part not in SHARED
 
 
 def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str]:
     """Schemas and metadata; of files that are named by a micro-batch, those up to this one."""
-    root = os.path.join(location.path, "state")
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in SHARED)
-        inside = os.path.relpath(folder, root).split(os.sep)
-        if not any(part.startswith("_") for part in inside):
+    for path in sorted(location.files.tree("state")):
+        *folders, name = path.split("/")
+        special = [part for part in folders if part[:1] == "_"]
+        if not special or not all(_is_plain(part) or part in special for part in folders):
             continue
-        for name in sorted(names):
-            if name[0] == "." or (name.isdigit() and int(name) > batch):
-                continue
-            yield os.path.relpath(os.path.join(folder, name), location.path)
+        if name[0] != "." and not (name.isdigit() and int(name) > batch):
+            yield path
 
 
-def files_of_snapshot(path: str) -> list[str] | None:
-    """The shared files that a RocksDB snapshot (a ``.zip``) lists, relative to its store's folder; None where it does not."""
+def files_of_snapshot(data: bytes) -> list[str] | None:
+    """Return the shared files that a RocksDB snapshot lists, relative to its store's folder; None if it does not.
+
+    Parameters
+    ----------
+    data : bytes
+        Of the ``.zip``.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
             text = archive.read("metadata").decode()
         value = json.loads(text.partition("\n")[2] if text.startswith("v") else text)
         tables = [("SSTs", str(each["dfsSstFileName"])) for each in value.get("sstFiles") or ()]
         logs = [("logs", str(each["dfsLogFileName"])) for each in value.get("logFiles") or ()]
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError):
         return None
-    if any(os.path.basename(name) != name or name in ("", ".", "..") for _, name in (*tables, *logs)):
+    if any("/" in name or name in ("", ".", "..") for _, name in (*tables, *logs)):
         return None  # it would lead out of the store, for whoever copies it
-    return [os.path.join(*each) for each in (*tables, *logs)]
+    return ["/".join(each) for each in (*tables, *logs)]
 
 
-def shared_files(folder: str) -> list[str]:
-    """All that snapshots of a RocksDB store may share, relative to its folder."""
-    return [
-        os.path.join(shared, name)
-        for shared in SHARED
-        if os.path.isdir(os.path.join(folder, shared))
-        for name in sorted(os.listdir(os.path.join(folder, shared)))
-    ]
+def shared_files(location: CheckpointLocation, store: str) -> list[str]:
+    """Return all that snapshots of a RocksDB store may share, relative to its folder."""
+    return [f"{shared}/{name}" for shared in SHARED for name in sorted(location.files.names(f"{store}/{shared}"))]

@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from connector.spark.location_files import LocalFiles, LocationFiles, read_file
-from connector.spark.object_store import ObjectFiles, canonical_url
-from connector.spark.single_driver import FilesystemFiles
+from connector.location.files import LocalFiles, LocationFiles, read_file
+from connector.location.object_store import ObjectFiles, canonical_url
+from connector.location.single_driver import FilesystemFiles
 from transactional.errors import LocationError, OptionError
 from transactional.journal import Journal
 from transactional.sink import Options
@@ -72,6 +72,7 @@ class CheckpointLocation:
         self, location: str, options: Mapping[str, str] | None = None, single_driver: bool | None = None
     ) -> None:
         path, url = local_path(location), canonical_url(location)
+        self._given = location
         self._store, self._single_driver = dict(options or {}), single_driver
         self.files: LocationFiles
         self.is_local = path is not None
@@ -124,6 +125,10 @@ class CheckpointLocation:
         single = {} if self._single_driver is None else {SINGLE_DRIVER_OPTION: str(self._single_driver).lower()}
         return {"checkpointLocation": self.path, **store, **single}
 
+    def as_hadoop(self) -> str:
+        """Return the location as Spark writes it into its own files: on an object store under the scheme that was given."""
+        return f"file:{self.path}" if self.is_local else self._given.rstrip("/")
+
     def query_id(self) -> str:
         """The query's id, from Spark's ``metadata`` file.
 
@@ -148,19 +153,3 @@ class CheckpointLocation:
     def journal(self) -> Journal:
         """The journal at ``barrier/log``."""
         return Journal(self.files.journal_store("barrier/log"))
-
-    def must_be_local(self, what: str) -> None:
-        """Refuse what makes files that Spark would read.
-
-        Raises
-        ------
-        LocationError
-            ``LOCATION_NOT_LOCAL``
-        """
-        if not self.is_local:
-            raise LocationError(
-                "LOCATION_NOT_LOCAL",
-                f"{what} works on files of a local disk, and {self.path} is elsewhere: name a folder of a disk, and copy it "
-                "(aws s3 sync, hadoop fs -put) where it belongs",
-                path=self.path,
-            )

@@ -1,0 +1,201 @@
+"""The files of a checkpoint location, or of a savepoint: one interface for local disks, object stores and HDFS."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final, Protocol
+
+from transactional.errors import LocationError
+from transactional.journal import JournalStore, LocalJournalStore, closed_journal
+from transactional.journal.folders import file_mode, make_folders, sync_folder
+
+__all__ = ["CHUNK", "LocalFiles", "LocationFiles", "read_file"]
+
+CHUNK: Final = 1 << 20
+"""Bytes that are read at once."""
+
+
+class LocationFiles(Protocol):
+    """Names are relative to the location, with ``/``. What a method has done is durable when it returns."""
+
+    def names(self, folder: str) -> list[str]:
+        """List a folder, folders in it too, in any order; empty if there is none."""
+
+    def tree(self, folder: str) -> list[str]:
+        """List all files in a folder and below, by their names in the location; empty if there is none."""
+
+    def read(self, name: str) -> bytes:
+        """Read a whole file. Raises OSError; FileNotFoundError if there is none."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Read a file piece by piece. Raises as `read`."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or a folder of that name. Raises OSError if nothing tells."""
+
+    def mark(self, name: str) -> str | None:
+        """Return what changes when a file is replaced; None if there is none."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file whole, or not at all; return False if the name is taken. Raises OSError: it may be done or not."""
+
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        """Write a file, whole or not at all, over what is there."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files. Deleting what is gone is no error."""
+
+    def remove(self, folder: str) -> None:
+        """Delete a folder, with all files in it and below; by the empty name the location itself, if no file is in it."""
+
+    def journal_store(self, folder: str) -> JournalStore:
+        """Return the files of a folder of ours, with exclusive create."""
+
+    def shown(self, name: str) -> str:
+        """Return a file's whole name, for messages."""
+
+
+_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+def read_file(files: LocationFiles, name: str) -> bytes:
+    """A whole file, where what is gone for good is told from what can't be read at this moment.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError, IsADirectoryError
+        There is no such file.
+    LocationError
+        ``LOCATION_UNREADABLE``: the disk or the store does not give it now.
+    """
+    try:
+        return files.read(name)
+    except _GONE:
+        raise
+    except OSError as error:
+        path = files.shown(name)
+        raise LocationError("LOCATION_UNREADABLE", f"{path} can't be read now: {error}", path=path) from error
+
+
+class LocalFiles:
+    """On a local disk.
+
+    Parameters
+    ----------
+    path : str
+    private : bool
+        Files are closed to others than their owner, as a journal's are (`transactional.journal.folders`); else with the modes
+        that Spark gives.
+    """
+
+    def __init__(self, path: str, private: bool = False) -> None:
+        self._path = path
+        self._private = private
+
+    def names(self, folder: str) -> list[str]:
+        """See `LocationFiles`."""
+        try:
+            return os.listdir(self.shown(folder))
+        except FileNotFoundError:
+            return []
+
+    def tree(self, folder: str) -> list[str]:
+        """See `LocationFiles`."""
+        found = []
+        for above, _, names in os.walk(self.shown(folder)):
+            inside = os.path.relpath(above, self._path)
+            found += [os.path.normpath(os.path.join(inside, name)) for name in names]
+        return found
+
+    def read(self, name: str) -> bytes:
+        """See `LocationFiles`."""
+        with open(self.shown(name), "rb") as file:
+            return file.read()
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See `LocationFiles`."""
+        with open(self.shown(name), "rb") as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+    def exists(self, name: str) -> bool:
+        """See `LocationFiles`."""
+        try:
+            os.stat(self.shown(name))  # os.path.exists says no, too, if the disk does not answer
+        except _GONE:
+            return False
+        except PermissionError as error:
+            raise closed_journal(error) from error
+        return True
+
+    def mark(self, name: str) -> str | None:
+        """See `LocationFiles`."""
+        try:
+            found = os.stat(self.shown(name))
+        except _GONE:
+            return None
+        return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `LocationFiles`."""
+        folder, _, file = name.rpartition("/")
+        return LocalJournalStore(self.shown(folder)).create(file, data)
+
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        """See `LocationFiles`. Raises OSError."""
+        path = self.shown(name)
+        folder, file = os.path.split(path)
+        make_folders(folder, self._private)
+        temporary = os.path.join(folder, f".{file}.{uuid.uuid4().hex}.tmp")
+        try:
+            mode = file_mode(folder) if self._private else 0o666
+            with open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as writing:
+                writing.writelines((data,) if isinstance(data, bytes) else data)
+                writing.flush()
+                os.fsync(writing.fileno())
+            with suppress(FileNotFoundError):
+                shutil.copymode(path, temporary)
+            os.rename(temporary, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        sync_folder(folder)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `LocationFiles`."""
+        folders = set()
+        for name in names:
+            path = self.shown(name)
+            folders.add(os.path.dirname(path))
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                sync_folder(folder)
+
+    def remove(self, folder: str) -> None:
+        """See `LocationFiles`."""
+        path = self.shown(folder)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path) if folder else _remove_empty(path)
+            sync_folder(os.path.dirname(path))
+
+    def journal_store(self, folder: str) -> JournalStore:
+        """See `LocationFiles`."""
+        return LocalJournalStore(self.shown(folder), self._path)
+
+    def shown(self, name: str) -> str:
+        """See `LocationFiles`."""
+        return os.path.join(self._path, name) if name else self._path
+
+
+def _remove_empty(path: str) -> None:
+    """Remove the empty folders in a folder, and the folder itself if nothing else is in it."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        with suppress(OSError):
+            os.rmdir(folder)

@@ -1,0 +1,37 @@
+"""The end of a savepoint."""
+
+from __future__ import annotations
+
+from connector.savepoints.manifest import MANIFEST, Savepoint, folder_of, is_leftover
+
+__all__ = ["delete_leftovers", "dispose"]
+
+
+def dispose(savepoint: Savepoint) -> None:
+    """Delete a savepoint, and nothing else: its manifest first, so that nothing looks like a savepoint from then on."""
+    files = savepoint.folder.files
+    files.delete([MANIFEST])
+    files.delete([file.path for file in savepoint.files])
+    files.remove("")
+    delete_leftovers(savepoint.path)
+
+
+def delete_leftovers(path: str) -> bool:
+    """Delete what killed commands have left in a folder that is no savepoint; return whether there was any.
+
+    Raises
+    ------
+    OSError
+        It can't be deleted.
+    """
+    folder = folder_of(path)
+    try:
+        names = folder.files.names("")
+    except NotADirectoryError:
+        names = []
+    found = [name for name in names if is_leftover(name)] if MANIFEST not in names else []
+    for name in found:
+        folder.files.remove(name)
+    if found:
+        folder.files.remove("")
+    return bool(found)

@@ -1,0 +1,382 @@
+"""What a savepoint says of itself: ``savepoint.json``, the files that it lists, and the journal as of its checkpoint.
+
+::
+
+    savepoint.json          what it is, and every file with its size and hash: created last, exclusively
+    <id>/journal.json       the journal as of the checkpoint: nothing prepared, nothing unsettled
+    <id>/checkpoint/        Spark's files of the checkpoint
+
+A folder without ``savepoint.json`` is no savepoint. What a killed `take` has left in it stays beside the next one's files until
+the savepoint is disposed of. Nothing in a savepoint is ever changed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from connector.location.files import LocationFiles, read_file
+from connector.location.location import CheckpointLocation, local_path
+from transactional.clock import Clock
+from transactional.entry import canonical, decode
+from transactional.errors import LocationError
+from transactional.journal import snapshot_file
+from transactional.ledger import CheckpointRecord, Ledger
+
+__all__ = [
+    "AT_ONCE",
+    "CHECKPOINT",
+    "MANIFEST",
+    "SavedFile",
+    "Savepoint",
+    "copy_file",
+    "find",
+    "folder_of",
+    "is_leftover",
+    "read",
+    "write",
+]
+
+FORMAT: Final = 2
+"""Format 1 had the files in the folder itself, not in ``<id>``; it is read."""
+
+MANIFEST: Final = "savepoint.json"
+JOURNAL: Final = "journal.json"
+CHECKPOINT: Final = "checkpoint"
+
+AT_ONCE: Final = 16
+"""Files that are copied at once: requests to an object store take tens of milliseconds."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""A name with a colon alone (``orders-12:30``) is a folder's."""
+
+_LEFTOVER = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """One file of a savepoint.
+
+    Parameters
+    ----------
+    path : str
+        Relative to the savepoint, with slashes.
+    size : int
+        Bytes.
+    sha256 : str
+        Hexadecimal.
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+
+def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, path: str) -> SavedFile:
+    """Copy a file, and describe what was read.
+
+    Parameters
+    ----------
+    source : LocationFiles
+    name : str
+        In the source.
+    target : LocationFiles or None
+        None to read it only.
+    path : str
+        In the target, and of the answer.
+
+    Raises
+    ------
+    OSError
+        It can't be read, or written.
+    """
+    digest, size = hashlib.sha256(), 0
+
+    def seen() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in source.chunks(name):
+            digest.update(chunk)
+            size += len(chunk)
+            yield chunk
+
+    if target is not None:
+        target.put(path, seen())
+    else:
+        for _ in seen():
+            pass
+    return SavedFile(path, size, digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """What ``savepoint.json`` says.
+
+    Parameters
+    ----------
+    folder : CheckpointLocation
+        That was read, on any store.
+    id : str
+    query : str
+        Spark's id of the query.
+    location : str
+        The checkpoint location that it was taken of.
+    checkpoint : int
+        The checkpoint; its last micro-batch is `batch`.
+    batch : int
+    time : int
+        Milliseconds since the epoch.
+    prefix, sink : str
+        Of the newest run.
+    position : int
+        Of the journal when it was taken.
+    partitions : int or None
+        ``spark.sql.shuffle.partitions`` of the state; None where the offsets do not say.
+    stateful : bool
+    files : Sequence[SavedFile]
+        All but ``savepoint.json`` itself.
+    """
+
+    folder: CheckpointLocation = field(compare=False)
+    id: str
+    query: str
+    location: str
+    checkpoint: int
+    batch: int
+    time: int
+    prefix: str
+    sink: str
+    position: int
+    partitions: int | None
+    stateful: bool
+    files: Sequence[SavedFile]
+    format: int = FORMAT
+
+    @property
+    def path(self) -> str:
+        """Its folder's canonical name."""
+        return self.folder.path
+
+    @property
+    def root(self) -> str:
+        """The folder of its data, as names of its files begin."""
+        return "" if self.format == 1 else f"{self.id}/"
+
+    @property
+    def size(self) -> int:
+        """Bytes, of all files."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types; without the path and the files."""
+        return {key: value for key, value in vars(self).items() if key not in ("folder", "files", "format")}
+
+    def ledger(self) -> Ledger:
+        """The journal as of the checkpoint.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``
+        JournalError
+            Of a newer format.
+        """
+        data = _bytes(self.folder, f"{self.root}{JOURNAL}")
+        return Ledger.from_json(decode(data, JOURNAL).body)
+
+    def verify(self) -> None:
+        """Read every file, and compare it with the manifest.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``: names the file.
+        """
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda file: self.copy(file, None, file.path), self.files))
+
+    def copy(self, file: SavedFile, target: LocationFiles | None, name: str) -> None:
+        """Copy one of its files, and compare what was read with the manifest.
+
+        Raises
+        ------
+        LocationError
+            ``SAVEPOINT_DAMAGED``: names the file.
+        """
+        try:
+            found = copy_file(self.folder.files, file.path, target, name)
+        except _GONE as error:
+            raise _damaged(self.path, file.path, error.strerror or "it is gone") from error
+        if (found.size, found.sha256) != (file.size, file.sha256):
+            told = f"it has {found.size} bytes, {file.size} were written"
+            raise _damaged(self.path, file.path, told if found.size != file.size else "its bytes changed")
+
+    def checkpoint_files(self) -> dict[str, SavedFile]:
+        """Return Spark's files, by their names in a checkpoint location."""
+        prefix = f"{self.root}{CHECKPOINT}/"
+        return {file.path[len(prefix) :]: file for file in self.files if file.path.startswith(prefix)}
+
+
+_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def folder_of(text: str) -> CheckpointLocation:
+    """Return a savepoint's folder; ``file:`` may stand before a path.
+
+    Raises
+    ------
+    OptionError
+        ``NO_EXCLUSIVE_CREATE``, ``INVALID_LOCATION``
+    """
+    local = local_path(text) if _URL.match(text) else text
+    return CheckpointLocation(os.path.realpath(local) if local is not None else text)
+
+
+def is_leftover(name: str) -> bool:
+    """Return whether a name in a savepoint's folder is one of `take`'s data: the savepoint's own, or a killed one's."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def read(path: str) -> Savepoint:
+    """Read a savepoint's manifest, none of its files.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``,
+        ``LOCATION_UNREADABLE``
+    """
+    folder = folder_of(path)
+    name = folder.files.shown(MANIFEST)
+    try:
+        data = read_file(folder.files, MANIFEST)
+    except OSError as error:
+        raise LocationError(
+            "SAVEPOINT_NOT_FOUND",
+            f"{folder.path} is no savepoint: it has no {MANIFEST}, which is written last. Name the folder that `barrier "
+            "savepoint take` has made (`barrier savepoint list FOLDER`)",
+            path=folder.path,
+        ) from error
+    try:
+        value = json.loads(data)
+        version, checksum = value["format"], value.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder.path, MANIFEST, f"it is no manifest ({error})") from error
+    if version not in (1, FORMAT):
+        raise LocationError(
+            "SAVEPOINT_FORMAT_UNKNOWN",
+            f"{name} has format {version}; this version reads 1 to {FORMAT}: use the version that took it, or a newer one",
+            path=name,
+            format=version,
+        )
+    if checksum != _checksum(value):
+        raise _damaged(folder.path, MANIFEST, "its checksum does not match")
+    files = [SavedFile(**file) for file in value.pop("files")]
+    outside = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
+    if outside:
+        raise _damaged(folder.path, MANIFEST, f"it names a file outside of the savepoint ({outside[0]})")
+    return Savepoint(folder=folder, files=files, **value)
+
+
+def find(folder: str) -> list[Savepoint | LocationError]:
+    """Return the savepoints in a folder, oldest first; instead of those that can't be read, why."""
+    found: list[Savepoint | LocationError] = []
+    root = folder_of(folder)
+    try:
+        names = sorted(root.files.names(""))
+    except NotADirectoryError:
+        names = []
+    if not names and not (root.is_local and os.path.isdir(root.path)):
+        raise LocationError("SAVEPOINT_NOT_FOUND", f"{root.path} is no folder", path=root.path)
+    for name in names:
+        if name[0] == "." or not root.files.exists(f"{name}/{MANIFEST}"):
+            continue
+        try:
+            found.append(read(root.files.shown(name)))
+        except LocationError as problem:
+            found.append(problem)
+    return sorted(found, key=lambda each: each.time if isinstance(each, Savepoint) else -1)
+
+
+def write(
+    folder: CheckpointLocation,
+    identifier: str,
+    ledger: Ledger,
+    chosen: CheckpointRecord,
+    query: str,
+    partitions: int | None,
+    files: Iterable[SavedFile],
+    clock: Clock,
+) -> Savepoint | None:
+    """Finish a savepoint whose files are there: the journal, then the manifest.
+
+    Parameters
+    ----------
+    folder : CheckpointLocation
+    identifier : str
+        Of the savepoint: its data are in the folder of that name.
+    ledger : Ledger
+        Cut to the checkpoint.
+    chosen : CheckpointRecord
+    query : str
+        Spark's id of the query.
+    partitions : int or None
+        See `Savepoint`.
+    files : Iterable[SavedFile]
+        That were copied.
+    clock : Clock
+
+    Returns
+    -------
+    Savepoint or None
+        None if the folder has become another savepoint meanwhile.
+    """
+    now, run = int(clock.now() * 1000), ledger.newest_run
+    _, data = snapshot_file(ledger, clock)
+    folder.files.put(f"{identifier}/{JOURNAL}", data)
+    journal = SavedFile(f"{identifier}/{JOURNAL}", len(data), hashlib.sha256(data).hexdigest())
+    saved = sorted(files, key=lambda file: file.path)
+    found = Savepoint(
+        folder=folder,
+        id=identifier,
+        query=query,
+        location=ledger.location,
+        checkpoint=chosen.id,
+        batch=max(chosen.batches),
+        time=now,
+        prefix=run.prefix if run else "",
+        sink=run.sink if run else "",
+        position=ledger.position,
+        partitions=partitions,
+        stateful=any(file.path.startswith(f"{identifier}/{CHECKPOINT}/state/") for file in saved),
+        files=[journal, *saved],
+    )
+    value = {**found.to_json(), "format": FORMAT, "files": [asdict(file) for file in found.files]}
+    text = canonical({**value, "checksum": _checksum(value)}) + "\n"
+    return found if folder.files.create(MANIFEST, text.encode()) else None
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def _bytes(folder: CheckpointLocation, name: str) -> bytes:
+    try:
+        return folder.files.read(name)
+    except OSError as error:
+        raise _damaged(folder.path, name, error.strerror or str(error)) from error
+
+
+def _damaged(folder: str, path: str, why: str) -> LocationError:
+    return LocationError(
+        "SAVEPOINT_DAMAGED",
+        f"{path} of the savepoint {folder} can't be used: {why}. Nothing was changed. Restore another savepoint, or this one "
+        "from a backup",
+        path=path,
+        savepoint=folder,
+    )

@@ -1,0 +1,390 @@
+"""A new checkpoint location from a savepoint, on any store: created closed, and opened by a journal entry.
+
+N1 look at both journals; refuse what can't be done
+N2 the new journal's first entry, `restoring`: from here on the location is closed
+N3 copy Spark's files (with Spark's repartition of the state, if asked for, from a scratch folder)
+N4 a claim: `moved` in the origin's journal, the only point at which the query changes its location
+N5 `opened` in the new journal
+
+The same command, run again, finishes a restore that was killed anywhere: it reads both journals, and every step can be
+repeated. Two of them at once do the same. A query that starts at the new location before N5 is refused. After N4 nothing of the
+savepoint is needed: the first entry holds the journal with which the new one goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Final
+
+from connector.location.location import CheckpointLocation
+from connector.savepoints.manifest import AT_ONCE, SavedFile, Savepoint, read
+from connector.savepoints.repartition import repartition
+from transactional import faults
+from transactional.clock import SystemClock
+from transactional.entry import EntryKind, canonical
+from transactional.errors import FencedError, JournalError, LocationError
+from transactional.ledger import Ledger, Restoring
+from transactional.ownership import moved_on
+from transactional.restore import begins_at, begins_far_above, may_move
+
+__all__ = ["Restore"]
+
+OURS: Final = "barrier"
+"""The journal's folder: a killed create may have left files of no meaning in it."""
+
+LOGS: Final = ("commits", "offsets")
+
+_SCHEMA_FILE = re.compile(rb'"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/(?:[^"\\]|\\.)*/state/(\d+)/_stateSchema/')
+
+
+class Restore:
+    """One restore, from N1 to N5.
+
+    Parameters
+    ----------
+    saved : str
+        The savepoint's folder.
+    location : CheckpointLocation
+        The new location: empty, or of the same restore.
+    claim : bool
+        The query itself goes on at the new location; else a copy, with an identity of its own.
+    force : bool
+        Claim though nobody can see what was committed after the savepoint.
+    partitions : int or None
+        Shuffle partitions that the state gets; None to keep its own.
+
+    Attributes
+    ----------
+    savepoint : Savepoint or None
+        None if it is gone, and not needed any more.
+    is_open : bool
+        It was done before: nothing is left to do.
+    lost : LocationError or None
+        Why nobody can see what was committed after the savepoint, which `force` accepts.
+    repartitioned : int or None
+        The micro-batch that Spark's repartition has added.
+    is_begun : bool
+        The location is closed, and stays so until the restore is finished.
+
+    Raises
+    ------
+    LocationError
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``INSIDE_THE_ORIGIN``, ``NO_STATE``; of a claim
+        ``ORIGIN_UNREACHABLE``, ``CLAIMED_PLACE_GONE``, ``ORIGIN_NOT_AT_SAVEPOINT``
+    FencedError
+        ``LOCATION_MOVED_ON``: the query, or the new location, has gone on elsewhere.
+    """
+
+    def __init__(
+        self, saved: str, location: CheckpointLocation, claim: bool, force: bool = False, partitions: int | None = None
+    ) -> None:
+        self._location = location
+        self._claim, self._force, self._partitions = claim, force, partitions
+        self._journal = location.journal()
+        self.lost: LocationError | None = None
+        self.repartitioned: int | None = None
+        self._look(saved)
+
+    @property
+    def is_begun(self) -> bool:
+        """See the class."""
+        return self._journal.ledger.restoring is not None
+
+    # -- N1 -----------------------------------------------------------------------------------------------------------
+
+    def _look(self, saved: str) -> None:
+        names = self._names()
+        ledger = self._journal.load() if OURS in names else Ledger()
+        if ledger.moved is not None:
+            raise moved_on(ledger)
+        found = ledger.restoring
+        self._origin = CheckpointLocation(found.origin) if found is not None else None
+        self._moved = self._is_moved()
+        self.savepoint = self._read(saved)
+        self.is_open = ledger.restored is not None
+        self._refuse_unless_free(ledger, names)
+        if self.savepoint is None or self.is_open:
+            return
+        self._saved = self.savepoint.ledger()
+        self._origin = CheckpointLocation(self.savepoint.location)
+        if self._location.path.startswith(f"{self._origin.path}/"):
+            raise LocationError(
+                "INSIDE_THE_ORIGIN",
+                f"{self._location.path} lies in {self._origin.path}, of which the savepoint was taken, and would be deleted "
+                "with it. Name a folder beside it",
+                path=self._location.path,
+                origin=self._origin.path,
+            )
+        self._check_partitions(self.savepoint)
+        if self._claim:
+            self._judge_origin(self.savepoint, self._origin, begun=found is not None and not found.forced)
+        if not self._moved:
+            self.savepoint.verify()
+
+    def _names(self) -> list[str]:
+        try:
+            return self._location.files.names("")
+        except NotADirectoryError:
+            raise self._not_empty("a file", "Name one that is not there yet") from None
+
+    def _read(self, saved: str) -> Savepoint | None:
+        """The savepoint; None if it can't be read, and the claim is past N4."""
+        try:
+            return read(saved)
+        except LocationError:
+            if self._claim and self._moved:
+                return None
+            raise
+
+    def _is_moved(self) -> bool:
+        """Whether N4 of this restore is done: N5 is all that is left."""
+        begun = self._journal.ledger.restoring
+        if begun is None or begun.forced or not begun.claim or self._origin is None:
+            return False
+        try:
+            moved = self._origin.journal().load().moved
+        except (LocationError, JournalError, OSError):
+            return False
+        return moved is not None and (moved.location, moved.savepoint) == (self._location.path, begun.savepoint)
+
+    def _refuse_unless_free(self, ledger: Ledger, names: list[str]) -> None:
+        begun, done = ledger.restoring, ledger.restored
+        if begun is not None:
+            if self.savepoint is None or (begun.savepoint, begun.claim, begun.partitions) == (
+                self.savepoint.id,
+                self._claim,
+                self._partitions,
+            ):
+                return
+            raise self._not_empty(
+                "an unfinished restore",
+                f"It is of the savepoint {begun.savepoint}{' --claim' if begun.claim else ' --no-claim'}"
+                f"{f' --shuffle-partitions {begun.partitions}' if begun.partitions is not None else ''}: run that command "
+                "again, or delete this location and start over",
+            )
+        if done is not None:
+            if self.savepoint is not None and (done.savepoint, done.claim) == (self.savepoint.id, self._claim):
+                return
+            raise self._not_empty("a restored query", "Name one that is not there yet")
+        if ledger.position or set(names) - {OURS}:
+            raise self._not_empty(", ".join(sorted(names)[:5]), "Name one that is not there yet")
+
+    def _not_empty(self, what: str, remedy: str) -> LocationError:
+        return LocationError(
+            "LOCATION_NOT_EMPTY",
+            f"{self._location.path} holds {what}: a savepoint is restored into a checkpoint location that is new. {remedy}",
+            path=self._location.path,
+        )
+
+    def _check_partitions(self, savepoint: Savepoint) -> None:
+        if self._partitions is not None and not savepoint.stateful:
+            raise LocationError(
+                "NO_STATE",
+                f"the query of {savepoint.path} keeps no state: there is nothing that --shuffle-partitions could cut",
+                savepoint=savepoint.path,
+            )
+
+    def _judge_origin(self, savepoint: Savepoint, origin: CheckpointLocation, begun: bool) -> None:
+        why = ""
+        ledger = Ledger()
+        try:
+            query, ledger = origin.query_id(), origin.journal().load()
+            if origin.path == self._location.path:
+                why = "is where it is to be restored"
+            elif not ledger.position:
+                why = "holds no journal"
+            elif query != savepoint.query:
+                why = f"is of another query ({query})"
+            elif ledger.identity_suffix != self._saved.identity_suffix:
+                why = "is a copy with an identity of its own by now (`barrier adopt --no-claim`)"
+            elif ledger.location not in (savepoint.location, origin.path):
+                why = f"holds the journal of {ledger.location}: the query was moved there, or this is a copy of that location"
+        except (LocationError, JournalError, OSError) as problem:
+            why = f"can't be read ({problem})"
+        moved = ledger.moved
+        if why:
+            self.lost = LocationError(
+                "ORIGIN_UNREACHABLE",
+                f"{origin.path}, of which the savepoint was taken, {why}: it can't be closed, and nobody can see what was "
+                "committed there since. --no-claim makes a copy with an identity of its own; --force goes on as the query",
+                origin=origin.path,
+            )
+        elif moved is None:
+            self._may_move(savepoint)(ledger)
+        elif (moved.location, moved.savepoint) != (self._location.path, savepoint.id):
+            raise moved_on(ledger)
+        elif not begun:
+            self.lost = LocationError(
+                "CLAIMED_PLACE_GONE",
+                f"{self._location.path}, where the query went on from {origin.path}, is not there any more: nobody can see "
+                "what was committed from there. Put it back, if it was moved, or lies in a backup; --no-claim makes a copy "
+                "with an identity of its own; --force goes on as the query (nothing is doubled if an earlier release was "
+                "killed before the location was there)",
+                path=self._location.path,
+                origin=origin.path,
+            )
+        if self.lost is not None and not self._force:
+            raise self.lost
+
+    def _may_move(self, savepoint: Savepoint) -> Callable[[Ledger], None]:
+        return may_move(self._saved, savepoint.id, savepoint.checkpoint, self._location.path)
+
+    # -- N2 to N5 -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Do what is left to do; return Spark's id of the query at the new location.
+
+        Raises
+        ------
+        LocationError, FencedError
+            As at N1, which is judged again before each entry; ``REPARTITION_REFUSED``
+        """
+        savepoint = self.savepoint
+        if savepoint is not None and not self._moved:
+            self._begin(savepoint)  # N2
+        begun = self._journal.ledger.restoring
+        if begun is not None and savepoint is not None and not self._moved:
+            self._copy(savepoint)  # N3
+            faults.reach("restore.copied")
+            if self._claim and self.lost is None and self._is_still(begun):
+                self._move(savepoint)  # N4
+                faults.reach("restore.moved")
+        if begun is not None and self._is_still(begun):
+            self._open(begun)  # N5
+        return self._location.query_id()
+
+    def _is_still(self, begun: Restoring) -> bool:
+        """Whether the location is the one that was begun, and closed; False if another run of this command has opened it.
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_BUSY``: somebody has deleted it, or begun another restore there.
+        """
+        ledger = self._journal.load()
+        if ledger.restoring == begun or ledger.restored is not None:
+            return ledger.restored is None
+        raise LocationError(
+            "LOCATION_BUSY",
+            f"{self._location.path} was deleted while a savepoint was restored there: run the same command again",
+            path=self._location.path,
+        )
+
+    def _begin(self, savepoint: Savepoint) -> None:
+        query = savepoint.query if self._claim else str(uuid.uuid4())
+        body = Restoring(
+            savepoint=savepoint.id,
+            origin=savepoint.location,
+            checkpoint=savepoint.checkpoint,
+            claim=self._claim,
+            location=self._location.path,
+            query=query,
+            partitions=self._partitions,
+            forced=self.lost is not None,
+            ledger=json.loads(canonical(self._saved.to_json())),
+        )
+
+        def judge(ledger: Ledger) -> None:
+            if ledger.position:
+                raise self._not_empty("a query that was begun meanwhile", "Name one that is not there yet")
+
+        try:
+            self._journal.append(EntryKind.RESTORING, asdict(body), judge)
+        except LocationError:
+            ledger = self._journal.load()
+            if ledger.restoring is None and ledger.restored is None:
+                raise
+            self._refuse_unless_free(ledger, [OURS])
+        faults.reach("restore.begun")
+
+    def _copy(self, savepoint: Savepoint) -> None:
+        files = self._location.files
+        with self._source(savepoint) as (names, put):
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(put, [name for name in names if name.startswith("state/")]))
+            for name in sorted((name for name in names if not name.startswith("state/")), reverse=True):
+                put(name)
+        # What a query that was refused here has begun before the first of these was copied.
+        lowest = min(_number(name) for name in names if _number(name) >= 0)
+        strays = (f"{log}/{name}" for log in LOGS for name in files.names(log))
+        files.delete([name for name in strays if -1 < _number(name) < lowest])
+
+    @contextmanager
+    def _source(self, savepoint: Savepoint) -> Iterator[tuple[list[str], Callable[[str], None]]]:
+        """The names to copy, and what copies one: of the savepoint, or of a scratch folder with the state repartitioned."""
+        saved = savepoint.checkpoint_files()
+        if self._partitions is None:
+            yield [*saved], lambda name: self._put(savepoint, saved[name], name, self._location)
+            return
+        with tempfile.TemporaryDirectory(prefix="barrier-restore-") as folder:
+            scratch = CheckpointLocation(os.path.realpath(folder))
+            for name, file in saved.items():
+                self._put(savepoint, file, name, scratch)
+            self.repartitioned = repartition(scratch, self._partitions)
+            names = [name for name in scratch.files.tree("") if name.rpartition("/")[2][0] != "."]
+            yield names, lambda name: self._put_named(scratch.files.read(name), name, self._location)
+
+    def _put(self, savepoint: Savepoint, file: SavedFile, name: str, target: CheckpointLocation) -> None:
+        if name == "metadata":
+            begun = self._journal.ledger.restoring
+            assert begun is not None, "N2"
+            target.files.put(name, json.dumps({"id": begun.query}).encode())
+        elif "_metadata" in name.split("/"):
+            self._put_named(savepoint.folder.files.read(file.path), name, target)
+        else:
+            savepoint.copy(file, target.files, name)
+
+    @staticmethod
+    def _put_named(data: bytes, name: str, target: CheckpointLocation) -> None:
+        """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""
+        if "_metadata" in name.split("/"):
+            named = b'"' + json.dumps(target.as_hadoop(), ensure_ascii=False)[1:-1].encode()
+            data = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", data)
+        target.files.put(name, data)
+
+    def _move(self, savepoint: Savepoint) -> None:
+        assert self._origin is not None, "N1"
+        journal = self._origin.journal()
+        journal.load()
+        body = {"location": self._location.path, "savepoint": savepoint.id, "checkpoint": savepoint.checkpoint}
+        try:
+            journal.append(EntryKind.MOVED, body, self._may_move(savepoint))
+        except FencedError:
+            if not self._is_moved():  # else the same command, at work beside this one
+                raise
+
+    def _open(self, begun: Restoring) -> None:
+        def judge(ledger: Ledger) -> None:
+            if ledger.restoring is None:
+                raise self._not_empty("an open query", "Nothing is left to do: start it")
+
+        try:
+            self._journal.append(EntryKind.OPENED, {"position": self._position(begun)}, judge)
+        except LocationError:
+            if self._journal.load().restored is None:
+                raise
+        faults.reach("restore.opened")
+
+    def _position(self, begun: Restoring) -> int:
+        saved = Ledger.from_json(begun.ledger)
+        if not begun.claim:
+            return saved.position
+        if self.lost is not None:
+            return begins_far_above(saved.position, int(SystemClock().now() * 1000))
+        moved = CheckpointLocation(begun.origin).journal().load().moved
+        assert moved is not None, "N4"
+        return begins_at(moved.entry, saved)
+
+
+def _number(name: str) -> int:
+    """The micro-batch of a file of Spark's logs; -1 for any other."""
+    log, _, number = name.partition("/")
+    return int(number) if log in LOGS and number.isdigit() else -1
