@@ -1,7 +1,8 @@
 """What users import: exactly-once streaming from Kafka through PySpark.
 
-Formats (``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``) need no import; `register` lets ``start()`` report mistakes. Write a sink
-with `TwoPhaseCommitSink`, test it with `barrier_kafka.testing`. What is not named here may change between releases.
+The formats ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` need no import; `register` lets ``start()`` report mistakes. To
+write a sink, subclass `TwoPhaseCommitSink`, and test it with `barrier_kafka.testing`. Names that are not in ``__all__`` may
+change between releases.
 """
 
 from __future__ import annotations

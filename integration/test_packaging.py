@@ -6,18 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import setuptools
-
 ROOT = Path(__file__).parent.parent
 SHIMS = ROOT / "shims"
 
 
-def test_every_folder_with_code_is_a_package_that_is_found() -> None:
-    found = {*setuptools.find_packages(str(ROOT), include=["barrier_kafka*", "connector*", "transactional*"])}
-    tops = ("barrier_kafka", "connector", "transactional")
-    files = [file for top in tops for file in (ROOT / top).rglob("*.py")]
-    assert {".".join(file.parent.relative_to(ROOT).parts) for file in files} == found
-    assert {*setuptools.find_packages(str(SHIMS))} == {file.name for file in SHIMS.iterdir() if file.is_dir()}
+def test_every_folder_with_code_is_a_package_which_setuptools_finds() -> None:
+    tops = [ROOT / "barrier_kafka", ROOT / "connector", ROOT / "transactional", *SHIMS.iterdir()]
+    folders = {file.parent for top in tops for file in top.rglob("*.py")}
+    assert len(folders) > len(tops)
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
 
 
 def test_the_shims_are_found_and_cheap_to_import(tmp_path: Path) -> None:

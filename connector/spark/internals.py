@@ -89,14 +89,14 @@ def check_stream_limits() -> None:
         ``SPARK_TOO_OLD``: PySpark 4.1.
     """
     try:
-        import pyspark.sql.streaming.datasource  # noqa: F401
+        import pyspark.sql.streaming.datasource
     except ImportError:
         import pyspark
 
         raise ProtocolError(
             "SPARK_TOO_OLD",
-            f"Streams of barrier-kafka need PySpark 4.2 or newer; this is {pyspark.__version__}. The sinks work here: read with "
-            'Spark\'s own format("kafka"), with which each micro-batch is a checkpoint.',
+            f"Streams of barrier-kafka need PySpark 4.2 or newer; this is {pyspark.__version__}. The sinks work here: read "
+            'with Spark\'s own format("kafka"), with which each micro-batch is a checkpoint.',
             version=pyspark.__version__,
         ) from None
 
