@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Spark's classes, parsed once: drivers start in two thirds of the time.
 ARCHIVE := $(VENV)/spark-classes.jsa
-CHECKED := transactional connector tests integration
+CHECKED := barrier_kafka transactional connector tests integration
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 
 # Spark starts its workers with the python3 of the PATH unless it is told.
@@ -70,7 +70,7 @@ broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
 .PHONY: clean
 clean: ## remove what make and the tools made; the broker's jars stay in their cache
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find connector transactional tests integration -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find barrier_kafka connector transactional tests integration -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: java
 java:
@@ -97,7 +97,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-	printf '%s\n' '$(CURDIR)' '$(CURDIR)/connector/autoload' > "$$site/barrier-kafka-checkout.pth"
+	printf '%s\n' '$(CURDIR)' '$(CURDIR)/shims' > "$$site/barrier-kafka-checkout.pth"
 	@touch $@
 
 # Tests run without it, too.

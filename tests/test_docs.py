@@ -15,6 +15,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def names() -> frozenset[str]:
     """All tests, and the files that hold them."""
     files = [file for folder in ("tests", "integration") for file in (ROOT / folder).rglob("test_*.py")]
+    files += (ROOT / "transactional" / "testing").glob("*.py")  # the contract of sinks
     defined = (re.findall(r"def (test_\w+)", file.read_text()) for file in files)
     return frozenset(name for found in defined for name in found) | {file.stem for file in files}
 

@@ -194,10 +194,8 @@ class HostedSink:
 
     def build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
         """The sink, with this prefix and these options replaced."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         options = self.options.replaced(transactionalidprefix=prefix, **replaced)
-        return self.type(options, to_arrow_schema(self.schema, timezone="UTC"))
+        return self.type(options, internals.arrow_schema(self.schema))
 
     def _shown(self) -> dict[str, str]:
         options = self.options.items()

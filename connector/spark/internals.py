@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transactional.errors import ProtocolError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -22,8 +24,10 @@ __all__ = [
     "Phase",
     "StreamWrite",
     "active_session",
+    "arrow_schema",
     "batch_task",
     "be_active",
+    "check_stream_limits",
     "checkpoint_location",
     "driver_identity",
     "driver_of",
@@ -72,8 +76,38 @@ def phase() -> Phase:
     raise ProtocolError(
         "UNKNOWN_SPARK",
         "streamWriter() was called neither by Spark's planning worker nor by its commit worker: this version of Spark "
-        "is not supported (tested with 4.2)",
+        "is not supported (tested with 4.1 to 4.3)",
     )
+
+
+def check_stream_limits() -> None:
+    """See that Spark lets a Python source limit its micro-batches: with it, a barrier can stand between two of them.
+
+    Raises
+    ------
+    ProtocolError
+        ``SPARK_TOO_OLD``: PySpark 4.1.
+    """
+    try:
+        import pyspark.sql.streaming.datasource
+    except ImportError:
+        import pyspark
+
+        raise ProtocolError(
+            "SPARK_TOO_OLD",
+            f"Streams of barrier-kafka need PySpark 4.2 or newer; this is {pyspark.__version__}. The sinks work here: read "
+            'with Spark\'s own format("kafka"), with which each micro-batch is a checkpoint.',
+            version=pyspark.__version__,
+        ) from None
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema as Arrow has it; timestamps with the time zone UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # PySpark 4.1 has no other zone
 
 
 def filters_are_pushed() -> bool:

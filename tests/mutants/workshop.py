@@ -62,7 +62,7 @@ class Workshop:
         self._environment = {
             key: text for key, text in os.environ.items() if not key.startswith(("PYTEST_", "BARRIER_"))
         }
-        self._environment["PYTHONPATH"] = f"{self.root}{os.pathsep}{self.root / 'connector' / 'autoload'}"
+        self._environment["PYTHONPATH"] = f"{self.root}{os.pathsep}{self.root / 'shims'}"
 
     def compile(self) -> None:
         """Make the bytecode of the whole tree, once; the runs with a bug write none."""

@@ -140,7 +140,7 @@ def test_a_restored_journal_is_read_as_it_was_written() -> None:
     assert all(encode(decode(data, name)) == data for name, data in store.files.items())
     ledger = Ledger()
     for number in (1, 2, 41):
-        ledger.apply(decode(store.files[f"{number}.json"], f"{number}.json"))
+        apply(ledger, decode(store.files[f"{number}.json"], f"{number}.json"))
     assert Journal(store).load() == ledger
     assert ledger.restored is not None
     assert (ledger.position, ledger.restored.checkpoint, ledger.restored.claim, ledger.accounted) == (41, 5, True, 2)

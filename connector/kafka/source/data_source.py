@@ -81,7 +81,12 @@ class BarrierKafkaDataSource(DataSource):
         ------
         OptionError
             ``SCHEMA_IS_FIXED``: the user gave another schema.
+        ProtocolError
+            ``SPARK_TOO_OLD``: PySpark 4.1.
         """
+        from connector.spark.internals import check_stream_limits
+
+        check_stream_limits()
         from connector.kafka.source.read_options import parse_read_options
         from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 
