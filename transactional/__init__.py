@@ -15,122 +15,77 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from transactional.barrier import CheckpointBarrier
-    from transactional.checkpoint import ClosingReason, DecidedCheckpoint
+if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
+    # isort: off
+    from transactional.barrier import CheckpointBarrier as CheckpointBarrier
+    from transactional.checkpoint import ClosingReason as ClosingReason, DecidedCheckpoint as DecidedCheckpoint
     from transactional.errors import (
-        AmbiguousOutcomeError,
-        FencedError,
-        HookError,
-        JournalError,
-        LocationError,
-        OptionError,
-        ProtocolError,
-        QueryStoppedError,
-        ReplayMismatchError,
-        RetriableError,
-        RewindRequiredError,
-        RowRefusedError,
-        StoreError,
-        TransactionLostError,
-        TwoPhaseCommitError,
+        AmbiguousOutcomeError as AmbiguousOutcomeError,
+        FencedError as FencedError,
+        HookError as HookError,
+        JournalError as JournalError,
+        LocationError as LocationError,
+        OptionError as OptionError,
+        ProtocolError as ProtocolError,
+        QueryStoppedError as QueryStoppedError,
+        ReplayMismatchError as ReplayMismatchError,
+        RetriableError as RetriableError,
+        RewindRequiredError as RewindRequiredError,
+        RowRefusedError as RowRefusedError,
+        StoreError as StoreError,
+        TransactionLostError as TransactionLostError,
+        TwoPhaseCommitError as TwoPhaseCommitError,
     )
-    from transactional.failure import Failure, Remedy, failure_of
-    from transactional.history import History, put_back
-    from transactional.hooks import CheckpointHook, HookContext
-    from transactional.ledger import CheckpointState
+    from transactional.failure import Failure as Failure, Remedy as Remedy, failure_of as failure_of
+    from transactional.history import History as History, put_back as put_back
+    from transactional.hooks import CheckpointHook as CheckpointHook, HookContext as HookContext
+    from transactional.ledger import CheckpointState as CheckpointState
     from transactional.restart import (
-        ExponentialDelay,
-        FailureRate,
-        FixedDelay,
-        NoRestart,
-        RestartStrategy,
+        ExponentialDelay as ExponentialDelay,
+        FailureRate as FailureRate,
+        FixedDelay as FixedDelay,
+        NoRestart as NoRestart,
+        RestartStrategy as RestartStrategy,
+        from_config as 
+        from_settings as 
     )
-    from transactional.sink import TwoPhaseCommitSink
-    from transactional.stats import CheckpointHistory, CheckpointStats, Restored
-    from transactional.transaction import Cutoff, HandleState, Options, Outcome, TransactionContext
+    from transactional.sink import TwoPhaseCommitSink as TwoPhaseCommitSink
+    from transactional.stats import (
+        CheckpointHistory as CheckpointHistory,
+        CheckpointStats as CheckpointStats,
+        Restored as Restored,
+    )
+    from transactional.transaction import (
+        Cutoff as Cutoff,
+        HandleState as HandleState,
+        Options as Options,
+        Outcome as Outcome,
+        TransactionContext as TransactionContext,
+    )
+    # isort: on
 
 _HOMES = {
-    "barrier": ("CheckpointBarrier",),
-    "checkpoint": ("ClosingReason", "DecidedCheckpoint"),
+    "barrier": "CheckpointBarrier",
+    "checkpoint": "ClosingReason DecidedCheckpoint",
     "errors": (
-        "AmbiguousOutcomeError",
-        "FencedError",
-        "HookError",
-        "JournalError",
-        "LocationError",
-        "OptionError",
-        "ProtocolError",
-        "QueryStoppedError",
-        "ReplayMismatchError",
-        "RetriableError",
-        "RewindRequiredError",
-        "RowRefusedError",
-        "StoreError",
-        "TransactionLostError",
-        "TwoPhaseCommitError",
+        "AmbiguousOutcomeError FencedError HookError JournalError LocationError OptionError ProtocolError QueryStoppedError "
+        "ReplayMismatchError RetriableError RewindRequiredError RowRefusedError StoreError TransactionLostError "
+        "TwoPhaseCommitError"
     ),
-    "failure": ("Failure", "Remedy", "failure_of"),
-    "history": ("History", "put_back"),
-    "hooks": ("CheckpointHook", "HookContext"),
-    "ledger": ("CheckpointState",),
-    "restart": (
-        "ExponentialDelay",
-        "FailureRate",
-        "FixedDelay",
-        "NoRestart",
-        "RestartStrategy",
-    ),
-    "sink": ("TwoPhaseCommitSink",),
-    "stats": ("CheckpointHistory", "CheckpointStats", "Restored"),
-    "transaction": ("Cutoff", "HandleState", "Options", "Outcome", "TransactionContext"),
+    "failure": "Failure Remedy failure_of",
+    "history": "History put_back",
+    "hooks": "CheckpointHook HookContext",
+    "ledger": "CheckpointState",
+    "restart": "ExponentialDelay FailureRate FixedDelay NoRestart RestartStrategy from_config 
+    "sink": "TwoPhaseCommitSink",
+    "stats": "CheckpointHistory CheckpointStats Restored",
+    "transaction": "Cutoff HandleState Options Outcome TransactionContext",
 }
 """Modules of the public names, which are imported when they are first used."""
 
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = [
-    "AmbiguousOutcomeError",
-    "CheckpointBarrier",
-    "CheckpointHistory",
-    "CheckpointHook",
-    "CheckpointState",
-    "CheckpointStats",
-    "ClosingReason",
-    "Cutoff",
-    "DecidedCheckpoint",
-    "ExponentialDelay",
-    "Failure",
-    "FailureRate",
-    "FencedError",
-    "FixedDelay",
-    "HandleState",
-    "History",
-    "HookContext",
-    "HookError",
-    "JournalError",
-    "LocationError",
-    "NoRestart",
-    "OptionError",
-    "Options",
-    "Outcome",
-    "ProtocolError",
-    "QueryStoppedError",
-    "Remedy",
-    "ReplayMismatchError",
-    "RestartStrategy",
-    "Restored",
-    "RetriableError",
-    "RewindRequiredError",
-    "RowRefusedError",
-    "StoreError",
-    "TransactionContext",
-    "TransactionLostError",
-    "TwoPhaseCommitError",
-    "TwoPhaseCommitSink",
-    "failure_of",
-    "put_back",
-]
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - Type checkers see the imports above.
 
 
 def __getattr__(name: str) -> Any:
