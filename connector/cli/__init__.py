@@ -31,6 +31,8 @@ Exit status:
 5   asked for, and not done yet when ``--timeout`` was over: `barrier stop` of a query that gets no rows
 130 interrupted from the keyboard
 === ==============================================================================================
+
+``barrier run`` ends with its script's own exit status if that dies again and again before any query of it was planned.
 """
 
 from __future__ import annotations
