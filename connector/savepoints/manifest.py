@@ -255,6 +255,15 @@ def read(path: str) -> Savepoint:
     name = folder.files.shown(MANIFEST)
     try:
         data = read_file(folder.files, MANIFEST)
+    except LocationError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        raise LocationError(
+            "LOCATION_NOT_OURS",
+            f"{folder.path} is closed to this user: a savepoint holds its query's journal, and is its owner's. Run this as its "
+            "owner",
+            path=folder.path,
+        ) from error
     except OSError as error:
         raise LocationError(
             "SAVEPOINT_NOT_FOUND",
