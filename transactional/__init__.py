@@ -46,8 +46,6 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         FixedDelay as FixedDelay,
         NoRestart as NoRestart,
         RestartStrategy as RestartStrategy,
-        from_config as 
-        from_settings as 
     )
     from transactional.sink import TwoPhaseCommitSink as TwoPhaseCommitSink
     from transactional.stats import (
@@ -76,7 +74,7 @@ _HOMES = {
     "history": "History put_back",
     "hooks": "CheckpointHook HookContext",
     "ledger": "CheckpointState",
-    "restart": "ExponentialDelay FailureRate FixedDelay NoRestart RestartStrategy from_config 
+    "restart": "ExponentialDelay FailureRate FixedDelay NoRestart RestartStrategy",
     "sink": "TwoPhaseCommitSink",
     "stats": "CheckpointHistory CheckpointStats Restored",
     "transaction": "Cutoff HandleState Options Outcome TransactionContext",
