@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tests.model_engine import Result, search
 from tests.model_ledger import Entry
 from tests.model_move import CLAIM, MoveModel
+from tests.model_put_back import PutBackModel
 from tests.model_rewind import RewindModel
 from tests.model_steps import ABORTED, COMMITTED, PREPARED, Model, Scenario
 
@@ -63,12 +64,17 @@ BREAKS = {
     "starts-between": "a query that starts at the new location does not mind that the restore is unfinished",
     "second-restore": "a restore to a location that was restored before copies the files and opens it again",
     "numbers-again": "the new location's numbers are not above the origin's: the old driver's sweep takes them for its own",
+    "put-back-unseen": "a claim does not ask the store for what the journal does not know",
+    "stamps-unseen": "a claim compares the epoch of the prefix, and not what was committed",
+    "unmarked-judged": "a claim compares the epoch though a run has not recorded one: it may have died before",
+    "unsettled-unknown": "a claim forgets that what was decided may have been committed",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
 SEEN_BY_EXITS = (
     *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
     *("stop-forever", "moved-first"),
+    *("unmarked-judged", "unsettled-unknown"),
 )
 """Breaks after which no invariant is broken, but a query that starts may not go on."""
 
@@ -267,6 +273,10 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         replace(stopped_start(">B>b", True, True), lates=1),
         replace(stopped_start(">B>b", True, False, True), lates=2),
     ),
+    "put-back": (
+        Scenario("AB", parts=1, closes=(True, True), copied=True, expiries=0),
+        Scenario("ABC", parts=1, copied=True, expiries=0),
+    ),
     "lone": (
         Scenario("A", closes=(True, False, True, True), expiries=0, lone=True, snapshots=2),
         Scenario("A", closes=(True, False, False, True, True), expiries=0, lone=True, snapshots=1),
@@ -300,12 +310,16 @@ def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) 
     """Search one scenario."""
     scenario = SCENARIOS[name][big]
     rewinds = (MoveModel if CLAIM in scenario.drivers else RewindModel)(scenario, broken)
-    model = rewinds if {"-", CLAIM} & {*scenario.drivers} else Model(scenario, broken)
+    model = rewinds if {"-", CLAIM} & {*scenario.drivers} else _model(scenario, broken)
     result = search(model.initial(), model.moves, most)
     if result.violation or broken not in ("", *SEEN_BY_EXITS):
         return Found(result)
     tried, stuck = model.exits(result.seen)
     return Found(result, tried, stuck, model.finished(result.seen), rewinds.by_hand)
+
+
+def _model(scenario: Scenario, broken: str) -> Model:
+    return PutBackModel(scenario, broken) if scenario.copied else Model(scenario, broken)
 
 
 def main() -> int:

@@ -1,0 +1,160 @@
+"""The journal model with an older copy of the location: taken at some moment, put back at a later one.
+
+Somebody copies the journal and Spark's logs in one instant (a snapshot of a volume), and later, with every process of the
+query gone, puts the copy back. The store stays as it is. (A copy from before the first run is a new query's location: whether
+its prefix may have been used before, nobody can say.) Steps that only this model has:
+
+- ``P3look`` is `TwoPhaseCommitSink.checkHistory`: it compares the store with the journal before ``run`` is journalled.
+- ``P3guard`` is `guardRun`: the epoch of the prefix grows by one. A driver may die between it and ``P3mark``.
+
+Handles are numbered in the order in which their transactions began, so a number stands for that time (`stamp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.model_ledger import Entry
+from tests.model_steps import COMMITTED, Judge, Model, Moves, Session, Shared, ended
+
+__all__ = ["PutBackModel"]
+
+PUT_BACK = (-1,)
+"""`Shared.copy` after the copy was put back."""
+
+
+class History(NamedTuple):
+    """What a journal knows of its store; see `transactional.history`.
+
+    Attributes
+    ----------
+    began : int
+        The newest transaction that it accounts for.
+    binding : bool
+        A run began here before.
+    marks : frozenset[int]
+        Epochs of the prefix that were recorded.
+    marked : bool
+        Every run has recorded one.
+    """
+
+    began: int
+    binding: bool
+    marks: frozenset[int]
+    marked: bool
+
+
+class PutBackModel(Model):
+    """The moves of a scenario in which an older copy of the location is put back."""
+
+    # -- what the journal knows -------------------------------------------------------------------------------------
+
+    def _history(self, node: int) -> History:
+        entries, ledger = self.entries(node), self.ledger(node)
+        runs = {number: entry for number, entry in enumerate(entries, 1) if entry[0] == "run"}
+        marks = [(entry[1], entry[2]) for entry in entries if entry[0] == "mark"]
+        began = [entry[2] for entry in entries if entry[0] == "settled" and len(entry) > 2]
+        if runs:
+            began.append(_seen(runs[max(runs)]))
+        if ledger.unsettled and self.broken != "unsettled-unknown":
+            began += [h for _, chain in ledger.chains(ledger.unsettled) for h, _ in chain]
+        return History(
+            max(began, default=-1),
+            bool(runs),
+            frozenset(epoch for _, epoch in marks),
+            {*runs} <= {token for token, _ in marks} or self.broken == "unmarked-judged",
+        )
+
+    def _is_put_back(self, node: int, sh: Shared) -> bool:
+        known = self._history(node)
+        if not known.binding or self.broken == "put-back-unseen":
+            return False
+        if known.marked and sh.epoch not in known.marks:
+            return True
+        return self.broken != "stamps-unseen" and _newest(sh) > known.began
+
+    # -- the steps --------------------------------------------------------------------------------------------------
+
+    def _claim(self, s: Session) -> Session:
+        after = super()._claim(s)
+        if after.pc == "P3claim":
+            return after._replace(pc="P3look")
+        return self._guarded(after)
+
+    def _guarded(self, s: Session) -> Session:
+        """A planning that finds its own run takes the prefix too, if no planning of the run has recorded that."""
+        if s.pc in ("end", "P3fence") or self._has_mark(s.known, s.token):
+            return s
+        return s._replace(pc="P3guard")
+
+    def _has_mark(self, node: int, token: int) -> bool:
+        return any(entry[:2] == ("mark", token) for entry in self.entries(node))
+
+    def _claimed(self, s: Session) -> Session:
+        super()._claimed(s)
+        return s._replace(pc="P3guard", token=self.ledger(s.known).position)
+
+    def _plan(self, s: Session, sh: Shared) -> Moves:
+        if s.pc == "P3look":
+            if not self._is_put_back(s.known, sh):
+                yield "P3look", s._replace(pc="P3claim", seen=_newest(sh)), sh, ""
+            elif s.known != sh.node:
+                yield "P3look: the journal has grown", self._claim(s._replace(known=sh.node)), sh, ""
+            else:
+                yield "P3look: an older copy", ended("put back"), sh, ""
+        elif s.pc == "P3claim":
+            claimable: Judge = lambda ledger: self._claimable(ledger, s)  # noqa: E731
+            yield from self._append(s, sh, ("run", s.driver, s.seen), claimable, self._claimed)
+        elif s.pc == "P3guard":
+            epoch = sh.epoch + 1
+            yield f"P3guard: epoch {epoch}", s._replace(pc="P3mark", seen=epoch), sh._replace(epoch=epoch), ""
+        elif s.pc == "P3mark":
+            always: Judge = lambda ledger: True  # noqa: E731
+            yield from self._append(s, sh, ("mark", s.token, s.seen), always, self._marked)
+        else:
+            yield from super()._plan(s, sh)
+
+    def _marked(self, s: Session) -> Session:
+        s = s._replace(seen=-1)
+        return self._recover(s) if self._owns(s, self.ledger(s.known)) else ended("fenced")
+
+    def _created(self, sh: Shared, entry: Entry) -> Shared:
+        """`settled` keeps when the newest transaction of its checkpoint began."""
+        if entry[0] == "settled":
+            handles = [h for _, chain in self.ledger(sh.node).chains(entry[1]) for h, _ in chain]
+            entry = (*entry, max(handles, default=-1))
+        return super()._created(sh, entry)
+
+    # -- the copy ---------------------------------------------------------------------------------------------------
+
+    def moves(self, state: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        """Every step of every session, and whoever copies the location and puts the copy back."""
+        yield from super().moves(state)
+        sh = self._shareds.values[state[0]]
+        here = (sh.node, sh.offsets, sh.commits)
+        if not sh.copy and self._history(sh.node).binding:
+            yield "the location is copied", (self._shareds(sh._replace(copy=here)), *state[1:]), ""
+        elif sh.copy and sh.copy not in (PUT_BACK, here):
+            node, offsets, commits = sh.copy
+            back = sh._replace(node=node, offsets=offsets, commits=commits, copy=PUT_BACK)
+            gone = self._sessions(ended("gone"))
+            others = (gone if self._sessions.values[number].pc else number for number in state[1:])
+            yield "the copy is put back", (self._shareds(back), *others), ""
+
+    def finished(self, seen: set[tuple[int, ...]]) -> frozenset[tuple[Entry, ...]]:
+        """Journals of the states in which Spark is through, and each part is committed once."""
+        return super().finished({state for state in seen if self._shareds.values[state[0]].copy != PUT_BACK})
+
+    def _may_end(self, sh: Shared, how: str) -> bool:
+        """A location that was not put back is never refused."""
+        return super()._may_end(sh, how) or (how == "put back" and sh.copy == PUT_BACK)
+
+
+def _seen(run: Entry) -> int:
+    """What the store held when the run began; -1 for nothing, and for a run of the scenario's start."""
+    return run[2] if len(run) > 2 else -1
+
+
+def _newest(sh: Shared) -> int:
+    return max((h for h, (_, _, state) in enumerate(sh.handles) if state == COMMITTED), default=-1)
