@@ -251,7 +251,7 @@ def test_an_entry_is_read_once_by_a_process_and_anew_where_the_place_was_made_an
     assert location.journal().load().position == 5
     assert gets() == [], "written by this process"
     for name in files.names("barrier/log"):
-        files.delete(f"barrier/log/{name}")
+        files.delete([f"barrier/log/{name}"])
     assert location.journal().load().position == 0
     other = CheckpointLocation(location.path)  # by the store's own address
     race(other.journal(), "another", 3)

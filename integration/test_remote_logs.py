@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from connector.location import offset_log
+from connector.location import log_rewind, offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.single_driver import FilesystemFiles
 from integration.object_store import BUCKET, ObjectStoreServer
@@ -18,9 +18,9 @@ from tests.connector.test_offset_log import Place
 from transactional.errors import LocationError
 
 CHANGES: dict[str, Callable[[CheckpointLocation], None]] = {
-    "after 5": lambda location: offset_log.delete_after(location, 5),
-    "to the beginning": lambda location: offset_log.replay(location, 0, 0),
-    "4 to 7 again": lambda location: offset_log.replay(location, 4, 7),
+    "after 5": lambda location: log_rewind.delete_after(location, 5),
+    "to the beginning": lambda location: log_rewind.replay(location, 0, 0),
+    "4 to 7 again": lambda location: log_rewind.replay(location, 4, 7),
 }
 
 
@@ -150,7 +150,7 @@ def test_what_is_too_far_back_is_refused_with_the_location_s_own_name(
     spread(place, location)
     before = held(location)
     with pytest.raises(LocationError, match=r"REWIND_TOO_FAR.*needs offsets/1"):
-        offset_log.delete_after(location, 1)
+        log_rewind.delete_after(location, 1)
     assert held(location) == before
 
 
@@ -159,8 +159,8 @@ def test_a_replaced_file_is_put_back(place: Place, location: CheckpointLocation)
     text = (place.path / "offsets" / "7").read_text()
     late = text.replace('"10": 70', '"10": 71')
     assert late != text
-    assert not offset_log.is_replaced(location, 7, text)
+    assert not log_rewind.is_replaced(location, 7, text)
     location.files.put("offsets/7", late.encode())
-    assert offset_log.is_replaced(location, 7, text)
-    offset_log.put_back(location, 7, text)
-    assert not offset_log.is_replaced(location, 7, text)
+    assert log_rewind.is_replaced(location, 7, text)
+    log_rewind.put_back(location, 7, text)
+    assert not log_rewind.is_replaced(location, 7, text)

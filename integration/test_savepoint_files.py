@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from connector.location.offset_log import check_can_go_back, newest
+from connector.location.log_rewind import check_can_go_back
+from connector.location.offset_log import newest
 from connector.location.state_files import files_of_snapshot, state_files
 from integration.driver_process import wait_until
 from integration.test_spark_rewind import (  # noqa: F401 - pytest finds fixtures by their names here

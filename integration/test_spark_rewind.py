@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import check_can_go_back, delete_after, newest, replay, source_lines
+from connector.location.log_rewind import check_can_go_back, delete_after, replay
+from connector.location.offset_log import newest, source_lines
 from connector.spark.process import is_alive
 from integration.driver_process import wait_until
 from transactional import faults as points

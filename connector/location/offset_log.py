@@ -1,77 +1,31 @@
-"""Spark's own logs, ``offsets/`` and ``commits/``: read, and taken back when the query's driver has ended.
-
-What Spark 4.2 needs to go on, as measured (integration/test_spark_rewind.py):
-
-- It begins at the newest file of ``offsets/``, N, and stops with "batch N-1 doesn't exist" where ``offsets/<N-1>`` is gone.
-  Where ``commits/<N>`` is there it goes on with N+1, else it runs N again. ``commits/<N>`` also has the watermark, and the
-  ids of the state's files where those have any. Older files of both folders are read by nobody.
-- Where ``commits/`` goes further than ``offsets/``, Spark runs its last micro-batch again, though it was committed, and
-  ends with CONCURRENT_STREAM_LOG_UPDATE. So ``commits/M`` goes before ``offsets/M``, from the highest M down: after every
-  deletion the logs are those of a query that stopped there.
-- With ``offsets/`` emptied it starts anew at the source's ``initialOffset()``, another place where ``startingOffsets`` is
-  latest, and is refused where there is state (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So the very beginning is
-  ``offsets/0`` kept and ``commits/0`` deleted: micro-batch 0 runs again, with the start that our source recorded in it.
-- After micro-batch N it reads version N+1 of the state: the nearest snapshot at or below, and every change file after it.
-  **Later snapshots have to go**: Spark makes them from time to time only, so one of the old run can be the nearest to a
-  version of the new run. Counts came out wrong, without an error: default store, and RocksDB with changelog.
-- The stores of a stopped query live on in its application until their next maintenance (once a minute), which can write one
-  more snapshot, of a version that was deleted: seen to give wrong counts. So **the driver must have ended**, or its stores
-  must be closed; that the query has stopped is not enough.
-- The log of Spark's file source (``sources/<i>/``) is never taken back: the first micro-batch after going back reads all
-  files that the log holds beyond its start at once, above ``maxFilesPerTrigger``; none is lost or read twice.
-- Spark's own repartition of a checkpoint adds a micro-batch (`repartitions_before`). Folders of partitions that there were
-  only before it, or only after it, are no part of the state on its other side.
-- A micro-batch without data (watermark) that was deleted is not made again at once: Spark makes one only after a
-  micro-batch of the same run; the rows that it emitted come with the next one that has data.
-"""
+"""Spark's own logs, ``offsets/`` and ``commits/``, as they are read; `connector.location.log_rewind` takes them back."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
 from connector.location.state_files import (
-    CHANGES,
     SHUFFLE_PARTITIONS,
-    VERSIONED,
-    is_of_partition,
     metadata_line,
     partitions_of,
-    shuffle_partitions,
-    stores_of,
 )
-from transactional import faults
-from transactional.barrier import offset_of_line, sources_digest
 from transactional.errors import LocationError
 from transactional.recovery import QueryView
 
 __all__ = [
-    "check_can_go_back",
-    "delete_after",
-    "is_replaced",
+    "has_offsets",
+    "lines_of",
     "newest",
-    "plan_ends",
-    "put_back",
+    "offsets_text",
     "repartitions_before",
-    "replay",
     "source_lines",
     "spark_view",
     "stopped_view",
 ]
-
-PLANNED = "planned"
-"""The key of our source's line that lists the ends of the micro-batches after it, which `latestOffset` returns first."""
-
-RETAINED = "spark.sql.streaming.minBatchesToRetain"
-
-_ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
-"""A log's file, Hadoop's checksum of it, and what is left of a writer that died: 7, .7.crc, .7.UUID.tmp."""
 
 
 def newest(location: CheckpointLocation, log: str) -> int:
@@ -87,10 +41,11 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
     LocationError
         Missing, torn, or of a version that this project has not been tested with; ``LOCATION_UNREADABLE``.
     """
-    return _lines(location, batch, _text(location, batch))
+    return lines_of(location, batch, offsets_text(location, batch))
 
 
-def _text(location: CheckpointLocation, batch: int) -> str:
+def offsets_text(location: CheckpointLocation, batch: int) -> str:
+    """Return the text of ``offsets/<batch>``. Raises LocationError, ``NO_SPARK_OFFSETS``, ``LOCATION_UNREADABLE``."""
     try:
         return read_file(location.files, f"offsets/{batch}").decode("utf-8")
     except OSError as error:
@@ -98,7 +53,7 @@ def _text(location: CheckpointLocation, batch: int) -> str:
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
 
 
-def _lines(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]:
+def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]:
     """The source lines in the text of an offset file."""
     lines = text.splitlines()
     version = lines[0] if lines else ""
@@ -127,14 +82,14 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryV
     # Not what another driver is writing at this moment, .13.UUID.tmp: it can't be read yet.
     known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
     at_work = max(known, default=-1) if batch is None else batch
-    previous = source_lines(location, at_work - 1) if _has(location, at_work - 1) else None
-    text = _text(location, at_work)
+    previous = source_lines(location, at_work - 1) if has_offsets(location, at_work - 1) else None
+    text = offsets_text(location, at_work)
     return QueryView(
         queryId=location.query_id(),
         location=location.path,
         batch=at_work,
         committed=newest(location, "commits"),
-        lines=_lines(location, at_work, text),
+        lines=lines_of(location, at_work, text),
         previous=previous,
         oldest=min(known, default=0),
         repartitions=partial(repartitions_before, location, at_work),
@@ -172,276 +127,6 @@ def stopped_view(location: CheckpointLocation) -> QueryView:
     return replace(view, batch=following, lines=(), previous=view.lines, repartitions=repartitions)
 
 
-# -- going back: the driver has ended --------------------------------------------------------------------------------
-
-
-def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
-    """Whether Spark still has what it needs to go on after a micro-batch.
-
-    Needed are ``offsets/<batch>``, ``offsets/<batch-1>``, ``commits/<batch>``, and, for every store of the state, a
-    snapshot of version ``batch + 1`` or below with all change files after it. After -1, the very beginning: ``offsets/0``.
-    The newest micro-batch needs no commit: Spark runs it again. As Spark purges, it can go back
-    ``spark.sql.streaming.minBatchesToRetain`` - 1 micro-batches.
-
-    Only names of files are looked at: a torn state file, or a RocksDB snapshot one of whose ``SSTs/`` was deleted, is found
-    by Spark when it starts. Nor is a changed plan: state of an operator that had another schema meanwhile.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    batch : int
-        The last micro-batch that stays; -1 for none.
-
-    Raises
-    ------
-    LocationError
-        ``REWIND_TOO_FAR``: files are gone; names them and the oldest micro-batch that it can go back to.
-        ``NO_SUCH_MICRO_BATCH``: Spark never was there.
-    """
-    kept = _Kept.of(location)
-    if not kept.offsets and batch == -1:
-        return
-    _check(kept, batch, -1, batch, kept.missing_after(batch))
-
-
-def delete_after(location: CheckpointLocation, batch: int) -> None:
-    """Make a micro-batch the last that Spark knows. Can be repeated, also after a death at any point.
-
-    From the highest down: ``commits/M``, then ``offsets/M``, with their checksums and leftovers; then the state's files of
-    later versions. After -1 it is `replay` of micro-batch 0.
-
-    Raises
-    ------
-    LocationError
-        As `check_can_go_back`; nothing is changed then.
-    """
-    if batch == -1:
-        replay(location, 0, 0)
-        return
-    check_can_go_back(location, batch)
-    _delete(location, offsets=batch, commits=batch, version=batch + 1)
-
-
-def replay(location: CheckpointLocation, first: int, last: int) -> None:
-    """Let Spark run micro-batches again with the ends that they had, and forget all later ones. Can be repeated.
-
-    `plan_ends`, which is durable before the first deletion; then as `delete_after`, down to ``commits/<first>``. The number
-    of each micro-batch stays, also of those without data: a planned end differs from the one before at least in what is
-    left of the plan, and Spark makes a micro-batch of any difference in the text.
-
-    Raises
-    ------
-    LocationError
-        As `check_can_go_back` and `plan_ends`; nothing is changed then.
-    """
-    kept = _Kept.of(location)
-    if not kept.offsets and first == 0:
-        return
-    _check(kept, first, 0, first - 1, kept.missing_to_run(first))
-    plan_ends(location, first, last)
-    _delete(location, offsets=first, commits=first - 1, version=first)
-
-
-def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
-    """Whether ``offsets/<batch>`` is there and has other sources than this text of it, planned ends apart."""
-    if not _has(location, batch):
-        return False
-    return sources_digest(source_lines(location, batch)) != sources_digest(_lines(location, batch, text))
-
-
-def put_back(location: CheckpointLocation, batch: int, text: str) -> None:
-    """Write ``offsets/<batch>`` as the journal keeps it, whole or not at all. Can be repeated."""
-    _replace(location, batch, text)
-
-
-def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
-    """Write the recorded ends of the micro-batches after `first`, up to `last`, into ``offsets/<first>``.
-
-    Every line gets the key ``planned``: a list of end offsets, in order, the same number in every line; ends that
-    ``offsets/<last>`` has planned itself come after. The text is Spark's own, ``json.dumps`` of the source's dict with its
-    keys in alphabetical order, and Spark hands it to `latestOffset` as it stands. The checksum file is deleted: Spark does
-    not look at it here, other readers of Hadoop's do.
-
-    A plan that is there already stays: it covers what was deleted since, or reaches further.
-
-    Raises
-    ------
-    LocationError
-        ``REWIND_FOREIGN_SOURCE``: a source that is not ours can't be told where to end. ``PLANNED_ENDS_UNKNOWN``: an offset
-        of these micro-batches is gone and planned nowhere, or contradicts the plan.
-    """
-    if first >= last:
-        return
-    begin = _our_offsets(location, first)
-    later = {batch: _our_offsets(location, batch) for batch in range(first + 1, last + 1) if _has(location, batch)}
-    plans: list[list[Any] | None] = [None]
-    if all(len(offsets) == len(begin) for offsets in later.values()):
-        columns = [{batch: offsets[index] for batch, offsets in later.items()} for index in range(len(begin))]
-        plans = [_plan(first, last, *line) for line in zip(begin, columns, strict=True)]
-    if None in plans or len({len(plan or ()) for plan in plans}) > 1:
-        raise LocationError(
-            "PLANNED_ENDS_UNKNOWN",
-            f"micro-batches {first} to {last} can't run again with the ends that they had: offsets/{first} of "
-            f"{location.path} does not plan them, and the offsets of the others are not all there, or say otherwise. Go "
-            f"back to before micro-batch {first} instead, or restore the folder offsets from a backup",
-            first=first,
-            last=last,
-            found=sorted(later),
-        )
-    lines = [{**offset, PLANNED: plan} for offset, plan in zip(begin, plans, strict=True)]
-    if lines != begin:
-        # Inner keys keep their order: partitions stand in the order of their numbers.
-        texts = [json.dumps({key: offset[key] for key in sorted(offset)}) for offset in lines]
-        _replace(location, first, "\n".join([*_text(location, first).split("\n")[:2], *texts]))
-
-
-def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
-    """One line's plan: the one that it has, or the recorded ends; None where neither is whole."""
-    planned = list(line.get(PLANNED, []))
-    recorded = {batch: {key: end[key] for key in end if key != PLANNED} for batch, end in ends.items()}
-    if len(recorded) == last - first:
-        whole = [*recorded.values(), *ends[last].get(PLANNED, [])]
-        return planned if planned[: len(whole)] == whole else whole
-    fits = all(planned[batch - first - 1 : batch - first] == [end] for batch, end in recorded.items())
-    return planned if fits and len(planned) >= last - first else None
-
-
-def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any]]:
-    found = []
-    for line in source_lines(location, batch):
-        offset = offset_of_line(line)
-        if offset is None:
-            raise LocationError(
-                "REWIND_FOREIGN_SOURCE",
-                f"offsets/{batch} of {location.path} has a source that is not barrier-kafka: it can't be told to end its "
-                "micro-batches where they ended before. Go back to before this checkpoint instead, to one that needs no "
-                "planned ends",
-                batch=batch,
-            )
-        found.append(offset)
-    return found
-
-
-def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
-    """Write ``offsets/<batch>``, without the checksum of its former text."""
-    location.files.delete([f"offsets/.{batch:d}.crc"])
-    faults.reach("rewind.planned")
-    location.files.put(f"offsets/{batch:d}", text.encode())
-    faults.reach("rewind.planned")
-
-
-def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
-    """Delete what is above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
-    files = {log: _entries(location, log) for log in ("commits", "offsets")}
-    later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
-    for batch in sorted(later, reverse=True):
-        for name in files["commits"].get(batch, []):
-            location.files.delete([f"commits/{name}"])
-            faults.reach("rewind.commit-deleted")
-        for name in files["offsets"].get(batch, []) if batch > offsets else []:
-            location.files.delete([f"offsets/{name}"])
-            faults.reach("rewind.offset-deleted")
-    for store, names in stores_of(location).items():
-        found = [match for match in map(VERSIONED.fullmatch, sorted(names)) if match and int(match[1]) > version]
-        if found:
-            location.files.delete([f"{store}/{match[0]}" for match in found])
-            faults.reach("rewind.deleted")
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Which micro-batches Spark has of its logs, and which files of its state.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    offsets, commits : frozenset[int]
-    stores : Mapping[str, tuple[frozenset[int], frozenset[int]]]
-        Per store, relative to the location: versions with a snapshot, versions with a file of changes.
-    """
-
-    location: CheckpointLocation
-    offsets: frozenset[int]
-    commits: frozenset[int]
-    stores: Mapping[str, tuple[frozenset[int], frozenset[int]]]
-
-    @classmethod
-    def of(cls, location: CheckpointLocation) -> _Kept:
-        stores = {}
-        for store, names in stores_of(location).items():
-            files = [
-                match for name in names if (match := VERSIONED.fullmatch(name)) and name[0] != "." and not match[3]
-            ]
-            changes = frozenset(int(match[1]) for match in files if match[2] in CHANGES)
-            snapshots = frozenset(int(match[1]) for match in files if match[2] not in CHANGES)
-            stores[store] = (snapshots, changes)
-        logs = (_entries(location, log).items() for log in ("offsets", "commits"))
-        offsets, commits = (frozenset(batch for batch, names in log if str(batch) in names) for log in logs)
-        return cls(location, offsets, commits, stores)
-
-    def missing_after(self, batch: int) -> list[str]:
-        """What Spark would need to go on after a micro-batch, and does not have."""
-        if batch == -1 or (batch not in self.commits and batch == max(self.offsets, default=-1)):
-            return self.missing_to_run(max(batch, 0))
-        return self._missing((batch, batch - 1), batch, batch + 1)
-
-    def missing_to_run(self, batch: int) -> list[str]:
-        """What Spark would need to run a micro-batch again, and does not have."""
-        return self._missing((batch, batch - 1), batch - 1, batch)
-
-    def _missing(self, offsets: Iterable[int], commit: int, version: int) -> list[str]:
-        found = [f"offsets/{batch}" for batch in offsets if batch >= 0 and batch not in self.offsets]
-        found += [f"commits/{commit}"] if commit >= 0 and commit not in self.commits else []
-        partitions = shuffle_partitions(self.location, version - 1) if self.stores else None
-        for store, (snapshots, changes) in self.stores.items():
-            if not is_of_partition(store, partitions):
-                continue
-            start = max((number for number in snapshots if number <= version), default=0)
-            if not changes.issuperset(range(start + 1, version + 1)):
-                found.append(f"version {version} of {store}")
-        return found
-
-
-def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[str]) -> None:
-    """Raise where the micro-batch that was named is none, or something is missing to go on after `batch`."""
-    highest = max(kept.offsets, default=-1)
-    if not lowest <= named <= highest:
-        raise LocationError(
-            "NO_SUCH_MICRO_BATCH",
-            f"there is no micro-batch {named} to go back to: Spark is at {highest}. Name one from {lowest} to {highest}",
-            batch=named,
-            newest=highest,
-        )
-    if not missing:
-        return
-    oldest = next((number for number in sorted({-1, *kept.offsets}) if not kept.missing_after(number)), None)
-    way_out = (
-        "It can go back to none: start the query from its topics on a new checkpoint location"
-        if oldest is None
-        else f"The oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}; set "
-        f"{RETAINED} higher for the next time"
-    )
-    raise LocationError(
-        "REWIND_TOO_FAR",
-        f"Spark can't go on after micro-batch {batch} any more: it needs {', '.join(missing[:3])}"
-        f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, and keeps the newest {RETAINED} (100 by default) "
-        f"micro-batches only. {way_out}",
-        batch=batch,
-        oldest=oldest,
-        missing=list(missing[:10]),
-    )
-
-
-def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
-    """A log's files by micro-batch, checksums and leftovers first."""
-    found: dict[int, list[str]] = {}
-    for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
-        found.setdefault(int(match[1]), []).append(match[0])
-    return {batch: sorted(names) for batch, names in found.items()}
-
-
-def _has(location: CheckpointLocation, batch: int) -> bool:
+def has_offsets(location: CheckpointLocation, batch: int) -> bool:
+    """Return whether Spark has begun a micro-batch."""
     return location.files.exists(f"offsets/{batch}")

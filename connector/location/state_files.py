@@ -106,7 +106,7 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
     ----------
     location : CheckpointLocation
     batch : int
-        Committed; `connector.location.offset_log.check_can_go_back` has found its files.
+        Committed; `connector.location.log_rewind.check_can_go_back` has found its files.
     """
     partitions = shuffle_partitions(location, batch)
     version = batch + 1

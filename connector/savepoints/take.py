@@ -23,7 +23,8 @@ from typing import Final
 
 from connector.location.files import LocalFiles
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import check_can_go_back, source_lines
+from connector.location.log_rewind import check_can_go_back
+from connector.location.offset_log import source_lines
 from connector.location.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from connector.savepoints.manifest import (
     AT_ONCE,

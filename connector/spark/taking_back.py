@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from connector.location import offset_log
+from connector.location import log_rewind, offset_log
 from connector.location.location import CheckpointLocation
 from transactional.errors import RewindRequiredError
 from transactional.ledger import Ledger
@@ -29,23 +29,23 @@ class LocationLogs:
 
     def check_can_go_back(self, batch: int) -> None:
         """See `QueryLogs`."""
-        offset_log.check_can_go_back(self._location, batch)
+        log_rewind.check_can_go_back(self._location, batch)
 
     def delete_after(self, batch: int) -> None:
         """See `QueryLogs`."""
-        offset_log.delete_after(self._location, batch)
+        log_rewind.delete_after(self._location, batch)
 
     def replay(self, first: int, last: int) -> None:
         """See `QueryLogs`."""
-        offset_log.replay(self._location, first, last)
+        log_rewind.replay(self._location, first, last)
 
     def is_replaced(self, batch: int, text: str) -> bool:
         """See `QueryLogs`."""
-        return offset_log.is_replaced(self._location, batch, text)
+        return log_rewind.is_replaced(self._location, batch, text)
 
     def put_back(self, batch: int, text: str) -> None:
         """See `QueryLogs`."""
-        offset_log.put_back(self._location, batch, text)
+        log_rewind.put_back(self._location, batch, text)
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:

@@ -14,15 +14,8 @@ from typing import Any
 import pytest
 
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import (
-    check_can_go_back,
-    delete_after,
-    newest,
-    plan_ends,
-    replay,
-    source_lines,
-    spark_view,
-)
+from connector.location.log_rewind import check_can_go_back, delete_after, plan_ends, replay
+from connector.location.offset_log import newest, source_lines, spark_view
 from transactional import faults
 from transactional.errors import LocationError
 

@@ -11,7 +11,7 @@ import pytest
 
 from connector.delta.storage import TableFolder
 from connector.delta.write_options import parse_write_options
-from connector.location import offset_log
+from connector.location import log_rewind
 from connector.location.location import CheckpointLocation
 from connector.location.state_files import files_of_snapshot, state_files
 from connector.savepoints.take import _logs
@@ -75,5 +75,5 @@ def test_what_a_journal_calls_a_micro_batch_is_a_number_before_it_is_a_file(tmp_
     (tmp_path / "location" / "offsets").mkdir(parents=True)
     (tmp_path / "victim").write_text("kept")
     with pytest.raises(ValueError, match="format code 'd'"):
-        offset_log.put_back(CheckpointLocation(str(tmp_path / "location")), "../../victim", "lost")  # type: ignore[arg-type]
+        log_rewind.put_back(CheckpointLocation(str(tmp_path / "location")), "../../victim", "lost")  # type: ignore[arg-type]
     assert (tmp_path / "victim").read_text() == "kept"

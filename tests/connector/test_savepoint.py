@@ -14,7 +14,8 @@ import pytest
 
 from connector.location.files import LocationFiles
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import check_can_go_back, repartitions_before
+from connector.location.log_rewind import check_can_go_back
+from connector.location.offset_log import repartitions_before
 from connector.savepoints.dispose import dispose
 from connector.savepoints.manifest import SavedFile, Savepoint, copy_file, find, read
 from connector.savepoints.take import take

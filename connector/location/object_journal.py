@@ -1,0 +1,154 @@
+"""A journal in an object store: entries never change, so that each is fetched once by a process."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from connector.location.object_store import AT_ONCE, ObjectFiles
+from transactional.errors import JournalError
+
+__all__ = ["ObjectJournalStore"]
+
+PROBE = ".conditional-put"
+"""What is created twice to see that the second create is refused; stays in the journal's folder, empty."""
+
+KEPT = 1000
+"""Entries that a process keeps, of a few KB each: those of several queries between two snapshots."""
+
+_ENTRY = re.compile(r"(\d+)\.(snapshot\.)?json")
+
+
+class ObjectJournalStore:
+    """See `transactional.journal.JournalStore`.
+
+    Entries never change, and a journal is read again at every planning and commit. So what was read is kept in the process, by
+    the tag of its content that the listing gives; and what a listing shows anew is read at once, many at a time.
+
+    Parameters
+    ----------
+    files : ObjectFiles
+    folder : str
+        Relative to the location.
+    """
+
+    def __init__(self, files: ObjectFiles, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+        self._tags: Mapping[str, str] = {}
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `JournalStore`.
+
+        Raises
+        ------
+        OSError
+            Nobody knows whether it was done.
+        JournalError
+            ``NO_CONDITIONAL_PUT``: the store has overwritten where it was to refuse.
+        """
+        self._see_that_it_arbitrates()
+        tag = self._files.create_tagged(f"{self._folder}/{name}", data)
+        if tag is not None:
+            _KEPT.keep(self._key(name, tag), data)
+        return tag is not None
+
+    def names(self) -> list[str]:
+        """See `JournalStore`."""
+        self._tags = self._files.listing(self._folder)
+        self._read_ahead()
+        return list(self._tags)
+
+    def read(self, name: str) -> bytes:
+        """See `JournalStore`.
+
+        Raises
+        ------
+        JournalError
+            ``JOURNAL_STORE_FAILED``
+        """
+        tag = self._tags.get(name, "")
+        data = _KEPT.get(self._key(name, tag)) if tag else None
+        if data is None:
+            data = self._fetch(name)
+            if tag:
+                _KEPT.keep(self._key(name, tag), data)
+        return data
+
+    def delete(self, name: str) -> None:
+        """See `JournalStore`."""
+        self._files.delete([f"{self._folder}/{name}"])
+
+    def _key(self, name: str, tag: str) -> tuple[str, str]:
+        return self._files.shown(f"{self._folder}/{name}"), tag
+
+    def _fetch(self, name: str) -> bytes:
+        try:
+            return self._files.read(f"{self._folder}/{name}")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise JournalError("JOURNAL_STORE_FAILED", str(error), file=name, reason=str(error)) from error
+
+    def _read_ahead(self) -> None:
+        """Of what a journal reads next, the newest snapshot and the entries after it: what is not kept yet."""
+        numbers = {match: int(match[1]) for match in filter(None, map(_ENTRY.fullmatch, self._tags))}
+        folded = max((number for match, number in numbers.items() if match[2]), default=0)
+        wanted = [match[0] for match, number in numbers.items() if number > folded or (match[2] and number == folded)]
+        missing = [name for name in wanted if self._tags[name] and _KEPT.get(self._key(name, self._tags[name])) is None]
+        if len(missing) < 2:
+            return
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self._try_to_keep, missing))
+
+    def _try_to_keep(self, name: str) -> None:
+        with contextlib.suppress(OSError, JournalError):  # who needs it finds out
+            _KEPT.keep(self._key(name, self._tags[name]), self._fetch(name))
+
+    def _see_that_it_arbitrates(self) -> None:
+        """Create a file that is there: a store that ignores the condition would let both drivers decide."""
+        probe = f"{self._folder}/{PROBE}"
+        where = self._files.shown(probe)
+        if where in _ARBITRATING:
+            return
+        if self._files.create(probe, b"") and self._files.create(probe, b""):
+            raise JournalError(
+                "NO_CONDITIONAL_PUT",
+                f"{where} was created twice: this store ignores If-None-Match, and can't tell which of two drivers decides. "
+                "Use a store that honours it (S3, MinIO, R2, Ceph of a recent version), or a local disk",
+                path=where,
+            )
+        _ARBITRATING.add(where)
+
+
+class _Kept:
+    """Contents by name and tag, the last used ones. A tag stands for one content, so that none is ever stale."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> bytes | None:
+        """The content, where it is kept."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def keep(self, key: tuple[str, str], data: bytes) -> None:
+        """Keep a content, and forget the one that was not used for longest."""
+        with self._lock:
+            self._found[key] = data
+            if len(self._found) > self._most:
+                self._found.popitem(last=False)
+
+
+_KEPT = _Kept(KEPT)
+
+_ARBITRATING: set[str] = set()
+"""Folders whose store was seen to refuse a second create: a fact about the store, whichever query has found it."""
