@@ -78,7 +78,7 @@ def goes_on(url: str, output: Path, prefix: str) -> Ledger:
 
 def is_refused(url: str, output: Path) -> None:
     view = QueryView("early", CheckpointLocation(url).path, 0, -1, ["line 0"], None)
-    with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*run the same command again"):
+    with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*Run the same command again"):
         coordinator(url, output, "p", view).plan()
 
 

@@ -77,11 +77,11 @@ def unfinished(ledger: Ledger) -> LocationError:
     assert restoring is not None
     return LocationError(
         "RESTORE_UNFINISHED",
-        f"the restore of the savepoint {restoring.savepoint} (checkpoint {restoring.checkpoint} of {restoring.origin}) to this "
-        f"location is unfinished: run the same command again (`barrier restore SAVEPOINT {restoring.location} "
-        f"{'--claim' if restoring.claim else '--no-claim'}`). Nothing was touched",
-        location=restoring.location,
         savepoint=restoring.savepoint,
+        checkpoint=restoring.checkpoint,
+        origin=restoring.origin,
+        claim=restoring.claim,
+        location=restoring.location,
     )
 
 

@@ -40,10 +40,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     again = [batch for batch in found.voided if batch <= last]
     if chosen is None or open_ones or early or again or found.replay is not None:
         raise LocationError(
-            "CHECKPOINT_NOT_SETTLED",
-            f"checkpoint {checkpoint} is not settled (open: {open_ones}; to run again: {sorted([*early, *again])}): start the "
-            "query, which settles it, or finish what its last error has asked for",
-            checkpoint=checkpoint,
+            "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
         )
     found.checkpoints = {number: each for number, each in found.checkpoints.items() if number <= checkpoint}
     found.batches = {number: each for number, each in found.batches.items() if number <= last}
@@ -88,12 +85,9 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
             return
         raise LocationError(
             "ORIGIN_NOT_AT_SAVEPOINT",
-            f"{ledger.location}, of which the savepoint was taken, can't be closed: {why}. Stop the query and restore a new "
-            f"savepoint of it (`barrier stop {ledger.location} --savepoint DIR`); or go on from this one: `barrier stop "
-            f"{ledger.location}`, then `barrier rewind {ledger.location} --to {checkpoint}`, which says what would be written "
-            "again. Nothing was closed",
             origin=ledger.location,
             checkpoint=checkpoint,
+            why=why,
             location=location,
             savepoint=savepoint,
         )

@@ -48,21 +48,28 @@ class Upkeep:
     Parameters
     ----------
     given : Mapping[str, str]
-        Options of its sink that the journal does not keep (secrets); other sinks' may be among them.
+        Options of its sink that the journal does not keep (secrets).
     drivers : Collection[str]
         Drivers in which no query of ours runs now, though the process may live: it was kept up there.
     single_driver : bool
         Nothing else starts the query: a former driver that can't be seen from here (of another container) is gone.
+    shared : bool
+        Several queries share `given`, so that options of other sinks may be among them.
     """
 
     given: Mapping[str, str]
     drivers: Collection[str] = ()
     single_driver: bool = False
+    shared: bool = False
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
         """Return whether a driver's process runs; None if that can't be known."""
         alive = is_alive(process)
         return False if alive is None and self.single_driver else alive
+
+    def given_for(self, run: RunRecord) -> dict[str, str]:
+        """Return the options for a run's sink."""
+        return fitting(run, self.given) if self.shared else dict(self.given)
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     at_work = query_at_work(location, run, stopped)
     if at_work is not None and at_work.condition != "DRIVER_HOLDS_STATE":
         raise at_work
-    given = fitting(run, upkeep.given)
+    given = upkeep.given_for(run)
     if ledger.rewinding is None and not go_back:
         try:
             _commit(location, run, given)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep
-from connector.spark.recorded import can_be_built, fitting
+from connector.spark.recorded import can_be_built
 from transactional.clock import Clock, Deadline
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, TwoPhaseCommitError
@@ -133,7 +133,7 @@ class FinalCheckpoint:
         if run is None or self._quiet is None or not self._quiet[1].passed():
             return False
         try:
-            return can_be_built(run, self._location, fitting(run, self._upkeep.given))
+            return can_be_built(run, self._location, self._upkeep.given_for(run))
         except (TwoPhaseCommitError, OSError):
             return False
 

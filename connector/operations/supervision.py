@@ -82,7 +82,7 @@ class Supervision:
     def __post_init__(self) -> None:
         self._restarts = Restarts(self.strategy, self.clock, self.chance)
         self._drivers: set[str] = set()
-        self._upkeep = Upkeep(self.given, self._drivers, self.single_driver)
+        self._upkeep = Upkeep(self.given, self._drivers, self.single_driver, shared=True)
         self._seen: dict[str, int] = {}  # the newest run of each location when its journal last answered
         self._since: dict[str, int] = {}  # and when the last life began
         self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)

@@ -444,7 +444,7 @@ def test_a_query_that_starts_before_the_location_is_opened_is_refused(
             (new / "metadata").write_text('{"id":"early"}')
             (new / "offsets" / "0").write_text("v1\n{}\nline 0")
             (new / "offsets" / "-1").unlink(missing_ok=True)
-        with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*run the same command again") as caught:
+        with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*Run the same command again") as caught:
             goes_on(new, "early", "p", batch=1 if point == "restore.begun" else 3)
         told.append(caught.value.condition)
 

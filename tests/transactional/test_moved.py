@@ -27,7 +27,7 @@ STOPPED = (
     "REWIND_NOT_DONE",
     "RUN_ENDED",
     "RUN_SUPERSEDED",
-    "TRANSACTION_OVER",
+    "TRANSACTION_LOST",
     "HANDLE_NOT_ALIVE",
 )
 """How the old driver ends; the last two where the rewind has swept what it was writing."""
