@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointListener:
-    """Told what becomes of a query's checkpoints. Subclass it, and attach it with `connector.listen`.
+    """Told what becomes of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
 
     *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* What a method raises is
     logged, and neither the query nor the next event notices. Rows are visible, or not, whatever a listener does: what has to
@@ -198,7 +198,7 @@ def listen(
     >>> class Lag(CheckpointListener):
     ...     def onCheckpointCompleted(self, checkpoint):
     ...         print(checkpoint.id, checkpoint.rows, checkpoint.committing_ms)
-    >>> listening = connector.listen(spark, "/var/lib/orders", Lag())
+    >>> listening = barrier_kafka.listen(spark, "/var/lib/orders", Lag())
     """
     from connector.spark import formats
 
