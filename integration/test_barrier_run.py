@@ -274,9 +274,9 @@ def test_a_query_that_was_down_for_longer_than_its_timeout_comes_back_and_goes_b
     kafka: Cluster, topic_name: str, tmp_path: Path, decided: bool, script: str
 ) -> None:
     """The broker itself gives its transactions up; of a decided checkpoint one had been committed."""
-    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, "30 s", batches=4 if decided else 50)
+    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, "1 min", batches=4 if decided else 50)
     # A checkpoint has to close at half of it: time for two micro-batches, on a busy machine too.
-    job = replace(job, batches=1000, sink={**job.sink, "kafka.transaction.timeout.ms": "60000"})
+    job = replace(job, batches=1000, sink={**job.sink, "kafka.transaction.timeout.ms": "120000"})
     produce(kafka, f"{topic_name}-in", range(100))
     with DriverProcess(tmp_path, job, output) as driver:
         if decided:
