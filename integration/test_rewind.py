@@ -201,7 +201,7 @@ def test_a_rewind_that_was_killed_at_every_step_is_finished_by_another(
                 query.start()
                 assert "[REWIND_NOT_DONE]" in query.wait_failed()
         refused = barrier(*first)
-        assert (refused.returncode, "REWIND_BEGUN" in refused.stderr) == (1, True)
+        assert (refused.returncode, "REWIND_NOT_DONE" in refused.stderr) == (1, True)
         rewind(query.place, "--query-stopped", "--resume")
         finish(query, 300)
 
