@@ -16,7 +16,7 @@ __all__ = ["FAR_ABOVE", "begins_at", "begins_far_above", "cut", "may_move"]
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's if the origin's journal can't be asked: checkpoints and runs
-are told apart by their numbers, and it would take a query months to come there."""
+are distinguished by their numbers, and it would take a query months to come there."""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:

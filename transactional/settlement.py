@@ -1,4 +1,4 @@
-"""What becomes of a decision: its handles are committed, or judged and their rows written again, until it is settled or void.
+"""Settlement of a decision: commit its handles, or judge them and write their rows again, until it is settled or void.
 
 A plain object without threads. Steps P5, C2, C8 and C9 of `transactional.coordinator` are here.
 """

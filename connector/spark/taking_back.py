@@ -14,7 +14,7 @@ from transactional.rewind import Preview
 __all__ = ["NOTHING", "LocationLogs", "check_target"]
 
 NOTHING = ("NOTHING_TO_REWIND",)
-"""Conditions that say that there is nothing to go back from."""
+"""Conditions of a location that has nothing to go back from."""
 
 
 class LocationLogs:
@@ -49,7 +49,7 @@ class LocationLogs:
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
-    """R1: Spark's files of the target are those that the journal recorded, or are put back by the rewind.
+    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def file_mode(folder: str) -> int:
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder there: the group's, too, where the group may write, and not simply everyone."""
+    """Return the mode of a new folder there: the group's, too, if the group may write, and not simply everyone."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 

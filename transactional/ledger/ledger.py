@@ -250,7 +250,7 @@ class Restoring:
     partitions : int or None
         Shuffle partitions that the state gets; None to keep its own.
     forced : bool
-        A claim that goes on though nobody can see what was committed after the savepoint: a `moved` that names this location
+        A claim that goes on though it is unknown what was committed after the savepoint: a `moved` that names this location
         is not its own.
     ledger : Mapping[str, Any]
         The journal as of the checkpoint, with which this one goes on when it is opened.

@@ -1,4 +1,4 @@
-"""What the engine's own logs say of a query: the coordinator's only knowledge of it beside the journal."""
+"""The engine's own logs of a query: the coordinator's only knowledge of it beside the journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["QueryView", "topics_of"]
 
 @dataclass(frozen=True)
 class QueryView:
-    """What the query's own logs say, read at planning and at commit.
+    """The content of the query's own logs, read at planning and at commit.
 
     Parameters
     ----------
