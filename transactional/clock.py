@@ -9,7 +9,7 @@ __all__ = ["Clock", "Deadline", "Pace", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the protocol needs of time."""
+    """The clock that the protocol needs."""
 
     def now(self) -> float:
         """Return the seconds since the epoch."""

@@ -1,4 +1,4 @@
-"""How far a query came according to its journal, and the error of a store that holds more.
+"""The progress of a query according to its journal, and the error of a store that holds more.
 
 A checkpoint location that was put back from an older copy is consistent with itself. A store that has committed what the
 journal does not know is the only witness, and it is asked before a new run begins.
@@ -21,7 +21,7 @@ RunMark = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """What a journal knows of its query when a new run is about to claim it; see `TwoPhaseCommitSink.checkHistory`.
+    """The history of a query in its journal when a new run is about to claim it; see `TwoPhaseCommitSink.checkHistory`.
 
     Parameters
     ----------

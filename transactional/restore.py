@@ -1,4 +1,4 @@
-"""What of a journal goes into a savepoint, when the origin of a claim may be closed, and how a restored journal begins. Pure.
+"""The journal of a savepoint, the first entries of a restored one, and when the origin of a claim may be closed. Pure.
 
 A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. Of a claim, `moved` in the origin's
 journal comes between the two: it is the only point at which the query changes its location.

@@ -28,7 +28,7 @@ __all__ = ["Preview", "QueryLogs", "Rewinder", "output_ranges"]
 
 
 class QueryLogs(Protocol):
-    """What a rewind does to the query's own logs. Every call can be repeated."""
+    """The actions of a rewind on the query's own logs. Every call can be repeated."""
 
     def highest(self) -> tuple[int, int]:
         """Return the highest micro-batch of ``offsets/`` and of ``commits/``; -1 if there is none."""
@@ -51,7 +51,7 @@ class QueryLogs(Protocol):
 
 @dataclass(frozen=True)
 class Preview:
-    """What a rewind would do.
+    """The effects that a rewind would have.
 
     Parameters
     ----------

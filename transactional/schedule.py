@@ -22,7 +22,7 @@ EMPTY_BARRIERS: Final = 10
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often checkpoints close.
+    """The schedule by which checkpoints close.
 
     Parameters
     ----------

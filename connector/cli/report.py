@@ -39,7 +39,7 @@ class Status(enum.IntEnum):
 
 
 class Output(str, enum.Enum):
-    """How a command answers."""
+    """The form of a command's answer."""
 
     TABLE = "table"
     JSON = "json"

@@ -18,7 +18,7 @@ __all__ = ["Decision", "resolve"]
 
 
 class Decision(str, enum.Enum):
-    """What an operator can accept of a part."""
+    """The losses that an operator can accept for a part."""
 
     LOSS = "accept-loss"
     DUPLICATES = "accept-duplicates"

@@ -1,4 +1,4 @@
-"""How a query's rows fit a table: columns, types, constraints, features.
+"""The fit of a query's rows to a table: columns, types, constraints, features.
 
 Everything that a table asks of its writers is honoured or refused by name, never ignored: `check_protocol` and
 `fit_columns` run on the driver before the first task, `Columns.arrange` on every batch.
@@ -135,7 +135,7 @@ def check_type(column: str, type_: pa.DataType) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """How rows become a table's rows.
+    """The arrangement of a query's columns as a table's.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ OPEN_FILES: Final = 64
 """The limit of one task; with more partition values at once, the file that was written longest ago is closed."""
 
 UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
-"""What Spark escapes in the names of partition folders, with control characters."""
+"""The characters that Spark escapes in the names of partition folders, beside control characters."""
 
 
 class AddedFile(TypedDict):

@@ -25,10 +25,10 @@ from transactional.failure import Failure, Remedy, failure_of
 __all__ = ["DriverProgram", "NeverStartedError"]
 
 CRIPPLED_SECONDS = 30.0
-"""How long a program may live on without its JVM, or when a query of it has failed in a thread: it may never notice."""
+"""Seconds that a program may live on without its JVM, or after a query failed in a thread of it: it may never notice."""
 
 QUICK_SECONDS = 60.0
-"""A program that dies before this, and before any query of it was planned, was not started well."""
+"""Seconds: a program that dies earlier, and before any query of it was planned, was not started well."""
 
 QUICK_DEATHS = 3
 """Such deaths in a row after which it is not started again: a mistake in a script's first lines is there next time, too."""

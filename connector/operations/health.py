@@ -24,7 +24,7 @@ BEAT_SECONDS = 5.0
 
 
 class Health:
-    """One JSON document.
+    """The health file, one JSON document.
 
     ``state`` (``starting``, ``running``, ``waiting``, ``rewinding``, ``stopping``, ``stopped``, ``failed``), ``since`` and
     ``time`` (seconds since the epoch), ``pid`` of ``barrier run``, ``driver`` (pid of the driver program, or null),

@@ -28,7 +28,7 @@ QUIET_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a query is from its end.
+    """The distance of a query from its end.
 
     Parameters
     ----------

@@ -27,10 +27,10 @@ __all__ = ["StopWish", "supervise"]
 log = logging.getLogger(__name__)
 
 TASKS_SECONDS = 30.0
-"""How long tasks may take to end: Spark kills a Python worker after 2 s."""
+"""Seconds that tasks may take to end: Spark kills a Python worker after 2 s."""
 
 STOPS_SECONDS = 60.0
-"""How long `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
+"""Seconds that `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
 
 
 def supervise(

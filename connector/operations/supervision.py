@@ -49,7 +49,7 @@ AGAIN_SECONDS = 1.0
 
 @dataclass
 class Supervision:
-    """One life after the other, of one or several queries.
+    """The loop: one life after the other, of one or several queries.
 
     Parameters
     ----------

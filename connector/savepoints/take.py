@@ -56,7 +56,7 @@ ATTEMPTS: Final = 5
 """Attempts at a copy: each further one needs a file that was replaced or deleted in the moment of the copy."""
 
 CHANGED: Final = "changed"
-"""Why an attempt made no savepoint: a file was replaced or deleted meanwhile."""
+"""The attempt made no savepoint: a file was replaced or deleted meanwhile."""
 
 TAKEN: Final = "taken"
 """Another has made a savepoint in the folder meanwhile."""

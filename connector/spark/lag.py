@@ -1,4 +1,4 @@
-"""How far a query's ``barrier-kafka`` sources are behind their topics, with the names that Spark's Kafka source uses.
+"""The lag of a query's ``barrier-kafka`` sources behind their topics, with the names that Spark's Kafka source uses.
 
 Spark takes no metrics from a Python source (``metrics: {}`` in its progress), but reports where the source has read to
 (``endOffset``) and what the brokers had (``latestOffset``).
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SourceLag:
-    """How far one source is behind.
+    """The lag of one source.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class SourceLag:
 
 @dataclass(frozen=True)
 class QueryLag:
-    """How far a query was behind when it had done a micro-batch.
+    """The lag of a query after a micro-batch.
 
     Parameters
     ----------

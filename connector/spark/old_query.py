@@ -1,4 +1,4 @@
-"""Where a stopped query with Spark's own Kafka source ended, and a new checkpoint location that goes on from there.
+"""The end of a stopped query with Spark's own Kafka source, and a new checkpoint location that goes on from there.
 
 Spark's own files, as versions 3 and 4 write them: ``offsets/N`` (a version line, a line of metadata, one line per source, in
 the order of the plan; Kafka's is ``{"topic": {"0": 23}}``), ``commits/N`` when micro-batch N is done, and
@@ -62,7 +62,7 @@ class OldSource:
 
 @dataclass(frozen=True)
 class OldQuery:
-    """Where a stopped query stands.
+    """The position of a stopped query.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ __all__ = ["Decision"]
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
-"""Between two tries at a decision that was declined; doubles up to 5 s."""
+"""Seconds between two tries at a decision that was declined; doubles up to 5 s."""
 
 
 class Decision:

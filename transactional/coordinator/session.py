@@ -1,4 +1,4 @@
-"""What all steps of one coordinator share."""
+"""The state that all steps of one coordinator share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RunSettings", "Session"]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What makes two plannings of one driver the same run.
+    """The identity of a run: two plannings of one driver that agree in it are the same run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""All that the coordinator knows: the state after a number of entries of the journal."""
+"""The coordinator's whole knowledge: the state after a number of entries of the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger holds: runs, parts, micro-batches, checkpoints, failures, restarts, rewinds, moves."""
+"""The records of the ledger: runs, parts, micro-batches, checkpoints, failures, restarts, rewinds, moves."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class PartRecord:
 
 @dataclass(frozen=True)
 class Written:
-    """What a batch write has written under its version; kept when its parts are forgotten.
+    """The result of a batch write under its version; kept when its parts are forgotten.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class FailureRecord:
 
     @property
     def state(self) -> CheckpointState:
-        """In which state it ended."""
+        """The state in which it ended."""
         return _FAILED.get(self.reason, CheckpointState.ABORTED)
 
 
@@ -256,7 +256,7 @@ _FAILED = {
 
 @dataclass
 class RestartRecord:
-    """Why a supervisor started the query again.
+    """The reason why a supervisor started the query again.
 
     Attributes
     ----------

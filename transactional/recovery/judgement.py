@@ -1,4 +1,4 @@
-"""What a store's answers mean for what is decided or prepared. Pure."""
+"""The meaning of a store's answers for decided and prepared batches. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Judgement(enum.Enum):
-    """What to do with a decided checkpoint's handles."""
+    """The action on a decided checkpoint's handles."""
 
     COMMIT = "none is lost: commit all"
     REPAIR = "some are lost, others committed or of batches behind: commit the living, write the lost parts again"

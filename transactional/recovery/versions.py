@@ -1,4 +1,4 @@
-"""What holds for batch writes, whose batches are versions that users number: they only grow, and may be left out."""
+"""Rules of batch writes, whose batches are versions that users number: they only grow, and may be left out."""
 
 from __future__ import annotations
 
