@@ -149,7 +149,7 @@ class Option:
 
 
 class ParsedOptions(Mapping[str, Any]):
-    """Values by the options' own keys, in any case; what was not given has its default.
+    """Values by the options' own keys, in any case; an option that was not given has its default.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ HOST_OPTIONS = OptionTable(
     (
         Option("checkpointLocation", None, as_str, "Spark's checkpoint location; the journal lives in it."),
         Option("queryName", None, as_str, "The query's name, as Spark knows it."),
-        Option("path", None, as_str, "What was given to start(path)."),
+        Option("path", None, as_str, "The argument of start(path)."),
         Option(
             "commitTimeoutMs",
             120_000,

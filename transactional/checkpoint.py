@@ -1,4 +1,4 @@
-"""A checkpoint before and after its decision, and what is acknowledged into it."""
+"""A checkpoint before and after its decision, and the acknowledgements of its tasks."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Deadline:
 
 
 class Pace:
-    """Holds back what is asked for more often than it may happen.
+    """A limiter that holds back calls that come more often than they may.
 
     Parameters
     ----------

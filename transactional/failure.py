@@ -75,7 +75,7 @@ _OFFSETS_GONE = "not found in offset log"
 
 
 def failure_of(problem: BaseException | str) -> Failure:
-    """Return what a supervisor does about an error.
+    """Return a supervisor's response to an error.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def failure_of(problem: BaseException | str) -> Failure:
 
 
 def _raised(text: str) -> str:
-    """Return what the last Python traceback in a text ends with; empty if there is none."""
+    """Return the last line of the last Python traceback in a text; empty if there is none."""
     _, traceback, rest = text.rpartition("Traceback (most recent call last):")
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 

@@ -109,7 +109,7 @@ def begins_at(moved: int, saved: Ledger) -> int:
 
 
 def begins_far_above(position: int, now: int) -> int:
-    """Return the number at which a claimed journal goes on if no journal can be asked what was numbered.
+    """Return the number at which a claimed journal goes on if no journal can be read for the numbers taken.
 
     Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
     millisecond.

@@ -96,7 +96,7 @@ class Rewinder:
         self._settlement = Settlement(journal, sink, queryId, prefix, -1)
 
     def preview(self, checkpoint: int | None = None) -> Preview:
-        """R1: return what going back to a checkpoint would do; None for the newest from which nothing is written twice.
+        """Preview going back to a checkpoint (R1); None for the newest from which nothing is written twice.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Rewinder:
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
     def begun(self) -> Rewind:
-        """Return what was begun, and is not done.
+        """Return the rewind that was begun and is not done.
 
         Raises
         ------
@@ -270,7 +270,7 @@ class Rewinder:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """Return what checkpoints have put out behind an earlier one.
+    """Return the output of the checkpoints behind an earlier one.
 
     Parameters
     ----------

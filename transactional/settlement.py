@@ -141,7 +141,7 @@ class Settlement:
         return True
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
-        """C9: all handles are committed. Their rows are visible before `settled` says so."""
+        """Record that all handles are committed (C9). Their rows are visible before `settled` is journalled."""
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]

@@ -147,7 +147,7 @@ class Report:
 
 @contextmanager
 def reporting(output: Output) -> Iterator[Report]:
-    """Run a command's body: what it raises becomes its answer and its exit status."""
+    """Run a command's body: an error that it raises becomes its answer and its exit status."""
     report = Report(output)
     status = Status.DONE
     try:

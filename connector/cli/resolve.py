@@ -1,4 +1,4 @@
-"""``barrier resolve``: settle by decision what can't be settled by evidence."""
+"""``barrier resolve``: settle by decision if evidence can't."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONSEQUENCES = {
 }
 
 Key = tuple[int | None, str]
-"""Checkpoint (None for what is prepared only) and ``BATCH/PARTITION``."""
+"""Checkpoint (None for a part that is prepared only) and ``BATCH/PARTITION``."""
 
 
 def resolve(
@@ -45,7 +45,7 @@ def resolve(
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Settle by decision what can't be settled by evidence: a transaction whose outcome is unknown.
+    """Settle a transaction by decision if evidence can't: its outcome is unknown.
 
     Without --part it lists what can be resolved. Stop every query on the location first.
     """

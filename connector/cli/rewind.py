@@ -150,7 +150,7 @@ class _Work:
             self._finish()
 
     def resume(self) -> None:
-        """Finish what was begun."""
+        """Finish the rewind that was begun."""
         request, report = self._request, self._report
         begun = self._rewinder.begun()
         target = (

@@ -153,7 +153,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         )
 
     def rollback(self, transaction: DeltaTransaction) -> None:
-        """Delete what was written."""
+        """Delete the files that were written."""
         transaction.files.drop()
         self._notes.delete([transaction.note.nonce])
 

@@ -209,7 +209,7 @@ def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
 
 
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
-    """Delete what is above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
+    """Delete all files above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
     files = {log: _entries(location, log) for log in ("commits", "offsets")}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
@@ -226,7 +226,7 @@ def _delete(location: CheckpointLocation, offsets: int, commits: int, version: i
             faults.reach("rewind.deleted")
 
 
-# -- what is there ---------------------------------------------------------------------------------------------------
+# -- the present files ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class FilesystemFiles:
 
 
 class FilesystemJournalStore:
-    """See `transactional.journal.JournalStore`, and this module for what it does not promise.
+    """See `transactional.journal.JournalStore`, and this module for the promises that it does not keep.
 
     Parameters
     ----------

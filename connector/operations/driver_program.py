@@ -124,7 +124,7 @@ class DriverProgram:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self, tree: DriverTree, report: LifeReport) -> str:
-        """Wait until the program ends, or is to end; return why, if it has not noticed that it can't go on."""
+        """Wait until the program ends, or has to be ended; return why it can't go on, if it has not noticed."""
         self._limit = None
         while tree.status() is None and not self._wish.asked():
             planned = self._meet(report)
@@ -134,7 +134,7 @@ class DriverProgram:
         return ""
 
     def _crippled(self, tree: DriverTree, report: LifeReport, planned: bool) -> str:
-        """Return why the program can't go on, if it has lived on for too long."""
+        """Return why the program can't go on, if it has outlived that for too long."""
         why = "a query of it has failed" if report.failure("thread") else ""
         if planned and tree.lost_jvm():  # what is written in Java, and no driver, may come and go
             why = "its JVM was gone, and it lived on"

@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.05
 
 
 class DriverTree:
-    """A command in a session of its own, to which every process below it belongs, whatever group it makes for itself.
+    """A command in a session of its own, which holds every process below it, whatever its process group.
 
     Parameters
     ----------

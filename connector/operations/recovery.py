@@ -97,7 +97,7 @@ class Recovery:
 
 
 def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False) -> Recovery:
-    """Leave nothing of a query open that does not run, so that it can be started, or stay stopped.
+    """Close everything that a stopped query has left open, so that it can be started, or stay stopped.
 
     It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
 
@@ -106,7 +106,7 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     location : CheckpointLocation
     upkeep : Upkeep, optional
     go_back : bool
-        The query has failed in a way that only going back repairs: nothing is committed first.
+        The query has failed, and only going back repairs it: nothing is committed first.
 
     Raises
     ------

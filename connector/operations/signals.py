@@ -30,7 +30,7 @@ class StopWish:
         self._times += 1
 
     def request(self) -> None:
-        """Ask to stop well, as ``barrier stop`` does in the journal; however often, it is never urgent."""
+        """Ask to stop well, as ``barrier stop`` does in the journal. Repeated requests never become urgent."""
         self._requested = True
 
     def asked(self) -> bool:

@@ -79,7 +79,7 @@ class SavedFile:
 
 
 def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, path: str) -> SavedFile:
-    """Copy a file, and describe what was read.
+    """Copy a file, and return its description.
 
     Parameters
     ----------

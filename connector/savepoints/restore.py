@@ -240,7 +240,7 @@ class Restore:
     # -- N2 to N5 -----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Do what is left to do; return Spark's id of the query at the new location.
+        """Do the remaining steps; return Spark's id of the query at the new location.
 
         Raises
         ------

@@ -60,7 +60,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         self._plan: TaskPlan | None = None
 
     def prepare(self, overwrite: bool) -> None:
-        """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
         with self._sink.coordinator(self._view()) as coordinator:

@@ -53,7 +53,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
 
 
 def register_lost(spark: SparkSession | None) -> None:
-    """Register the formats that Spark has lost for this session: it keeps what its first look, which was killed, has found."""
+    """Register the formats that Spark lost for this session: it keeps the result of its first search, even of a killed one."""
     if spark is None:
         return
     for name, each in {**_ours(), **_sinks}.items():

@@ -82,7 +82,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         self._plan: TaskPlan | None = None
 
     def prepare(self, overwrite: bool) -> None:
-        """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         with life_report.telling(self._sink.location, internals.driver_identity):
             self._prepare(overwrite)
 

@@ -1,4 +1,4 @@
-"""Runs a `TwoPhaseCommitSink` in Spark's processes: the sink's half on executors, the coordinator on the driver."""
+"""A `TwoPhaseCommitSink` in Spark's processes: the sink's half on executors, the coordinator on the driver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Ack
 
 
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
-"""Stands for the query's id, which Spark makes after the checks of ``start()``."""
+"""A placeholder for the query's id, which Spark makes after the checks of ``start()``."""
 
 
 @lru_cache(maxsize=8)
@@ -120,7 +120,7 @@ class HostedSink:
                 )
 
     def check_start(self, overwrite: bool) -> None:
-        """Refuse what no micro-batch could be written with; change nothing. *User's program, before the query starts.*
+        """Refuse settings that no micro-batch could work with; change nothing. *User's program, before the query starts.*
 
         Raises
         ------

@@ -307,7 +307,7 @@ def knows_format(session: SparkSession, name: str) -> bool | None:
 
 
 def be_active(session: SparkSession) -> None:
-    """Let Spark see the session in the calling thread, if it sees none there. *In the user's program.*
+    """Make the session the calling thread's, if Spark sees none there. *In the user's program.*
 
     Spark looks for a sink's Python format in the session of the JVM's thread, and that of another Python thread has none.
     """

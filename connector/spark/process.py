@@ -40,7 +40,7 @@ def driver_process() -> dict[str, Any]:
 
 
 def this_process() -> dict[str, Any]:
-    """Return the calling process, in the form of `driver_process`; for a command line tool."""
+    """Return the calling process in the form of `driver_process`, for commands."""
     return _identity(os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Spark's logs of a location, as a rewind wants them: for `barrier rewind`, restore, and `connector.operations.recovery`."""
+"""Spark's logs of a location as a rewind's `QueryLogs`: for commands and `connector.operations.recovery`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = ("NOTHING_TO_REWIND",)
 
 
 class LocationLogs:
-    """Spark's logs of a location on any store, as a rewind wants them; see `transactional.rewind.QueryLogs`."""
+    """Spark's logs of a location on any store, as a `transactional.rewind.QueryLogs`."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self._location = location

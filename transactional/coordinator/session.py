@@ -107,7 +107,7 @@ class Session:
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort what no unsettled entry names; stores whose aborts are not atomic are given the cut-off."""
+        """Abort transactions that no unsettled entry names; stores whose aborts are not atomic are given the cut-off."""
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:

@@ -183,7 +183,7 @@ class Ledger:
         return ledger
 
     def accept_store(self) -> None:
-        """Take the store as it is, as an operator has asked: what it holds beyond the journal is not checked."""
+        """Accept the store as it is, at an operator's request: its content beyond the journal is not checked."""
         for run in self.runs.values():
             run.binding = False
 

@@ -112,7 +112,7 @@ class PartRecord:
         return part
 
     def expected(self) -> ExpectedPart:
-        """Return what a repair has to equal."""
+        """Return the rows that a repair has to equal."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
@@ -183,7 +183,7 @@ class CheckpointRecord:
     hooks : dict[str, str]
         States of the checkpoint's hooks, by their identifiers, in base64.
     output : dict[str, Any]
-        Where its rows are, as its sink says.
+        Where its rows are, as its sink reports.
     subsumed : list[int]
         Micro-batches whose own checkpoint had been declined.
     """
@@ -298,7 +298,7 @@ class Rewind:
     checkpoint : int or None
         The target that a user has named; None to find the newest from which nothing is written twice.
     request : dict[str, Any]
-        What was allowed with it, and which process does it.
+        The options that allow it, and the process that does it.
     """
 
     token: int
@@ -308,7 +308,7 @@ class Rewind:
 
 @dataclass
 class Moved:
-    """The query goes on elsewhere, for ever: no entry follows this one.
+    """A final move: the query goes on elsewhere, and no entry follows this one.
 
     Attributes
     ----------

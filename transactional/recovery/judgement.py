@@ -115,7 +115,7 @@ def committed_behind(
 
 
 def out_of_order(gap: int, batches: Sequence[int]) -> str:
-    """Return in words what it means that micro-batches behind the first lost one are committed."""
+    """Explain, for a message, that micro-batches behind the first lost one are committed."""
     return (
         f"Micro-batches {list(batches)} were committed already, before the lost rows of micro-batch {gap}: every row is "
         "still written exactly once, but the rows that are written again come after theirs. A reader that keeps the last "

@@ -29,7 +29,7 @@ class QueryView:
     previous : Sequence[str] or None
         Those of ``offsets/<batch - 1>``.
     gaps : bool
-        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
+        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` means nothing.
     oldest : int
         The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
     repartitions : Callable[[], Sequence[int]]
