@@ -39,11 +39,12 @@ test: $(STAMP) java $(ARCHIVE) ## unit and integration tests, every crash point 
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## ruff, mypy --strict, and who may import whom
+lint: $(STAMP) ## ruff, mypy --strict, who may import whom, and the words of texts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(CHECKED)
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.words
 
 .PHONY: matrix
 matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long)

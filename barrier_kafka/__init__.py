@@ -1,4 +1,4 @@
-"""What users import: exactly-once streaming from Kafka through PySpark.
+"""The names that users import: exactly-once streaming from Kafka through PySpark.
 
 The formats ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` need no import; `register` lets ``start()`` report mistakes. To
 write a sink, subclass `TwoPhaseCommitSink`, and test it with `barrier_kafka.testing`. Names that are not in ``__all__`` may

@@ -21,7 +21,7 @@ catalogue.extend(__name__)  # whose remedies name the commands
 
 
 def __getattr__(name: str) -> Any:
-    """What needs PySpark, or much of ours, is imported when it is asked for: a command needs no PySpark."""
+    """Import a name that needs PySpark, or much of ours, when it is first used: a command needs no PySpark."""
     if name == "LagListener":
         from connector.spark.lag import LagListener
 
@@ -40,9 +40,9 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     brokers, topic, rights. ``start()`` itself then raises the mistake, in one sentence, before Spark writes anything into
     the checkpoint location. Without the call the first micro-batch finds it.
 
-    Where the package is installed, Spark finds ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` without it; zips
-    (``--py-files``), subclasses of `TwoPhaseCommitSink`, and a session whose look for formats was killed need it. To call it
-    again changes nothing.
+    If the package is installed, Spark finds ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` without it; zips
+    (``--py-files``), subclasses of `TwoPhaseCommitSink`, and a session whose search for formats was killed need it. A
+    second call changes nothing.
 
     Parameters
     ----------

@@ -41,23 +41,23 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
-"""The default of an option without which nothing works."""
+"""The default of an option that must be given."""
 
 
 def shown_value(key: str, value: str) -> str:
-    """The value as a message, a log or a repr may show it."""
+    """Return the value as a message, a log or a repr may show it."""
     return HIDDEN if is_secret(key, value) else value
 
 
 def as_str(text: str) -> str:
-    """Any text but the empty one."""
+    """Parse any text but the empty one."""
     if not text.strip():
         raise ValueError("text that is not empty")
     return text.strip()
 
 
 def as_bool(text: str) -> bool:
-    """``true`` or ``false``, as Spark takes them."""
+    """Parse ``true`` or ``false``, as Spark takes them."""
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
         raise ValueError("true or false")
@@ -65,7 +65,7 @@ def as_bool(text: str) -> bool:
 
 
 def as_positive_int(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a whole number from 1."""
     try:
         number = int(text.strip())
     except ValueError:
@@ -76,7 +76,7 @@ def as_positive_int(text: str) -> int:
 
 
 def as_version(text: str) -> int:
-    """A whole number from 0."""
+    """Parse a whole number from 0."""
     number = text.strip()
     if not (number.isascii() and number.isdigit()):
         raise ValueError("a whole number from 0")
@@ -95,7 +95,7 @@ _DURATION_FORM: Final = 'milliseconds (30000), or a whole number with ms, s, min
 
 
 def as_duration_ms(text: str) -> int:
-    """Milliseconds from 0; text without a unit is milliseconds already."""
+    """Parse a duration into milliseconds from 0; text without a unit is milliseconds already."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in _MILLISECONDS:
         raise ValueError(_DURATION_FORM)
@@ -116,7 +116,7 @@ def as_choice(*choices: str) -> Callable[[str], str]:
 
 
 def as_json(text: str) -> Any:
-    """Any JSON value."""
+    """Parse any JSON value."""
     try:
         return json.loads(text)
     except ValueError as problem:
@@ -132,7 +132,7 @@ class Option:
     key : str
         As users write it; it is found in any case, because Spark lower-cases keys.
     default : Any
-        The value (not its text) when the option is absent; `REQUIRED` where there is none.
+        The value (not its text) when the option is absent; `REQUIRED` if there is none.
     parse : Callable[[str], Any]
         Makes the value of the text; raises ValueError with what it expects ("a whole number from 1").
     doc : str
@@ -149,7 +149,7 @@ class Option:
 
 
 class ParsedOptions(Mapping[str, Any]):
-    """Values by the options' own keys, in any case; what was not given has its default.
+    """Values by the options' own keys, in any case; an option that was not given has its default.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class ParsedOptions(Mapping[str, Any]):
         return len(self._values)
 
     def given(self, key: str) -> bool:
-        """Whether the user set it (otherwise its value is the default)."""
+        """Return whether the user set it (otherwise its value is the default)."""
         return key.lower() in self._given
 
     def __repr__(self) -> str:  # values may be secrets
@@ -238,7 +238,7 @@ class OptionTable:
         return ParsedOptions(values, passthrough, given)
 
     def invalid(self, key: str, text: str, expectation: str) -> OptionError:
-        """An ``INVALID_OPTION`` error for checks that need more than one option or the store."""
+        """Return an ``INVALID_OPTION`` error, for checks that need more than one option or the store."""
         shown = shown_value(key, text)
         return OptionError("INVALID_OPTION", owner=self.name, option=key, value=shown, expectation=expectation)
 
@@ -246,13 +246,13 @@ class OptionTable:
         try:
             return option.parse(text)
         except ValueError as expectation:
-            # A parser quotes what it was given in places; a secret option's parser must not be quoted at all.
-            told = "another value" if is_secret(option.key, text) else str(expectation)
-            raise self.invalid(option.key, text, told) from None
+            # Some parsers quote the text that they were given; a secret option's parser must not be quoted at all.
+            expected = "another value" if is_secret(option.key, text) else str(expectation)
+            raise self.invalid(option.key, text, expected) from None
 
     def _unknown(self, key: str, keys: Sequence[str], prefixes: Sequence[str]) -> OptionError:
         by_lower = {k.lower(): k for k in keys}
-        # 'bootstrap.servers' is what everybody writes who forgets the prefix.
+        # The usual mistake is to forget the prefix: 'bootstrap.servers'.
         by_lower.update({f"{prefix}bootstrap.servers": f"{prefix}bootstrap.servers" for prefix in prefixes})
         near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
         hint = f"did you mean {by_lower[near[0]]}?" if near else f"known options: {', '.join(sorted(keys))}."
@@ -266,7 +266,7 @@ HOST_OPTIONS = OptionTable(
     (
         Option("checkpointLocation", None, as_str, "Spark's checkpoint location; the journal lives in it."),
         Option("queryName", None, as_str, "The query's name, as Spark knows it."),
-        Option("path", None, as_str, "What was given to start(path)."),
+        Option("path", None, as_str, "The argument of start(path)."),
         Option(
             "commitTimeoutMs",
             120_000,
@@ -283,7 +283,7 @@ HOST_OPTIONS = OptionTable(
             "transactionalIdPrefix",
             None,
             as_str,
-            "What the names of all transactions of this query start with; the query id by default. No other query may "
+            "The prefix of the names of all transactions of this query; the query id by default. No other query may "
             "use it.",
         ),
         Option(
@@ -310,7 +310,7 @@ HOST_OPTIONS = OptionTable(
             "singleDriver",
             False,
             as_bool,
-            "true says that somebody else guarantees one driver per checkpoint location, where its store can't create "
+            "true asserts that something else guarantees one driver per checkpoint location, if its store can't create "
             "a file exclusively (HDFS).",
         ),
         Option(
@@ -329,7 +329,7 @@ HOST_OPTIONS = OptionTable(
             "maxBatchesPerCheckpoint",
             50,
             as_positive_int,
-            "A checkpoint closes after so many micro-batches even without a barrier. 2pc-kafka: 50 at most.",
+            "A checkpoint closes after this number of micro-batches even without a barrier. 2pc-kafka: at most 50.",
         ),
         Option(
             "retainedCheckpoints",
@@ -361,4 +361,4 @@ HOST_OPTIONS = OptionTable(
     ),
     passthrough_prefixes=(),
 )
-"""What Spark and the host put beside a sink's own options."""
+"""Options that Spark and the host add to a sink's own."""

@@ -13,6 +13,7 @@ import pytest
 import connector
 import transactional.errors
 from tests.error_page import ERROR_PAGE, error_page
+from tests.words import WORDS
 from transactional.errors.catalogue import ACTIONS, Catalogue, catalogue
 from transactional.failure import Remedy, failure_of
 
@@ -25,12 +26,6 @@ ENGINE = re.compile(r"spark|kafka|barrier (run|rewind|adopt|resolve|stop|restore
 
 NAMED = {"barrier-kafka", "pyarrow.RecordBatch"}
 """Texts of the core that are data: a source in the offset log."""
-
-FLOWERS = re.compile(
-    r"\b(told|tells?|nobody|somebody|anew|mend(ed|s)?|heed|so (long|many)|way out|at work|where (there|no|none) )\b",
-    re.IGNORECASE,
-)
-"""Words that HOUSE.md's table replaces."""
 
 
 class Raise(NamedTuple):
@@ -111,7 +106,7 @@ def test_a_condition_is_whole(condition: str) -> None:
             r"[A-Z<`]|2pc-|barrierInterval |barrier-|kafka\.|accept-|offsets/|commits/|txnVersion|--", text
         ), text
         assert text.endswith((".", ">")), text
-        assert not FLOWERS.search(text), text
+        assert not WORDS.search(text), text
 
 
 @pytest.mark.parametrize("condition", sorted(CORE))

@@ -3,11 +3,12 @@
 For users: `TwoPhaseCommitSink` (`sink`, `transaction`), `CheckpointHook` (`hooks`), restart strategies (`restart`), errors
 (`errors`, with their catalogue), `History` (`history`), doubles and a conformance kit for a sink's tests (`testing`).
 
-What decides: `journal` (exclusive create), `entry` (as bytes), `ledger` (the fold, a checkpoint's states), `ownership` (what an
-entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps), `settlement` (what becomes of a decision).
+The deciding core: `journal` (exclusive create), `entry` (as bytes), `ledger` (the fold, a checkpoint's states), `ownership`
+(what an entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps), `settlement` (from a decision to its
+end).
 
 Beside it: `barrier` and `schedule` (in the source), `checkpoint` (what tasks report), `rewind` and `restore` (going back),
-`stats` (figures), `failure` (what a supervisor does), `digest`, `secrets`, `clock`, `faults`.
+`stats` (figures), `failure` (a supervisor's response), `digest`, `secrets`, `clock`, `faults`.
 """
 
 from __future__ import annotations

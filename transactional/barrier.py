@@ -23,7 +23,7 @@ __all__ = [
 
 
 class BarrierKind(str, enum.Enum):
-    """Why the source made the barrier."""
+    """The reason why the source made the barrier."""
 
     CHECKPOINT = "checkpoint"
     FINAL = "final"

@@ -1,4 +1,4 @@
-"""A checkpoint before and after its decision, and what is acknowledged into it."""
+"""A checkpoint before and after its decision, and the acknowledgements of its tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Part:
-    """What one writer task prepared of one micro-batch.
+    """The part of a micro-batch that one writer task prepared.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Part:
 
 
 class Mode(str, enum.Enum):
-    """What the tasks of a micro-batch do with their rows."""
+    """The way in which the tasks of a micro-batch treat their rows."""
 
     WRITE = "write"
     DRAIN = "drain"
@@ -62,7 +62,7 @@ class Mode(str, enum.Enum):
 
 @dataclass(frozen=True)
 class ExpectedPart:
-    """What a repair of a lost part has to equal; `free` after an operator accepted a difference."""
+    """The rows that a repair of a lost part has to equal; `free` after an operator accepted a difference."""
 
     partition: int
     rows: int
@@ -73,7 +73,7 @@ class ExpectedPart:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What planning passes to the tasks of one micro-batch. Pickled to executors.
+    """The plan that the tasks of one micro-batch get. Pickled to executors.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Acknowledgement:
 
 
 class ClosingReason(str, enum.Enum):
-    """Why a micro-batch closes a checkpoint."""
+    """The reason why a micro-batch closes a checkpoint."""
 
     BARRIER = "a barrier of the source"
     FINAL = "the final barrier of the source"
@@ -148,7 +148,7 @@ class ClosingReason(str, enum.Enum):
 
 
 class CheckpointFailureReason(str, enum.Enum):
-    """Why a checkpoint failed. The journal holds the names."""
+    """The reason why a checkpoint failed. The journal holds the names."""
 
     ABORTED = "given up before its decision: a task failed, the query was stopped, or its commit raised"
     VOID = "its prepared transactions were lost and none was committed: its rows are written again"
@@ -157,7 +157,7 @@ class CheckpointFailureReason(str, enum.Enum):
 
 
 class AcknowledgeResult(enum.Enum):
-    """What became of an acknowledgement; late and repeated ones are normal."""
+    """The fate of an acknowledgement; late and repeated ones are normal."""
 
     SUCCESS = "taken"
     DUPLICATE = "the same partition acknowledged before"

@@ -9,7 +9,7 @@ __all__ = ["Clock", "Deadline", "Pace", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the protocol needs of time."""
+    """The clock that the protocol needs."""
 
     def now(self) -> float:
         """Return the seconds since the epoch."""
@@ -61,7 +61,7 @@ class Deadline:
 
 
 class Pace:
-    """Holds back what is asked for more often than it may happen.
+    """A limiter that holds back calls that come more often than they may.
 
     Parameters
     ----------

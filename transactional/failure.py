@@ -1,4 +1,4 @@
-"""What a supervisor does about a failure, read from the error's text, which is all that reaches the user's program.
+"""A supervisor's response to a failure, read from the error's text: nothing else reaches the user's program.
 
 The engine passes a query's error on as text, with the Python traceback of the process in which it was raised: ours end in a
 line ``transactional.errors.RewindRequiredError: [PREPARED_LOST] ...``.
@@ -22,7 +22,7 @@ MOST_TEXT = 500
 
 
 class Remedy(str, enum.Enum):
-    """What a supervisor does about a failure."""
+    """The response of a supervisor to a failure."""
 
     RESTART = "started again, the query may go on"
     REWIND = "the query has to go back first, to where nothing is written twice"
@@ -32,7 +32,7 @@ class Remedy(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a query ended.
+    """The reason why a query ended.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ _BY_KIND = {
     "RewindRequiredError": Remedy.REWIND,
     "QueryStoppedError": Remedy.STOPPED,
 }
-"""Of conditions that no catalogue has. All others: RESTART."""
+"""The remedies of conditions that no catalogue has. All others: RESTART."""
 
 _BY_ACTION = {
     "restart": Remedy.RESTART,
@@ -75,7 +75,7 @@ _OFFSETS_GONE = "not found in offset log"
 
 
 def failure_of(problem: BaseException | str) -> Failure:
-    """Return what a supervisor does about an error.
+    """Return a supervisor's response to an error.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def failure_of(problem: BaseException | str) -> Failure:
 
 
 def _raised(text: str) -> str:
-    """Return what the last Python traceback in a text ends with; empty if there is none."""
+    """Return the last line of the last Python traceback in a text; empty if there is none."""
     _, traceback, rest = text.rpartition("Traceback (most recent call last):")
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 

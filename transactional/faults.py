@@ -53,7 +53,7 @@ REWIND_POINTS = (
 )
 
 SAVEPOINT_POINTS = ("savepoint.copied", "restore.begun", "restore.copied", "restore.moved", "restore.opened")
-"""Of a savepoint that is taken, and of one that is restored."""
+"""The fault points of taking and of restoring a savepoint."""
 
 ALL_POINTS = POINTS + LONG_POINTS + REWIND_POINTS + SAVEPOINT_POINTS
 

@@ -1,4 +1,4 @@
-"""How far a query came according to its journal, and the error of a store that holds more.
+"""The progress of a query according to its journal, and the error of a store that holds more.
 
 A checkpoint location that was put back from an older copy is consistent with itself. A store that has committed what the
 journal does not know is the only witness, and it is asked before a new run begins.
@@ -21,7 +21,7 @@ RunMark = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """What a journal knows of its query when a new run is about to claim it; see `TwoPhaseCommitSink.checkHistory`.
+    """The history of a query in its journal when a new run is about to claim it; see `TwoPhaseCommitSink.checkHistory`.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class History:
 
 
 def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: Mapping[str, str]) -> History:
-    """Return what a journal knows, for a run that is about to be claimed.
+    """Return the history in a journal, for a run that is about to be claimed.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: M
     queryId : str
         As in `TransactionContext`.
     sink, prefix, identity
-        Of the new run: what a run on another store or under another prefix has seen there says nothing.
+        Of the new run: a run on another store or under another prefix proves nothing here.
     """
     cluster = identity.get("cluster")
     runs = [
@@ -93,6 +93,6 @@ def put_back(evidence: str) -> LocationError:
     Parameters
     ----------
     evidence : str
-        What the store holds, as a clause.
+        A clause that describes what the store holds.
     """
     return LocationError("LOCATION_PUT_BACK", evidence=evidence)

@@ -14,7 +14,7 @@ from transactional.sink import Options
 __all__ = ["CheckpointHook", "HookContext", "hooks_of", "restore", "trigger"]
 
 MOST_BYTES = 1 << 20
-"""Of one state: it goes into the journal."""
+"""Bytes of one state at most: it goes into the journal."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Judges: what must be true of the ledger for an entry to bind. A create is judged again at every number that it tries."""
+"""Judges: the conditions on the ledger under which an entry binds. A create is judged again at every number that it tries."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
 
 
 def may_stop(token: int) -> Judge:
-    """Judge that the run is the newest, and that of what the journal knows nothing is open but lost parts of a decision."""
+    """Judge that the run is the newest, and that nothing in the journal is open but lost parts of a decision."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:

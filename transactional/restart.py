@@ -30,14 +30,14 @@ KEPT_LIVES = 10_000
 
 
 class Life(NamedTuple):
-    """From one start to its failure, in seconds of one clock."""
+    """The time from one start to its failure, in seconds of one clock."""
 
     began: float
     failed: float
 
 
 class RestartStrategy(ABC):
-    """Whether, and after how long, a failed query is started again. Immutable; `Restarts` counts for it."""
+    """The decision whether, and after what delay, a failed query is started again. Immutable; `Restarts` counts for it."""
 
     @abstractmethod
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:

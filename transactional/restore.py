@@ -1,4 +1,4 @@
-"""What of a journal goes into a savepoint, when the origin of a claim may be closed, and how a restored journal begins. Pure.
+"""The journal of a savepoint, the first entries of a restored one, and when the origin of a claim may be closed. Pure.
 
 A restored journal is *closed* from its first entry, `restoring`, to its second, `opened`. Of a claim, `moved` in the origin's
 journal comes between the two: it is the only point at which the query changes its location.
@@ -16,7 +16,7 @@ __all__ = ["FAR_ABOVE", "begins_at", "begins_far_above", "cut", "may_move"]
 
 FAR_ABOVE = 1_000_000
 """Numbers that a claimed journal leaves free above the savepoint's if the origin's journal can't be asked: checkpoints and runs
-are told apart by their numbers, and it would take a query months to come there."""
+are distinguished by their numbers, and it would take a query months to come there."""
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
@@ -109,7 +109,7 @@ def begins_at(moved: int, saved: Ledger) -> int:
 
 
 def begins_far_above(position: int, now: int) -> int:
-    """Return the number at which a claimed journal goes on if no journal can be asked what was numbered.
+    """Return the number at which a claimed journal goes on if no journal can be read for the numbers taken.
 
     Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
     millisecond.

@@ -28,7 +28,7 @@ __all__ = ["Preview", "QueryLogs", "Rewinder", "output_ranges"]
 
 
 class QueryLogs(Protocol):
-    """What a rewind does to the query's own logs. Every call can be repeated."""
+    """The actions of a rewind on the query's own logs. Every call can be repeated."""
 
     def highest(self) -> tuple[int, int]:
         """Return the highest micro-batch of ``offsets/`` and of ``commits/``; -1 if there is none."""
@@ -51,7 +51,7 @@ class QueryLogs(Protocol):
 
 @dataclass(frozen=True)
 class Preview:
-    """What a rewind would do.
+    """The effects that a rewind would have.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Rewinder:
         self._settlement = Settlement(journal, sink, queryId, prefix, -1)
 
     def preview(self, checkpoint: int | None = None) -> Preview:
-        """R1: return what going back to a checkpoint would do; None for the newest from which nothing is written twice.
+        """Preview going back to a checkpoint (R1); None for the newest from which nothing is written twice.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Rewinder:
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
     def begun(self) -> Rewind:
-        """Return what was begun, and is not done.
+        """Return the rewind that was begun and is not done.
 
         Raises
         ------
@@ -270,7 +270,7 @@ class Rewinder:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """Return what checkpoints have put out behind an earlier one.
+    """Return the output of the checkpoints behind an earlier one.
 
     Parameters
     ----------

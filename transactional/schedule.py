@@ -1,4 +1,4 @@
-"""When a source puts a checkpoint barrier behind a micro-batch. Pure: the time and what happened are parameters."""
+"""The schedule of checkpoint barriers behind a source's micro-batches. Pure: time and events are parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTY_BARRIERS: Final = 10
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often checkpoints close.
+    """The schedule by which checkpoints close.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which options' values are secret, and texts without them: what libraries raise may quote what they were given."""
+"""Secret options, and texts without their values: errors of libraries may quote what they were given."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _STORAGE = re.compile(
 """Options of an object store, all but a few that are known to be harmless: clients take hundreds, under many names."""
 
 _TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
-"""What an option of an object store may be beside a secret; hidden in a text, it would spoil the text."""
+"""Values of an object store's options that are no secrets; hidden in a text, they would spoil the text."""
 
 _NAMED = re.compile(
-    rf"""((?:{_NAME})[\w.-]*["']?\s*[=:]\s*)   # a name that says so, whatever stands around it
+    rf"""((?:{_NAME})[\w.-]*["']?\s*[=:]\s*)   # a name of a secret, whatever stands around it
          ("[^"]*"|'[^']*'|[^\s,;&"')\]}}]+)    # and its value""",
     re.IGNORECASE | re.VERBOSE,
 )

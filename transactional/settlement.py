@@ -1,4 +1,4 @@
-"""What becomes of a decision: its handles are committed, or judged and their rows written again, until it is settled or void.
+"""Settlement of a decision: commit its handles, or judge them and write their rows again, until it is settled or void.
 
 A plain object without threads. Steps P5, C2, C8 and C9 of `transactional.coordinator` are here.
 """
@@ -141,7 +141,7 @@ class Settlement:
         return True
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
-        """C9: all handles are committed. Their rows are visible before `settled` says so."""
+        """Record that all handles are committed (C9). Their rows are visible before `settled` is journalled."""
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]

@@ -1,4 +1,4 @@
-"""What the author of a sink subclasses: `TwoPhaseCommitSink`.
+"""The base class of sinks: `TwoPhaseCommitSink`.
 
 The contract is that of Flink's TwoPhaseCommitSinkFunction, except that the process that prepares is never the one that
 commits: a *handle* (a small JSON mapping, which Flink calls a committable) is all that travels between them.
@@ -58,7 +58,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """Whether a batch write may replace what is there (mode overwrite)."""
 
     maxPrepared: ClassVar[int | None] = None
-    """How many micro-batches may be prepared and undecided at once; None for any number."""
+    """The number of micro-batches that may be prepared and undecided at once; None for any number."""
 
     commitsTogether: ClassVar[bool] = False
     """Whether one `commit` makes all its handles visible at once, or none: then it gets all of a checkpoint's. Else it gets

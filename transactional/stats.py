@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """One checkpoint: what the journal keeps of it, and how long it took.
+    """The record of one checkpoint in the journal, and how long it took.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Pending:
-    """What is prepared, and in no checkpoint yet.
+    """The micro-batches that are prepared, and in no checkpoint yet.
 
     Parameters
     ----------

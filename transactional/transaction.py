@@ -1,4 +1,4 @@
-"""What passes between a sink and its host: options, a transaction's context, the states of handles."""
+"""The types between a sink and its host: options, a transaction's context, the states of handles."""
 
 from __future__ import annotations
 

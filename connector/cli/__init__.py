@@ -1,4 +1,4 @@
-"""The command line ``barrier``, also ``python -m connector.cli``: look at a query's checkpoints, and the ways out of errors.
+"""The command line ``barrier``, also ``python -m connector.cli``: look at a query's checkpoints, apply remedies of errors.
 
 ::
 
@@ -13,8 +13,8 @@
     barrier resolve LOCATION    what can't be settled by evidence
     barrier import-offsets OLD NEW    a query with Spark's own Kafka source goes on with barrier-kafka
 
-LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what only reads works beside a running query. What
-changes something says what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
+LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what only reads works beside a running query. A
+command that changes something prints what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
 
 With ``--output json`` standard output holds one JSON document, whose ``status`` is ``done``, ``nothing to do``, ``dry run``,
 ``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``,
@@ -24,9 +24,9 @@ Exit status:
 
 === ==============================================================================================
 0   done, or there was nothing to do
-1   refused, and nothing was changed unless it says so: standard error names the condition
+1   refused, and nothing was changed unless the message says otherwise: standard error names the condition
 2   wrong usage
-3   not answered: nobody was there to ask and ``--yes`` was not given, or the answer was no
+3   not answered: there was no terminal and no ``--yes``, or the answer was no
 4   failed: an error that is none of ours (a disk, a broker); what was done is safe to repeat
 5   asked for, and not done yet when ``--timeout`` was over: `barrier stop` of a query that gets no rows
 130 interrupted from the keyboard

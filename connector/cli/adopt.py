@@ -23,7 +23,9 @@ __all__ = ["adopt"]
 
 def adopt(
     location: Location,
-    claim: Annotated[bool, typer.Option("--claim", help="This place goes on as the query, the other is gone.")] = False,
+    claim: Annotated[
+        bool, typer.Option("--claim", help="The query goes on at this location; the other one is gone.")
+    ] = False,
     no_claim: Annotated[
         bool, typer.Option("--no-claim", help="This is a copy, and gets an identity of its own.")
     ] = False,
@@ -32,7 +34,7 @@ def adopt(
 ) -> None:
     """Accept a moved, restored or copied checkpoint location.
 
-    Stop every query on it first. Without --yes it asks, after it has said what may be lost or doubled.
+    Stop every query on it first. Without --yes it asks, after it has printed what may be lost or doubled.
     """
     if claim is no_claim:
         raise typer.BadParameter(f"say which{' one' if claim else ''}: --claim or --no-claim")
@@ -47,7 +49,7 @@ def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report)
         raise moved_on(ledger)
     if ledger.restoring is not None:
         raise unfinished(ledger)
-    location.query_id()  # refused where Spark has no metadata: nothing ever ran here
+    location.query_id()  # refused if Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
         raise LocationError(
             "REWIND_BEGUN",
@@ -59,7 +61,7 @@ def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report)
     if committed > newest(location, "offsets"):
         raise LocationError(
             "SPARK_LOGS_INCONSISTENT",
-            f"commits/{committed} exists without its offsets/{committed}: nobody knows where it ended. Restore offsets/ from "
+            f"commits/{committed} exists without its offsets/{committed}: where it ended is unknown. Restore offsets/ from "
             "a backup, or start the query on a new checkpoint location",
             committed=committed,
         )
@@ -108,7 +110,7 @@ def _consequences(
         rows = sum(part.rows for part in record.parts)
         yield f"Micro-batch {record.batch} ({rows} rows) is prepared, and in no checkpoint yet:"
         if record.batch > committed:
-            yield "  it is written anew."
+            yield "  it is written again."
         elif claim:
             yield "  what was prepared of it is aborted, and LOST."
         else:
@@ -126,12 +128,12 @@ def _consequences(
 
 
 def _agrees(location: CheckpointLocation, ledger: Ledger, committed: int) -> bool:
-    """Whether the journal and Spark's logs tell the same story."""
+    """Return whether the journal and Spark's logs agree."""
     return committed <= ledger.accounted <= committed + 1 and _same_sources(location, ledger)
 
 
 def _same_sources(location: CheckpointLocation, ledger: Ledger) -> bool:
-    """Whether Spark's file of the last micro-batch in the journal is the one that it recorded."""
+    """Return whether Spark's file of the journal's last micro-batch is the one that the journal recorded."""
     last = ledger.accounted
     record = ledger.batches.get(last)
     try:

@@ -1,4 +1,4 @@
-"""``barrier checkpoints``: what the journal says of a query's checkpoints, and the wish for one."""
+"""``barrier checkpoints``: list and show a query's checkpoints, and ask for one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLI
 
 def list_checkpoints(
     location: Location,
-    limit: Annotated[int, typer.Option(min=1, help="So many, the newest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest.")] = 20,
     failed: Annotated[bool, typer.Option("--failed", help="Only those that failed or were declined.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -136,10 +136,10 @@ def _query_pairs(
 ) -> list[tuple[str, str]]:
     counts = found.counts
     moved = "" if found.location == place.path else f" (the journal was written at {found.location}: `barrier adopt`)"
-    told = f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed"
+    totals = f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed"
     rows = [
         ("location", f"{place.path}{moved}"),
-        ("checkpoints", f"{told}, {counts.declined} declined, {counts.restored} restored"),
+        ("checkpoints", f"{totals}, {counts.declined} declined, {counts.restored} restored"),
         ("newest completed", str(found.completed.id) if found.completed else "none"),
         ("micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"),
     ]
@@ -172,11 +172,11 @@ def _query_pairs(
         rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))
     for again in found.restarts[-SHOWN_RESTARTS:]:
         what = "rewound, and started again" if again.rewound else "started again"
-        told = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
-        rows.append(("restart", f"{told}: {again.reason}"))
+        restart = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
+        rows.append(("restart", f"{restart}: {again.reason}"))
     if found.rewinding is not None:
         to = found.rewinding.checkpoint
-        target = f"to checkpoint {to}" if to is not None else "to where nothing is written twice"
+        target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
         rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it"))
     return rows
@@ -185,7 +185,7 @@ def _query_pairs(
 def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:
     """Ask for a checkpoint: the next micro-batch of the query closes one, whatever its barrierInterval.
 
-    It does not wait for it, and makes no micro-batch: a query without new rows closes one when rows come.
+    The command does not wait for the checkpoint, and makes no micro-batch: a query without new rows closes one when rows come.
     """
     with reporting(output) as report:
         _trigger(location, report)

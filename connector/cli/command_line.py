@@ -29,18 +29,18 @@ _SETTINGS: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "
 
 
 class Program(TyperGroup):
-    """Answers wrong usage, too, in one document where that was asked for; typer tells it on standard error."""
+    """Report wrong usage, too, as one document if ``--output json`` was given; typer reports it on standard error."""
 
     _json = False
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Of the program itself."""
+        """Parse the arguments of the program itself."""
         self._json = asks_json(args)
         with self._answering():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Of a command."""
+        """Parse the arguments of a command, and run it."""
         with self._answering():
             return super().invoke(ctx)
 
@@ -59,7 +59,7 @@ class Program(TyperGroup):
 
 
 def asks_json(words: Sequence[str]) -> bool:
-    """Whether ``--output json`` is among the arguments, which need not make sense otherwise."""
+    """Return whether ``--output json`` is among the arguments, which need not make sense otherwise."""
     found = ""
     for word, following in zip(words, [*words, ""][1:], strict=True):
         if word == "--":
@@ -74,7 +74,7 @@ def asks_json(words: Sequence[str]) -> bool:
 app = typer.Typer(
     name="barrier",
     cls=Program,
-    help="Look at the checkpoints of a PySpark query with two-phase-commit sinks, and the ways out that its errors name.",
+    help="Look at the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that its errors name.",
     epilog=EXIT_STATUS,
     **_SETTINGS,
 )

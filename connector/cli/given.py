@@ -1,4 +1,4 @@
-"""What commands are given: options of the sink that the journal does not keep, and times."""
+"""Arguments that several commands take: options of the sink that the journal does not keep, and times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GivenOptions = Annotated[
         "--option",
         metavar="KEY=VALUE",
         help="An option of the sink that the journal does not keep, or that has changed. Other users of the machine can "
-        "see it: secrets belong into the file.",
+        "see it: secrets belong in the file.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,7 @@ GivenFile = Annotated[
 
 
 def seconds(number: float) -> float:
-    """A time that passes: from 0, and not ``nan``, which not every version of typer refuses with ``min=0``.
+    """Check a duration: from 0, and not ``nan``, which not every version of typer refuses with ``min=0``.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def seconds(number: float) -> float:
 
 
 def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, str]:
-    """What was given; a single option over the file.
+    """Return the options that were given; a single option overrides the file.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, s
 
 
 def pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Lines KEY=VALUE.
+    """Parse lines KEY=VALUE.
 
     Raises
     ------

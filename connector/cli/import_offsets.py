@@ -97,7 +97,7 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
         way = f"Take one of Kafka's alone: --source {' or '.join(kafka)}" if kafka else "It has none of Kafka's"
         raise LocationError(
             "NOT_A_KAFKA_SOURCE",
-            f"{old.path} reads what is not Kafka's, or nothing says where it began: {', '.join(map(str, foreign))}. {way}",
+            f"{old.path} reads what is not Kafka's, or its beginning is unknown: {', '.join(map(str, foreign))}. {way}",
             sources=[each.number for each in foreign],
         )
     return chosen

@@ -14,12 +14,12 @@ __all__ = ["load_journal", "open_journal", "unchanged"]
 
 
 def load_journal(location: CheckpointLocation) -> Journal:
-    """Its journal, loaded; empty where there is none.
+    """Return the location's journal, loaded; empty if there is none.
 
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_A_FOLDER``: it, or a folder above or inside it, is a file.
+        ``LOCATION_NOT_A_FOLDER``: the location, or a folder above or inside it, is a file.
     """
     journal = location.journal()
     try:
@@ -30,14 +30,14 @@ def load_journal(location: CheckpointLocation) -> Journal:
             path = os.path.dirname(path)
         raise LocationError(
             "LOCATION_NOT_A_FOLDER",
-            f"{path} is a file, where a folder should be: LOCATION is the query's checkpointLocation",
+            f"{path} is a file, and must be a folder: LOCATION is the query's checkpointLocation",
             path=path,
         ) from error
     return journal
 
 
 def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
-    """The location and its journal, loaded.
+    """Return the location and its journal, loaded.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
 
 
 def unchanged(found: Ledger, position: int) -> None:
-    """The journal has not grown since it was shown.
+    """Check that the journal has not grown since it was shown.
 
     Raises
     ------
@@ -70,6 +70,6 @@ def unchanged(found: Ledger, position: int) -> None:
     if found.position != position:
         raise LocationError(
             "LOCATION_BUSY",
-            "the journal grew meanwhile: a query is at work on this location; stop it first",
+            "the journal grew meanwhile: a query is running on this location; stop it first",
             position=position,
         )

@@ -32,8 +32,8 @@ def recover_query(
     """Recover a query that does not run: before a start, in an init container or systemd's ExecStartPre.
 
     A rewind that was begun is finished; what is decided is settled, what is prepared committed. If it was lost, the query
-    goes back to where nothing is written twice, and reads those rows again. If no query has run at LOCATION, there is nothing
-    to do.
+    goes back to a point from which nothing is written twice, and reads those rows again. If no query has run at LOCATION,
+    there is nothing to do.
     """
     given = options_given(option, options_file)
     with reporting(output) as report, hiding(secrets_of(given)):

@@ -1,4 +1,4 @@
-"""What a command answers: sentences and tables for people, or one JSON document; and the exit status."""
+"""The answer of a command: sentences and tables for people, or one JSON document; and the exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_STATUS = (
 )
 
 WIDTH = 160
-"""Columns of a table that goes into a file or a pipe: nothing should be cut there."""
+"""Columns of a table that goes into a file or a pipe, wide enough to cut nothing."""
 
 
 class Status(enum.IntEnum):
@@ -39,7 +39,7 @@ class Status(enum.IntEnum):
 
 
 class Output(str, enum.Enum):
-    """How a command answers."""
+    """The form of a command's answer."""
 
     TABLE = "table"
     JSON = "json"
@@ -53,7 +53,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 class NotAnsweredError(Exception):
-    """Nobody said yes."""
+    """The question was not answered with yes."""
 
 
 class Report:
@@ -76,20 +76,20 @@ class Report:
         self.exit = Status.DONE
 
     def pending(self, status: str) -> None:
-        """It was asked for, and somebody else has not done it yet."""
+        """Record that a query was asked for it and has not done it yet."""
         self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
-        """Sentences for people: on standard output, beside JSON on standard error."""
+        """Print sentences for people: on standard output, or on standard error beside a JSON document."""
         for line in lines:
             print(line, file=sys.stderr if self.json else sys.stdout)
 
     def complain(self, line: str) -> None:
-        """Say what went wrong, on standard error."""
+        """Print what went wrong on standard error."""
         print(line, file=sys.stderr)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Rows under heads."""
+        """Print rows under heads."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -100,7 +100,7 @@ class Report:
         self._draw(table)
 
     def pairs(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """A title, and names with their values."""
+        """Print a title, and names with their values."""
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
@@ -130,7 +130,7 @@ class Report:
         if yes:
             return
         if not sys.stdin.isatty():
-            raise NotAnsweredError("say --yes: nobody is there to ask")
+            raise NotAnsweredError("pass --yes: there is no terminal to ask on")
         print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
         try:
             answer = sys.stdin.readline()
@@ -147,7 +147,7 @@ class Report:
 
 @contextmanager
 def reporting(output: Output) -> Iterator[Report]:
-    """Run a command's body: what it raises becomes its answer and its exit status."""
+    """Run a command's body: an error that it raises becomes its answer and its exit status."""
     report = Report(output)
     status = Status.DONE
     try:

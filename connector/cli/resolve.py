@@ -1,4 +1,4 @@
-"""``barrier resolve``: settle by decision what can't be settled by evidence."""
+"""``barrier resolve``: settle by decision if evidence can't."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Decision", "resolve"]
 
 
 class Decision(str, enum.Enum):
-    """What an operator can accept of a part."""
+    """The losses that an operator can accept for a part."""
 
     LOSS = "accept-loss"
     DUPLICATES = "accept-duplicates"
@@ -32,7 +32,7 @@ CONSEQUENCES = {
 }
 
 Key = tuple[int | None, str]
-"""Checkpoint (None for what is prepared only) and ``BATCH/PARTITION``."""
+"""Checkpoint (None for a part that is prepared only) and ``BATCH/PARTITION``."""
 
 
 def resolve(
@@ -45,7 +45,7 @@ def resolve(
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Settle by decision what can't be settled by evidence: a transaction whose outcome nobody can tell.
+    """Settle a transaction by decision if evidence can't: its outcome is unknown.
 
     Without --part it lists what can be resolved. Stop every query on the location first.
     """
@@ -79,7 +79,7 @@ def _resolve(
     if checkpoint is None and decision is not Decision.DUPLICATES:
         raise ProtocolError(
             "PART_NOT_DECIDED",
-            "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates says that",
+            "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates does that",
         )
     report.say(f"{_describe(chosen)}: {CONSEQUENCES[decision]}")
     report.facts.update(location=location.path, part=_facts(checkpoint, chosen), decision=decision.value)
@@ -97,14 +97,14 @@ def _resolve(
 
 
 def _parts(ledger: Ledger) -> dict[Key, PartRecord]:
-    """What can be resolved; a part without rows has no handle."""
+    """Return the parts that can be resolved; a part without rows has no handle."""
     found: dict[Key, PartRecord] = {
         (checkpoint.id, f"{part.batch}/{part.partition}"): part
         for checkpoint in ledger.unsettled()
         for part in ledger.parts_of(checkpoint)
         if part.open or part.lost
     }
-    if ledger.rewinding is not None:  # it aborts what is prepared, and stops where somebody else has committed that
+    if ledger.rewinding is not None:  # it aborts what is prepared, and stops if another one has committed that
         prepared = [part for record in ledger.undecided() for part in record.parts if part.open]
         found.update({(None, f"{part.batch}/{part.partition}"): part for part in prepared})
     return found

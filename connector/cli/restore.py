@@ -84,8 +84,8 @@ def _tell(restored: Restore, place: CheckpointLocation, claim: bool, partitions:
     if restored.lost is not None:
         report.say(
             str(restored.lost),
-            f"--force: what the query has committed since checkpoint {saved.checkpoint} is written AGAIN: DOUBLED, and nobody "
-            "can say how much. If it still runs somewhere, two queries have one identity: stop it first.",
+            f"--force: what the query has committed since checkpoint {saved.checkpoint} is written AGAIN: DOUBLED, and it is "
+            "unknown how much. If it still runs somewhere, two queries have one identity: stop it first.",
         )
     elif claim:
         report.say(f"{saved.location} is closed for ever: a query that starts there stops, and reports where it went.")

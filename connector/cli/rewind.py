@@ -43,14 +43,12 @@ def rewind(
         typer.Option(
             "--allow-reemit",
             help="With --to: output that was committed after that checkpoint stays, and its rows are written again. With "
-            "--resume: leave the tables as they are, where they were to be restored.",
+            "--resume: leave the tables as they are, if they were to be restored.",
         ),
     ] = False,
     restore_tables: Annotated[
         bool,
-        typer.Option(
-            "--restore-tables", help="With --to: take the output back, too, where the sink can (Delta tables)."
-        ),
+        typer.Option("--restore-tables", help="With --to: take the output back, too, if the sink can (Delta tables)."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Finish a rewind that was begun.")] = False,
     query_stopped: Annotated[
@@ -61,17 +59,17 @@ def rewind(
     ] = False,
     option: GivenOptions = None,
     options_file: GivenFile = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and what it would need.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would do, and what it would need.")] = False,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Take a stopped query back to an earlier checkpoint, its state included; started again, it goes on from there.
 
-    Transactions that no checkpoint has decided are aborted, and their rows written anew. It can be killed at any moment: a
-    query that is started then stops and says so, and --resume finishes the rewind.
+    Transactions that no checkpoint has decided are aborted, and their rows are written again. It can be killed at any moment:
+    a query that is started then stops with an error that names --resume, which finishes the rewind.
     """
     if resume and (to is not None or restore_tables):
-        raise typer.BadParameter("--resume goes on with what was begun: --to and --restore-tables were said then")
+        raise typer.BadParameter("--resume goes on with what was begun: --to and --restore-tables were given then")
     if restore_tables and to is None:
         raise typer.BadParameter("--restore-tables takes output back that was committed: name the checkpoint with --to")
     given = options_given(option, options_file)
@@ -102,7 +100,7 @@ def _rewind(path: str, request: Request, report: Report) -> None:
 
 
 def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | None) -> bool:
-    """Raise the first; a dry run names all instead, and ends."""
+    """Raise the first; a dry run prints all instead, and returns True."""
     standing = [need for need in needs if need is not None]
     if not request.dry_run:
         for need in standing:
@@ -152,10 +150,14 @@ class _Work:
             self._finish()
 
     def resume(self) -> None:
-        """Finish what was begun."""
+        """Finish the rewind that was begun."""
         request, report = self._request, self._report
         begun = self._rewinder.begun()
-        target = f"checkpoint {begun.checkpoint}" if begun.checkpoint is not None else "where nothing is written twice"
+        target = (
+            f"checkpoint {begun.checkpoint}"
+            if begun.checkpoint is not None
+            else "a point from which nothing is written twice"
+        )
         report.say(f"A rewind to {target} was begun (journal entry {begun.token}).")
         report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
         gives_up = bool(begun.request.get("restoreTables")) and request.allow_reemit

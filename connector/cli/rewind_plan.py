@@ -1,4 +1,4 @@
-"""What a rewind would do, in words and figures, and what stands against it."""
+"""The preview of a rewind, in words and figures, and the reasons to refuse it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class Request:
-    """What the user has asked for."""
+    """The arguments of ``barrier rewind``."""
 
     to: int | None
     allow_reemit: bool
@@ -36,7 +36,7 @@ class Request:
 
 
 def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
-    """Why output that is committed already stands against it; None where nothing does."""
+    """Return why output that is committed already forbids the rewind; None if nothing does."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:
@@ -46,7 +46,7 @@ def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | Non
         return StoreError(
             "OUTPUT_COMMITTED",
             f"{rows} rows of {len(preview.emitted)} checkpoints after {preview.checkpoint} are committed, or may be, and would "
-            f"be written AGAIN ({where}): say --allow-reemit{restore}",
+            f"be written AGAIN ({where}): pass --allow-reemit{restore}",
             rows=rows,
             checkpoints=[each.id for each in preview.emitted],
         )
@@ -66,7 +66,7 @@ def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
     if preview.restored is not None and not preview.restored.output:
         return StoreError(
             "NOT_RESTORABLE",
-            f"the journal does not say where the output stood after checkpoint {preview.checkpoint} (no rows, or cleaned up): "
+            f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no rows, or cleaned up): "
             "name another one, or take the tables back by hand and rewind with --allow-reemit",
         )
     try:
@@ -77,12 +77,12 @@ def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
 
 
 def tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> None:
-    """Say what it will do."""
+    """Print what the rewind will do."""
     undecided, unsettled = ledger.undecided(), ledger.unsettled()
     if preview.checkpoint is None:
         report.say(
-            f"Back to where nothing is written twice: after micro-batch {preview.batch}, or later where what is decided is "
-            "found committed."
+            f"Back to a point from which nothing is written twice: after micro-batch {preview.batch}, or later if what is "
+            "decided is found committed."
         )
     else:
         report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
@@ -90,12 +90,12 @@ def tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> 
     for checkpoint in unsettled:
         report.say(
             f"Checkpoint {checkpoint.id} (micro-batches {batches_text(checkpoint.batches)}, {checkpoint.rows} rows) is "
-            "decided, not settled: it is committed first, or void where its transactions are lost."
+            "decided, not settled: it is committed first, or discarded if its transactions are lost."
         )
     if undecided:
         rows = sum(part.rows for record in undecided for part in record.parts)
         numbers = batches_text([record.batch for record in undecided])
-        report.say(f"Micro-batches {numbers} ({rows} rows) are prepared, not decided: aborted, and written anew.")
+        report.say(f"Micro-batches {numbers} ({rows} rows) are prepared, not decided: aborted, and written again.")
     ranges = _ranges(ledger, preview)
     what = "TAKEN BACK" if request.restore_tables else "written AGAIN"
     for emitted in preview.emitted:

@@ -36,14 +36,16 @@ def run(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. What is not set is as "
-            "the environment says: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
+            help="A setting of the strategy, by Flink's keys: restart-strategy.fixed-delay.attempts=10. A setting that is left "
+            "out is read from the environment: BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS.",
             show_default=False,
         ),
     ] = None,
     health_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Kept up to date: how it is, as JSON.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="A file that is kept up to date: the health of the run, as JSON.", show_default=False
+        ),
     ] = None,
     stop_timeout: Annotated[
         float,
@@ -64,7 +66,7 @@ def run(
     option: GivenOptions = None,
     options_file: GivenFile = None,
 ) -> None:
-    """Keep a driver program up: start it again when it fails, or dies, as the strategy says.
+    """Keep a driver program up: start it again when it fails, or dies, as the strategy decides.
 
     Rewinds that its queries ask for are done between two drivers. SIGTERM ends its queries at a final checkpoint: afterwards
     no transaction is open, and the exit status is 0. It ends with 1 when no restart helps, or the strategy gives up;
@@ -94,4 +96,4 @@ def run(
             report.complain(str(never))
             raise typer.Exit(never.status) from None
         if failure is not None:
-            raise typer.Exit(Status.REFUSED)  # why was said
+            raise typer.Exit(Status.REFUSED)  # the reason was printed

@@ -40,7 +40,7 @@ def take(
 ) -> None:
     """Copy a query's newest completed checkpoint, Spark's state and logs with it, into a folder of its own.
 
-    Works while the query runs, and after it died. Where micro-batches are prepared (barrierInterval), the query is asked to
+    Works while the query runs, and after it died. If micro-batches are prepared (barrierInterval), the query is asked to
     close a checkpoint over them first.
     """
     with reporting(output) as report:
@@ -50,7 +50,9 @@ def take(
 
 
 def list_savepoints(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="That holds savepoints.", show_default=False)],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="The folder that holds savepoints.", show_default=False)
+    ],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the savepoints in a folder, oldest first."""

@@ -23,7 +23,7 @@ from transactional.secrets import hiding, secrets_of
 __all__ = ["stop"]
 
 LOOK_SECONDS = 0.5
-"""Between two looks into the journal."""
+"""Seconds between two reads of the journal."""
 
 
 def stop(
@@ -77,7 +77,7 @@ def stop(
 
 
 def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
-    """Ask, and wait; return False if it goes on still, which the report says then."""
+    """Ask, and wait; return False, and report why, if the query still runs."""
     end = time.monotonic() + timeout
     asked = request_stop(place)
     report.say("asked to stop: its next micro-batch closes the final checkpoint")
@@ -95,7 +95,7 @@ def _wait(place: CheckpointLocation, timeout: float, report: Report) -> bool:
 
 
 def _look(place: CheckpointLocation) -> Standing:
-    """Return how far it is, as long as it goes on here."""
+    """Return how far the query is, while it goes on here."""
     found = standing(place)
     if found.ledger.moved:
         raise moved_on(place.journal().load())

@@ -13,19 +13,19 @@ __all__ = ["batches_text", "duration_text", "output_text", "status_text", "time_
 
 
 def time_text(milliseconds: int | None) -> str:
-    """UTC, to the second; a dash where there is none."""
+    """Format a time in UTC, to the second; a dash if there is none."""
     if milliseconds is None:
         return "-"
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Seconds; a dash where there is none."""
+    """Format a duration in seconds; a dash if there is none."""
     return "-" if milliseconds is None else f"{milliseconds / 1000:.3f} s"
 
 
 def batches_text(batches: Sequence[int]) -> str:
-    """``3 to 7, 9``."""
+    """Format micro-batches as ``3 to 7, 9``."""
     spans: list[list[int]] = []
     for batch in sorted(batches):
         if spans and batch == spans[-1][1] + 1:
@@ -36,12 +36,12 @@ def batches_text(batches: Sequence[int]) -> str:
 
 
 def output_text(output: Mapping[str, Any]) -> str:
-    """``orders-0: 17, orders-1: 12``."""
+    """Format a checkpoint's output as ``orders-0: 17, orders-1: 12``."""
     return ", ".join(f"{name}: {place}" for name, place in output.items()) or "-"
 
 
 def status_text(found: CheckpointHistory) -> str:
-    """With what became of it, or of those before it."""
+    """Return a checkpoint's status, and what became of it or of those before it."""
     if found.status is CheckpointState.DECIDED:
         return "decided, not settled"
     status: str = found.status.value

@@ -1,4 +1,4 @@
-"""What a table and a query's rows have to do with one another: columns, types, constraints, features.
+"""The fit of a query's rows to a table: columns, types, constraints, features.
 
 Everything that a table asks of its writers is honoured or refused by name, never ignored: `check_protocol` and
 `fit_columns` run on the driver before the first task, `Columns.arrange` on every batch.
@@ -25,7 +25,7 @@ __all__ = ["Columns", "check_creatable", "check_protocol", "fit_columns", "new_c
 HONOURED: Final = frozenset(
     {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
 )
-"""Writer features that ask nothing of a writer that only adds files, or that `Columns` sees to."""
+"""Writer features that ask nothing of a writer that only adds files, or that `Columns` handles."""
 
 ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
 """Writer features that a table may name without using them; their use is looked for in its properties and columns."""
@@ -135,7 +135,7 @@ def check_type(column: str, type_: pa.DataType) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """How rows become a table's rows.
+    """The arrangement of a query's columns as a table's.
 
     Parameters
     ----------
@@ -153,11 +153,11 @@ class Columns:
 
     @cached_property
     def written(self) -> pa.Schema:
-        """What the files hold: all nullable, because Arrow can't write a null struct with a field that is NOT NULL."""
+        """Return the schema of the files: all nullable, as Arrow can't write a null struct with a NOT NULL field."""
         return pa.schema([nullable(field) for field in self.target])
 
     def arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the table's columns, in its order and types.
+        """Return the batch with the table's columns, in the table's order and types.
 
         Raises
         ------
@@ -205,7 +205,7 @@ def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
 
 
 def new_columns(rows: pa.Schema, table: pa.Schema) -> list[pa.Field]:
-    """The rows' columns that the table does not have."""
+    """Return the rows' columns that the table does not have."""
     known = {name.lower() for name in table.names}
     return [field for field in rows if field.name.lower() not in known]
 
@@ -223,7 +223,7 @@ def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of one type is one of the other."""
+    """Return whether every value of one type is one of the other."""
     if pa.types.is_struct(wanted):
         return (
             pa.types.is_struct(found)
@@ -250,12 +250,12 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Whether it is text, whatever the width of its offsets."""
+    """Return whether the type is text, whatever the width of its offsets."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    """Whether it is binary, whatever the width of its offsets."""
+    """Return whether the type is binary, whatever the width of its offsets."""
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
@@ -282,7 +282,7 @@ def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
 
 
 def strict_inside(type_: pa.DataType) -> bool:
-    """Whether something below a column is NOT NULL. (A map's keys always are.)"""
+    """Return whether something below a column is NOT NULL. (A map's keys always are.)"""
     if pa.types.is_struct(type_):
         inner = list(type_)
     elif pa.types.is_map(type_):
@@ -295,12 +295,12 @@ def strict_inside(type_: pa.DataType) -> bool:
 
 
 def nullable(field: pa.Field) -> pa.Field:
-    """The column, allowing null, also inside, as Spark creates tables: what an expression happens to be is no promise."""
+    """Return the column with nulls allowed, also inside, as Spark creates tables: an expression's nullability is no promise."""
     return pa.field(field.name, nullable_inside(field.type), nullable=True)
 
 
 def nullable_inside(type_: pa.DataType) -> pa.DataType:
-    """The type with nulls allowed below it."""
+    """Return the type with nulls allowed below it."""
     if pa.types.is_struct(type_):
         return pa.struct([nullable(field) for field in type_])
     if pa.types.is_map(type_):

@@ -23,13 +23,13 @@ __all__ = ["AddedFile", "DataFiles"]
 ROW_GROUP_ROWS: Final = 1 << 20
 ROW_GROUP_BYTES: Final = 64 << 20
 LEAST_GROUP_ROWS: Final = 1 << 14
-"""A row group waits in memory until it is whole: at most so many rows, or about so many bytes before encoding."""
+"""A row group waits in memory until it is whole: at most this number of rows, or about this number of bytes before encoding."""
 
 OPEN_FILES: Final = 64
-"""Of one task; with more partition values at once the one that was written longest ago is closed."""
+"""The limit of one task; with more partition values at once, the file that was written longest ago is closed."""
 
 UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
-"""What Spark escapes in the names of partition folders, with control characters."""
+"""The characters that Spark escapes in the names of partition folders, beside control characters."""
 
 
 class AddedFile(TypedDict):
@@ -102,7 +102,7 @@ class DataFiles:
             self._write_part(values, rows.select(self._inside.names))
 
     def finish(self) -> list[AddedFile]:
-        """Close all files, durably; what they are."""
+        """Close all files, durably, and return them."""
         for values in list(self._open):
             self._close(values)
         return self.added
@@ -174,7 +174,7 @@ class DataFiles:
 def split(
     batch: pa.RecordBatch, partition_by: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """A batch's rows by the values of its partition columns, as the log writes these."""
+    """Group a batch's rows by the values of its partition columns, as the log writes these."""
     if not partition_by:
         yield (), batch
         return
@@ -199,7 +199,7 @@ def split(
 
 
 def partition_text(column: str, value: pa.Scalar) -> str | None:
-    """`text_of` a partition column's value.
+    """Return `text_of` a partition column's value.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def partition_text(column: str, value: pa.Scalar) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """A partition value as Delta's log writes it; the empty text is null there."""
+    """Return a partition value as Delta's log writes it; the empty text is null there."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -232,10 +232,10 @@ def text_of(value: Any) -> str | None:
 
 
 def folder_of(value: str | None) -> str:
-    """A partition folder's value, as Spark names it."""
+    """Return the value in a partition folder's name, as Spark writes it."""
     return "__HIVE_DEFAULT_PARTITION__" if value is None else escaped(value)
 
 
 def escaped(text: str) -> str:
-    """A text as Spark escapes it in a folder's name."""
+    """Escape a text as Spark does in a folder's name."""
     return "".join(f"%{ord(c):02X}" if c < " " or c in UNSAFE else c for c in text)

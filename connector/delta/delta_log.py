@@ -1,4 +1,4 @@
-"""What became of transactions: read from the table's log, the only place that says it for good."""
+"""The outcomes of transactions, read from the table's log, which alone decides them for good."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK: Final = "barrierKafka"
 
 @dataclass
 class Past:
-    """What the log says since a version.
+    """The content of the log since a version.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Past:
     aborted : set[str]
         Nonces of transactions that can't be committed any more.
     complete : bool
-        False where commits of that time were cleaned up: what is not found may have been there.
+        False if commits of that time were cleaned up: an action that is not found may have been there.
     """
 
     added: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
     """Read the commits after `since`, from the version at which `table` is open backwards.
 
     Logs are cleaned up from their beginning. So a commit that lies before a missing one is none of the table's: deltalake
-    writes it where a process stood still until its version had been taken and cleaned up.
+    writes it if a process stood still until its version had been taken and cleaned up.
     """
     past = Past()
     for version in range(table.version(), since, -1):

@@ -1,4 +1,4 @@
-"""Upserts and what else needs Delta's own engine, made idempotent: for ``foreachBatch``."""
+"""Idempotent upserts, and whatever else needs Delta's own engine, for ``foreachBatch``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def idempotent_merge(
     version : int
         The batch id.
     app : str, optional
-        Who writes: of one app each version is merged once. By default the streaming query's id: a new query starts its
+        The writer's name: each version of one app is merged once. By default the streaming query's id: a new query starts its
         batch ids at 0 again, so two queries must never share one. Two merges of one micro-batch into one table need one
         each: the second would be taken for a repetition of the first.
 

@@ -1,8 +1,8 @@
 """The format ``2pc-delta``: Parquet files that one process writes and another adds to the table, one commit a checkpoint.
 
 Files that no version of the table names are invisible: that is the first phase. The second is one Delta commit with the
-files of a whole checkpoint, its app transaction (query, checkpoint id) and a mark. Whether a transaction is committed is
-told by the log alone: by the adding of its files, or by the mark of a commit that excludes it.
+files of a whole checkpoint, its app transaction (query, checkpoint id) and a mark. The log alone
+decides whether a transaction is committed: by the adding of its files, or by the mark of a commit that excludes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ INDEXED_COLUMNS: Final = 32
 """Delta's own default of delta.dataSkippingNumIndexedCols."""
 
 RETRY_SECONDS: Final = 0.05
-"""Between two attempts at a commit; deltalake itself has tried again where only others' appends were in the way."""
+"""Seconds between two attempts at a commit; deltalake itself has tried again if only others' appends were in the way."""
 
 
 class DeltaHandle(TypedDict):
@@ -91,7 +91,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     Raises
     ------
     OptionError
-        Offline: unknown or missing options, types that Delta has not.
+        Offline: unknown or missing options, types that Delta does not have.
     """
 
     commitsTogether: ClassVar[bool] = True
@@ -153,7 +153,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         )
 
     def rollback(self, transaction: DeltaTransaction) -> None:
-        """Delete what was written."""
+        """Delete the files that were written."""
         transaction.files.drop()
         self._notes.delete([transaction.note.nonce])
 
@@ -172,7 +172,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         fit_columns(self.schema, columns)
 
     def identify(self) -> dict[str, str]:
-        """Make sure that there is a table which can take the rows: it is created, or gets new columns."""
+        """Make sure that a table can take the rows: create it, or add the new columns."""
         if not self._folder.exists():
             self._create()
         table = self._folder.open()
@@ -183,7 +183,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """See that the table has no checkpoint of this query that is newer than its journal."""
+        """Check that the table has no checkpoint of this query that is newer than its journal."""
         app = f"{history.queryId}/{self.name()}"
         newest = self._folder.open().transaction_version(app) or 0
         seen = history.seen if history.binding else None
@@ -192,7 +192,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         return {"checkpoint": newest}
 
     def output(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> dict[str, Any]:
-        """The version that a checkpoint made."""
+        """Return the version that a checkpoint made."""
         if not handles:
             return {}
         app, since = handles[0]["app"], min(handle["version"] for handle in handles)
@@ -200,7 +200,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         return {} if version is None else {"table": self._folder.uri, "version": version, "app": app}
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Whether the table can go back to the version that a checkpoint made."""
+        """Check that the table can go back to the version that a checkpoint made."""
         self._must_name_version(output)
         check_restorable(self._folder, output["version"], output["app"])
 
@@ -285,13 +285,13 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         return committed
 
     def discard(self, handles: Sequence[DeltaHandle]) -> None:
-        """Delete the files of transactions that nobody can commit."""
+        """Delete the files of transactions that can't be committed any more."""
         if handles:
             past = self._past(self._folder.open(), handles)
             self._delete([handle for handle in handles if past.complete and not is_added(past, handle)])
 
     def inspect(self, handles: Sequence[DeltaHandle]) -> Sequence[HandleState]:
-        """What the log and the folder say of each."""
+        """Return the state of each, from the log and the folder."""
         return self._outcomes(self._folder.open(), handles) if handles else []
 
     def abortLingering(self, known: Sequence[DeltaHandle]) -> int:
@@ -299,7 +299,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         return self._sweep(known, lambda note: True)
 
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
-        """Delete files of transactions that are over and not committed. Nobody else can be about to commit them."""
+        """Delete files of transactions that are over and not committed. No one else can be about to commit them."""
         return self._sweep(known, lambda note: before.ends(note.queryId, note.run, note.batch))
 
     # -- the table --------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
 
     @staticmethod
     def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
-        """One commit on the version that was judged: it fails if another commit of this app has come between."""
+        """Write one commit on the version that was judged; fail if another commit of this app has come between."""
         from deltalake import CommitProperties, Transaction
 
         table.create_write_transaction(
@@ -372,7 +372,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         )
 
     def _try(self, attempt: Callable[[], list[DeltaHandle]], what: str) -> list[DeltaHandle]:
-        """Judge and commit anew until it succeeds or ``commitTimeoutMs`` is over."""
+        """Judge and commit again until it succeeds or ``commitTimeoutMs`` is over."""
         from deltalake.exceptions import DeltaError, DeltaProtocolError
 
         deadline = Deadline(self._settings.commit_seconds, self._clock)
@@ -396,7 +396,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             ) from problem
 
     def _check_unchanged(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-        """Columns may be added to a table while files are prepared for it; others may not change."""
+        """Check that the table's columns have not changed since the files were prepared; new ones may have been added."""
         now, present = digest_of(table), {field.name: field for field in arrow_schema(table)}
         for version in sorted({handle["version"] for handle in handles if handle["columns"] != now}):
             before = self._folder.open()
@@ -421,7 +421,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         table = self._folder.open()
         past = read_past(self._folder, table, min(note.version for note in notes))
         lost = [note for note in notes if not past.added & set(note.files)]
-        if not past.complete:  # whether they were committed can't be told: their files stay
+        if not past.complete:  # whether they were committed is unknown: their files stay
             lost = []
         self._folder.delete([path for note in lost for path in note.files])
         self._notes.delete([note.nonce for note in notes])
@@ -429,7 +429,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
 
 
 def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
-    """One handle's state, from the log and from its files' sizes."""
+    """Return one handle's state, from the log and from its files' sizes."""
     if handle["format"] != FORMAT:
         return HandleState(
             Outcome.UNKNOWN, evidence=f"handle of format {handle['format']}, this version reads {FORMAT}"
@@ -451,21 +451,21 @@ def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[
 
 
 def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
-    """Whether the handle was prepared for this very table."""
+    """Return whether the handle was prepared for this very table."""
     return str(table.metadata().id) == handle["table"]
 
 
 def is_added(past: Past, handle: DeltaHandle) -> bool:
-    """Whether its files were added; one commit adds all."""
+    """Return whether its files were added; one commit adds all."""
     return any(file["path"] in past.added for file in handle["files"])
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
-    """The table's columns."""
+    """Return the table's columns."""
     return pa.schema(table.schema().to_arrow())
 
 
 def digest_of(table: DeltaTable) -> str:
-    """Of columns and partitioning, to see that they have not changed."""
+    """Return a digest of columns and partitioning, to see that they have not changed."""
     text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

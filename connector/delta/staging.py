@@ -1,4 +1,4 @@
-"""Notes of transactions that are not settled: so the files of a task that died are found without listing the table.
+"""Notes of transactions that are not settled: with them the files of a dead task are found without listing the table.
 
 ``<table>/_barrier/<prefix>/<nonce>.json`` is written before the transaction's first file, again before each further one,
 and deleted when the transaction is over. Readers and VACUUM pass by folders that start with ``_``.
@@ -22,7 +22,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Note:
-    """What is known of a transaction whose task may be dead.
+    """A note of a transaction whose task may be dead.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Note:
 
     @classmethod
     def of(cls, context: TransactionContext, table: str, version: int) -> Note:
-        """The note of a transaction that begins."""
+        """Return the note of a transaction that begins."""
         return cls(context.nonce, context.queryId, context.run, context.batchId, context.partitionId, table, version)
 
 
@@ -65,16 +65,16 @@ class Notes:
         self._place = f"_barrier/{quote(prefix, safe='').replace('.', '%2E')}"
 
     def put(self, note: Note) -> None:
-        """Write it, or over it."""
+        """Write a note, or replace it."""
         text = json.dumps({"format": VERSION, **asdict(note)}, sort_keys=True)
         self._folder.put(self._path(note.nonce), text.encode())
 
     def delete(self, nonces: Sequence[str]) -> None:
-        """The transactions are over, and nothing of them is left but what is committed."""
+        """Delete the notes of transactions that are over: nothing of them is left but what is committed."""
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:
-        """Every note. One of a newer format is left alone."""
+        """Read every note. Leave one of a newer format alone."""
         for name in self._folder.names(self._place):
             if not name.endswith(".json"):
                 continue

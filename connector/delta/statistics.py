@@ -1,7 +1,7 @@
 """Statistics of a file for data skipping, from Parquet's footer: what Delta's protocol calls per-file statistics.
 
-A bound that can't be told exactly is rounded away from the values or left out: a reader skips files by these figures, so
-a wrong one loses rows.
+A bound that is not exact is rounded away from the values or left out: a reader skips files by these figures, so a wrong
+one loses rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Seen:
 
 
 def without_floating(schema: pa.Schema) -> list[str]:
-    """Paths of the Parquet columns that get bounds in the footer."""
+    """Return paths of the Parquet columns that get bounds in the footer."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
@@ -70,7 +70,7 @@ def without_floating(schema: pa.Schema) -> list[str]:
 
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, columns: int) -> str:
-    """The statistics as Delta's log holds them.
+    """Return the statistics as Delta's log holds them.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, colu
     seen : Seen
         What the footer does not have.
     columns : int
-        How many leaf columns to tell of, from the first; -1 for all (``delta.dataSkippingNumIndexedCols``).
+        Number of leaf columns to report, from the first; -1 for all (``delta.dataSkippingNumIndexedCols``).
 
     Returns
     -------
@@ -107,28 +107,28 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, colu
 
 
 def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missing: dict[str, Any]) -> tuple[Any, Any]:
-    """A leaf's bounds in the footer, or None; its nulls are put into `missing`."""
+    """Return a leaf's bounds in the footer, or None; put its nulls into `missing`."""
     groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
     if any(group is None for group in groups):
         return None, None
     if all(group.has_null_count for group in groups):
         put(missing, path, sum(group.null_count for group in groups))
     bounds = [group for group in groups if group.has_min_max]
-    # a group without bounds may hold values: only one that is null throughout says nothing
+    # a group without bounds may hold values: only one that is null throughout decides nothing
     if not bounds or any(not group.has_min_max and group.num_values for group in groups):
         return None, None
     try:
         return min(group.min for group in bounds), max(group.max for group in bounds)
-    except (ValueError, OverflowError):  # text that is no UTF-8, dates that Python has not
+    except (ValueError, OverflowError):  # text that is no UTF-8, dates that Python does not have
         return None, None
 
 
 def leaves(
     schema: Iterable[pa.Field], above: tuple[str, ...] = (), index: int = 0
 ) -> Iterable[tuple[tuple[str, ...], pa.DataType, int]]:
-    """Leaf columns in order, with their place among the file's; what is below a list or a map is one leaf, not told here.
+    """Return leaf columns in order, with their position among the file's; a list or a map is one leaf, and is left out.
 
-    By their place, because a column may be called ``a.b``, as a field of ``a`` is in the footer.
+    By their position, because a column may be called ``a.b``, as a field of ``a`` is in the footer.
     """
     for field in schema:
         nested = pa.types.is_map(field.type) or pa.types.is_list(field.type)
@@ -140,7 +140,7 @@ def leaves(
 
 
 def width(type_: pa.DataType) -> int:
-    """How many of a Parquet file's columns a type takes."""
+    """Return how many of a Parquet file's columns a type takes."""
     if pa.types.is_struct(type_):
         return sum(width(field.type) for field in type_)
     if pa.types.is_map(type_):
@@ -156,7 +156,7 @@ def put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def lower(value: Any, type_: pa.DataType) -> Any:
-    """A JSON value that is at most this one; None where there is none."""
+    """Return a JSON value that is at most this one; None if there is none."""
     if isinstance(value, str):
         return value[:TEXT_PREFIX]
     if isinstance(value, dt.datetime):
@@ -165,7 +165,7 @@ def lower(value: Any, type_: pa.DataType) -> Any:
 
 
 def upper(value: Any, type_: pa.DataType) -> Any:
-    """A JSON value that is at least this one; None where there is none."""
+    """Return a JSON value that is at least this one; None if there is none."""
     if isinstance(value, str):
         if len(value) <= TEXT_PREFIX:
             return value
@@ -176,7 +176,7 @@ def upper(value: Any, type_: pa.DataType) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """A number or a date as it is; None for what JSON or data skipping has not."""
+    """Return a number or a date as it is; None for a value that JSON or data skipping does not have."""
     if isinstance(value, (bool, bytes)):
         return None
     if isinstance(value, int):
@@ -192,7 +192,7 @@ def exact(value: Any) -> Any:
 
 
 def instant(value: dt.datetime, type_: pa.DataType, up: bool) -> str | None:
-    """ISO 8601 with milliseconds, rounded down or up."""
+    """Return an instant in ISO 8601 with milliseconds, rounded down or up."""
     rest = value.microsecond % 1000
     try:
         rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if up and rest else 0)

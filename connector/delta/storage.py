@@ -40,27 +40,27 @@ class TableFolder:
 
     @property
     def uri(self) -> str:
-        """Where it is, as deltalake and Spark take it."""
+        """Return the table's path or URI, as deltalake and Spark take it."""
         return self._options.path
 
     def exists(self) -> bool:
-        """Whether a Delta table is there."""
+        """Return whether a Delta table is there."""
         from deltalake import DeltaTable
 
         return DeltaTable.is_deltatable(self.uri, self.storage_options())
 
     def open(self) -> DeltaTable:
-        """The table at its newest version."""
+        """Open the table at its newest version."""
         from deltalake import DeltaTable
 
         return DeltaTable(self.uri, storage_options=self.storage_options())
 
     def storage_options(self) -> dict[str, str] | None:
-        """What deltalake takes for the object store."""
+        """Return deltalake's options for the object store."""
         return dict(self._options.storage) or None
 
     def log(self, version: int) -> Iterator[Mapping[str, Any]] | None:
-        """Actions of one commit; None where its file was cleaned up."""
+        """Read the actions of one commit; None if its file was cleaned up."""
         try:
             data = self.read(f"_delta_log/{version:020d}.json")
         except FileNotFoundError:
@@ -70,7 +70,7 @@ class TableFolder:
     # -- files ------------------------------------------------------------------------------------------------------
 
     def create(self, path: str) -> BinaryIO | pa.NativeFile:
-        """A new file to write to; on a local disk its folders are made."""
+        """Create a file to write to; on a local disk, create its folders."""
         if self._options.local:
             whole = self._inside(path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
@@ -91,7 +91,7 @@ class TableFolder:
             stream.write(data)
 
     def read(self, path: str) -> bytes:
-        """A file's content; FileNotFoundError where it is not there."""
+        """Read a file. Raises FileNotFoundError if it is not there."""
         if self._options.local:
             with open(self._inside(path), "rb") as file:
                 return file.read()
@@ -99,7 +99,7 @@ class TableFolder:
             return bytes(stream.read())
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Size of each in bytes; None where it is not there."""
+        """Return the size of each in bytes; None if it is not there."""
         if self._options.local:
             return [_size(self._inside(path)) for path in paths]
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
@@ -125,7 +125,7 @@ class TableFolder:
             list(pool.map(delete, paths))
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in one folder, not below it; none where there is no folder."""
+        """List the files in one folder, not below it; none if there is no folder."""
         if self._options.local:
             try:
                 return os.listdir(os.path.join(self.uri, folder))
@@ -135,7 +135,7 @@ class TableFolder:
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
 
     def _inside(self, path: str) -> str:
-        """The whole path of a file on a local disk; names come from journals and notes, too, which others may have written.
+        """Return a file's whole path on a local disk; names come from journals and notes, too, which others may have written.
 
         Raises
         ------

@@ -16,7 +16,7 @@ __all__ = ["check_restorable", "restore_version", "version_of"]
 
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
-    """The version that added a checkpoint's files; None where the log does not hold it any more.
+    """Return the version that added a checkpoint's files; None if the log does not hold it any more.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, che
 
 
 def check_restorable(folder: TableFolder, version: int, app: str) -> None:
-    """Whether the table can go back to a version, before a rewind is begun.
+    """Check that the table can go back to a version, before a rewind is begun.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def check_restorable(folder: TableFolder, version: int, app: str) -> None:
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Take the table back to a version, in a commit of its own; nothing where this rewind has done so.
+    """Take the table back to a version, in a commit of its own; do nothing if this rewind has done so.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def restore_version(folder: TableFolder, version: int, app: str, rewind: int) ->
 def _others(
     folder: TableFolder, table: DeltaTable, version: int, app: str, rewind: int | None = None
 ) -> tuple[list[int], bool]:
-    """Later versions that neither `app` nor a rewind made; and whether this rewind has taken the table back already."""
+    """Return later versions that neither `app` nor a rewind made; and whether this rewind has taken the table back already."""
     others: list[int] = []
     for later in range(table.version(), version, -1):
         apps, mark = _whose(folder.log(later) or ())
@@ -84,7 +84,7 @@ def _refusal(folder: TableFolder, version: int, others: list[int]) -> StoreError
 
 
 def _whose(actions: Iterable[Mapping[str, Any]]) -> tuple[set[str], Mapping[str, Any]]:
-    """A commit's app transactions, and our mark in it."""
+    """Return a commit's app transactions, and our mark in it."""
     apps: set[str] = set()
     mark: Mapping[str, Any] = {}
     for action in actions:

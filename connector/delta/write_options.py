@@ -43,7 +43,7 @@ WRITE_OPTIONS = OptionTable(
             "partitionBy",
             (),
             _as_columns,
-            "Columns by which a new table is partitioned. (Spark tells a Python sink nothing of writeStream.partitionBy.) "
+            "Columns by which a new table is partitioned. (Spark does not pass writeStream.partitionBy to a Python sink.) "
             "An existing table keeps its own.",
         ),
         Option("mergeSchema", False, as_bool, "true adds columns to the table that it does not have yet."),
@@ -51,7 +51,7 @@ WRITE_OPTIONS = OptionTable(
             "targetFileSizeMb",
             128,
             as_positive_int,
-            "A task begins a new file when the one that it writes is about so large, in megabytes.",
+            "A task begins a new file when the one that it writes has about this size, in megabytes.",
         ),
         Option("compression", "snappy", as_str, "Parquet's compression: snappy, zstd, gzip, lz4 or none."),
     ),
@@ -86,7 +86,7 @@ class WriteOptions:
 
     @property
     def local(self) -> bool:
-        """Whether the table is on a local disk."""
+        """Return whether the table is on a local disk."""
         return os.path.isabs(self.path)
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _canonical(path: str) -> str:
-    """An absolute local path, or the URI."""
+    """Return an absolute local path, or the URI."""
     local = local_path(path)
     if local is not None and re.search("%[0-9A-Fa-f]{2}", local):
         raise WRITE_OPTIONS.invalid("path", path, "a path without % and two digits, which deltalake would decode")

@@ -1,1 +1,1 @@
-"""What lies in a checkpoint location, on any store: files, the journal, Spark's logs and state. Knows no process of Spark's."""
+"""The content of a checkpoint location, on any store: files, the journal, Spark's logs and state. Imports no Spark."""

@@ -16,7 +16,7 @@ from transactional.journal.folders import file_mode, make_folders, sync_folder
 __all__ = ["CHUNK", "LocalFiles", "LocationFiles", "read_file"]
 
 CHUNK: Final = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 
 class LocationFiles(Protocol):
@@ -35,10 +35,10 @@ class LocationFiles(Protocol):
         """Read a file piece by piece. Raises as `read`."""
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file or a folder of that name. Raises OSError if nothing tells."""
+        """Return whether there is a file or a folder of that name. Raises OSError if that is unknown."""
 
     def mark(self, name: str) -> str | None:
-        """Return what changes when a file is replaced; None if there is none."""
+        """Return a mark that changes when the file is replaced; None if there is no file."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a file whole, or not at all; return False if the name is taken. Raises OSError: it may be done or not."""
@@ -63,7 +63,7 @@ _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
-    """A whole file, where what is gone for good is told from what can't be read at this moment.
+    """Read a whole file; distinguish a file that is gone from one that can't be read at this moment.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 
 class LocalFiles:
-    """On a local disk.
+    """Files on a local disk.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class LocalFiles:
     def exists(self, name: str) -> bool:
         """See `LocationFiles`."""
         try:
-            os.stat(self.shown(name))  # os.path.exists says no, too, if the disk does not answer
+            os.stat(self.shown(name))  # os.path.exists returns False, too, if the disk does not answer
         except _GONE:
             return False
         except PermissionError as error:

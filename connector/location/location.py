@@ -17,7 +17,7 @@ from transactional.sink import Options
 __all__ = ["CheckpointLocation", "local_path"]
 
 SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
-"""An environment variable that says to commands what the option singleDriver says to a query."""
+"""The environment variable by which commands get what a query gets by the option singleDriver."""
 
 SINGLE_DRIVER_OPTION = "singleDriver"
 
@@ -28,7 +28,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def local_path(text: str) -> str | None:
-    """The local path that Hadoop's Path makes of a path or a ``file:`` URI; None where it is elsewhere.
+    """Return the local path that Hadoop's Path makes of a path or a ``file:`` URI; None if it is not local.
 
     Hadoop takes the text as it is: ``%20`` stays ``%20``, and ``#`` and ``?`` have no meaning.
     """
@@ -53,9 +53,9 @@ class CheckpointLocation:
         As given to ``checkpointLocation``: a local path or a ``file:`` URI; a folder of an object store (``s3a://bucket/..``,
         ``gs://``, ``abfss://``); with `single_driver` what else pyarrow knows (``hdfs://``).
     options : Mapping[str, str], optional
-        ``endpoint`` and ``region`` of an object store, where the environment does not say them.
+        ``endpoint`` and ``region`` of an object store, if the environment does not set them.
     single_driver : bool
-        Somebody else guarantees one driver: the store need not create a file exclusively.
+        Something else guarantees one driver: the store need not create a file exclusively.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class CheckpointLocation:
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``: nothing there tells which of two drivers decides.
+        ``NO_EXCLUSIVE_CREATE``: nothing there arbitrates which of two drivers decides.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class CheckpointLocation:
             self.path = url
             self.files = ObjectFiles(url, options or {})
         else:
-            told = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
-            if not told:
+            allowed = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
+            if not allowed:
                 raise OptionError(
                     "NO_EXCLUSIVE_CREATE",
-                    f"checkpointLocation={location}: the journal needs a store that creates a file exclusively, to tell which "
-                    "of two drivers decides. Local disks do (a path or a file: URI that every driver of the query shares), "
-                    "and s3a://, gs:// and abfss:// by conditional puts. Where something else guarantees that never two "
-                    f"drivers run on it, say singleDriver=true (to supervise in its options, too; to commands: the environment "
-                    f"variable {SINGLE_DRIVER}=true)",
+                    f"checkpointLocation={location}: the journal needs a store that creates a file exclusively: it "
+                    "arbitrates which of two drivers decides. Local disks do (a path or a file: URI that every driver of the "
+                    "query shares), and s3a://, gs:// and abfss:// by conditional puts. If something else guarantees that "
+                    "never two drivers run on it, set singleDriver=true (to supervise in its options, too; to commands: the "
+                    f"environment variable {SINGLE_DRIVER}=true)",
                     option="checkpointLocation",
                 )
             self.path = location.rstrip("/")
@@ -99,19 +99,19 @@ class CheckpointLocation:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> CheckpointLocation:
-        """From a sink's options.
+        """Make a location from a sink's options.
 
         Raises
         ------
         OptionError
-            The option is missing: Spark passes the location only where it is set on the writer.
+            The option is missing: Spark passes the location only if it is set on the writer.
         """
         given = Options(options)
         location = given.get("checkpointLocation")
         if not location:
             raise OptionError(
                 "MISSING_OPTION",
-                'set .option("checkpointLocation", ...) on the writer itself: Spark does not tell a sink of '
+                'set .option("checkpointLocation", ...) on the writer itself: Spark does not pass a sink '
                 "spark.sql.streaming.checkpointLocation, and without the location nothing is exactly-once",
                 option="checkpointLocation",
             )
@@ -120,7 +120,7 @@ class CheckpointLocation:
         return cls(location, store, single)
 
     def as_options(self) -> dict[str, str]:
-        """What `from_options` makes this location of, in another process."""
+        """Return the options from which `from_options` makes this location in another process."""
         store = {STORE_OPTIONS[name]: value for name, value in self._store.items()}
         single = {} if self._single_driver is None else {SINGLE_DRIVER_OPTION: str(self._single_driver).lower()}
         return {"checkpointLocation": self.path, **store, **single}
@@ -130,7 +130,7 @@ class CheckpointLocation:
         return f"file:{self.path}" if self.is_local else self._given.rstrip("/")
 
     def query_id(self) -> str:
-        """The query's id, from Spark's ``metadata`` file.
+        """Return the query's id, from Spark's ``metadata`` file.
 
         Raises
         ------
@@ -151,5 +151,5 @@ class CheckpointLocation:
             ) from error
 
     def journal(self) -> Journal:
-        """The journal at ``barrier/log``."""
+        """Open the journal at ``barrier/log``."""
         return Journal(self.files.journal_store("barrier/log"))

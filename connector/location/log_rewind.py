@@ -2,14 +2,14 @@
 
 What Spark 4.2 needs to go on, as measured (integration/test_spark_rewind.py):
 
-- It begins at the newest file of ``offsets/``, N, and stops with "batch N-1 doesn't exist" where ``offsets/<N-1>`` is gone.
-  Where ``commits/<N>`` is there it goes on with N+1, else it runs N again. ``commits/<N>`` also has the watermark, and the
-  ids of the state's files where those have any. Older files of both folders are read by nobody.
-- Where ``commits/`` goes further than ``offsets/``, Spark runs its last micro-batch again, though it was committed, and
+- It begins at the newest file of ``offsets/``, N, and stops with "batch N-1 doesn't exist" if ``offsets/<N-1>`` is gone.
+  If ``commits/<N>`` is there it goes on with N+1, else it runs N again. ``commits/<N>`` also has the watermark, and the
+  ids of the state's files if they have any. Spark never reads older files of either folder.
+- If ``commits/`` goes further than ``offsets/``, Spark runs its last micro-batch again, though it was committed, and
   ends with CONCURRENT_STREAM_LOG_UPDATE. So ``commits/M`` goes before ``offsets/M``, from the highest M down: after every
   deletion the logs are those of a query that stopped there.
-- With ``offsets/`` emptied it starts anew at the source's ``initialOffset()``, another place where ``startingOffsets`` is
-  latest, and is refused where there is state (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So the very beginning is
+- With ``offsets/`` emptied it starts again at the source's ``initialOffset()``, another offset if ``startingOffsets`` is
+  latest, and is refused if there is state (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). So the very beginning is
   ``offsets/0`` kept and ``commits/0`` deleted: micro-batch 0 runs again, with the start that our source recorded in it.
 - After micro-batch N it reads version N+1 of the state: the nearest snapshot at or below, and every change file after it.
   **Later snapshots have to go**: Spark makes them from time to time only, so one of the old run can be the nearest to a
@@ -48,19 +48,19 @@ PLANNED = "planned"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
-"""A log's file, Hadoop's checksum of it, and what is left of a writer that died: 7, .7.crc, .7.UUID.tmp."""
+"""A log's file, Hadoop's checksum of it, and the leftover of a writer that died: 7, .7.crc, .7.UUID.tmp."""
 
 
 def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
-    """Whether Spark still has what it needs to go on after a micro-batch.
+    """Check that Spark still has what it needs to go on after a micro-batch.
 
     Needed are ``offsets/<batch>``, ``offsets/<batch-1>``, ``commits/<batch>``, and, for every store of the state, a
     snapshot of version ``batch + 1`` or below with all change files after it. After -1, the very beginning: ``offsets/0``.
     The newest micro-batch needs no commit: Spark runs it again. As Spark purges, it can go back
     ``spark.sql.streaming.minBatchesToRetain`` - 1 micro-batches.
 
-    Only names of files are looked at: a torn state file, or a RocksDB snapshot one of whose ``SSTs/`` was deleted, is found
-    by Spark when it starts. Nor is a changed plan: state of an operator that had another schema meanwhile.
+    This looks at file names only: Spark itself, when it starts, finds a torn state file, a RocksDB snapshot one of whose
+    ``SSTs/`` was deleted, and a changed plan (state of an operator that had another schema meanwhile).
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
-    """Whether ``offsets/<batch>`` is there and has other sources than this text of it, planned ends apart."""
+    """Return whether ``offsets/<batch>`` is there and has other sources than this text of it, planned ends apart."""
     if not has_offsets(location, batch):
         return False
     return sources_digest(source_lines(location, batch)) != sources_digest(lines_of(location, batch, text))
@@ -143,7 +143,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     Raises
     ------
     LocationError
-        ``REWIND_FOREIGN_SOURCE``: a source that is not ours can't be told where to end. ``PLANNED_ENDS_UNKNOWN``: an offset
+        ``REWIND_FOREIGN_SOURCE``: a source that is not ours can't end at a given offset. ``PLANNED_ENDS_UNKNOWN``: an offset
         of these micro-batches is gone and planned nowhere, or contradicts the plan.
     """
     if first >= last:
@@ -160,7 +160,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
         raise LocationError(
             "PLANNED_ENDS_UNKNOWN",
             f"micro-batches {first} to {last} can't run again with the ends that they had: offsets/{first} of "
-            f"{location.path} does not plan them, and the offsets of the others are not all there, or say otherwise. Go "
+            f"{location.path} does not plan them, and the offsets of the others are not all there, or contradict the plan. Go "
             f"back to before micro-batch {first} instead, or restore the folder offsets from a backup",
             first=first,
             last=last,
@@ -174,7 +174,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Mapping[str, Any]]) -> list[Any] | None:
-    """One line's plan: the one that it has, or the recorded ends; None where neither is whole."""
+    """Return one line's plan: the one that it has, or the recorded ends; None if neither is whole."""
     planned = list(line.get(PLANNED, []))
     recorded = {batch: {key: end[key] for key in end if key != PLANNED} for batch, end in ends.items()}
     if len(recorded) == last - first:
@@ -191,7 +191,7 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
         if offset is None:
             raise LocationError(
                 "REWIND_FOREIGN_SOURCE",
-                f"offsets/{batch} of {location.path} has a source that is not barrier-kafka: it can't be told to end its "
+                f"offsets/{batch} of {location.path} has a source that is not barrier-kafka: it can't be made to end its "
                 "micro-batches where they ended before. Go back to before this checkpoint instead, to one that needs no "
                 "planned ends",
                 batch=batch,
@@ -209,7 +209,7 @@ def _replace(location: CheckpointLocation, batch: int, text: str) -> None:
 
 
 def _delete(location: CheckpointLocation, offsets: int, commits: int, version: int) -> None:
-    """Delete what is above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
+    """Delete all files above these numbers, in an order that leaves Spark a log that it can read after every deletion."""
     files = {log: _entries(location, log) for log in ("commits", "offsets")}
     later = {batch for batch in (*files["commits"], *files["offsets"]) if batch > commits}
     for batch in sorted(later, reverse=True):
@@ -226,7 +226,7 @@ def _delete(location: CheckpointLocation, offsets: int, commits: int, version: i
             faults.reach("rewind.deleted")
 
 
-# -- what is there ---------------------------------------------------------------------------------------------------
+# -- the present files ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -261,13 +261,13 @@ class _Kept:
         return cls(location, offsets, commits, stores)
 
     def missing_after(self, batch: int) -> list[str]:
-        """What Spark would need to go on after a micro-batch, and does not have."""
+        """Return the files that Spark would need to go on after a micro-batch, and does not have."""
         if batch == -1 or (batch not in self.commits and batch == max(self.offsets, default=-1)):
             return self.missing_to_run(max(batch, 0))
         return self._missing((batch, batch - 1), batch, batch + 1)
 
     def missing_to_run(self, batch: int) -> list[str]:
-        """What Spark would need to run a micro-batch again, and does not have."""
+        """Return the files that Spark would need to run a micro-batch again, and does not have."""
         return self._missing((batch, batch - 1), batch - 1, batch)
 
     def _missing(self, offsets: Iterable[int], commit: int, version: int) -> list[str]:
@@ -284,7 +284,7 @@ class _Kept:
 
 
 def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[str]) -> None:
-    """Raise where the micro-batch that was named is none, or something is missing to go on after `batch`."""
+    """Raise if there is no such micro-batch, or something is missing to go on after `batch`."""
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
         raise LocationError(
@@ -314,7 +314,7 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
 
 
 def _entries(location: CheckpointLocation, log: str) -> dict[int, list[str]]:
-    """A log's files by micro-batch, checksums and leftovers first."""
+    """List a log's files by micro-batch, checksums and leftovers first."""
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_ENTRY.fullmatch, location.files.names(log))):
         found.setdefault(int(match[1]), []).append(match[0])

@@ -15,7 +15,7 @@ from transactional.errors import JournalError
 __all__ = ["ObjectJournalStore"]
 
 PROBE = ".conditional-put"
-"""What is created twice to see that the second create is refused; stays in the journal's folder, empty."""
+"""The file whose second create the store has to refuse; it stays in the journal's folder, empty."""
 
 KEPT = 1000
 """Entries that a process keeps, of a few KB each: those of several queries between two snapshots."""
@@ -27,7 +27,7 @@ class ObjectJournalStore:
     """See `transactional.journal.JournalStore`.
 
     Entries never change, and a journal is read again at every planning and commit. So what was read is kept in the process, by
-    the tag of its content that the listing gives; and what a listing shows anew is read at once, many at a time.
+    the tag of its content that the listing gives; and the new names of a listing are read at once, many at a time.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ class ObjectJournalStore:
         Raises
         ------
         OSError
-            Nobody knows whether it was done.
+            It is unknown whether it was done.
         JournalError
-            ``NO_CONDITIONAL_PUT``: the store has overwritten where it was to refuse.
+            ``NO_CONDITIONAL_PUT``: the store has overwritten a file instead of refusing.
         """
         self._see_that_it_arbitrates()
         tag = self._files.create_tagged(f"{self._folder}/{name}", data)
@@ -95,7 +95,7 @@ class ObjectJournalStore:
             raise JournalError("JOURNAL_STORE_FAILED", str(error), file=name, reason=str(error)) from error
 
     def _read_ahead(self) -> None:
-        """Of what a journal reads next, the newest snapshot and the entries after it: what is not kept yet."""
+        """Fetch what a journal reads next and is not kept yet: the newest snapshot and the entries after it."""
         numbers = {match: int(match[1]) for match in filter(None, map(_ENTRY.fullmatch, self._tags))}
         folded = max((number for match, number in numbers.items() if match[2]), default=0)
         wanted = [match[0] for match, number in numbers.items() if number > folded or (match[2] and number == folded)]
@@ -118,7 +118,7 @@ class ObjectJournalStore:
         if self._files.create(probe, b"") and self._files.create(probe, b""):
             raise JournalError(
                 "NO_CONDITIONAL_PUT",
-                f"{where} was created twice: this store ignores If-None-Match, and can't tell which of two drivers decides. "
+                f"{where} was created twice: this store ignores If-None-Match, and can't arbitrate between two drivers. "
                 "Use a store that honours it (S3, MinIO, R2, Ceph of a recent version), or a local disk",
                 path=where,
             )
@@ -134,7 +134,7 @@ class _Kept:
         self._found: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def get(self, key: tuple[str, str]) -> bytes | None:
-        """The content, where it is kept."""
+        """Return the content, if it is kept."""
         with self._lock:
             if key in self._found:
                 self._found.move_to_end(key)

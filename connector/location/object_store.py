@@ -33,17 +33,17 @@ SPOOLED = 16 << 20
 """Bytes of a file to write that are kept in memory; the rest of it waits on a disk."""
 
 NO_BUCKET = "NoSuchBucket"
-"""What S3 calls it; the client takes it for a missing file, or for a failed listing."""
+"""S3's name of the error; the client takes it for a missing file, or for a failed listing."""
 
 CONFLICTS = 8
 """Tries at a create that the store answers with a conflict (409), though nothing is there."""
 
 CONFLICT_SECONDS = 0.05
-"""Before the second try; doubles."""
+"""Seconds before the second try; doubles."""
 
 
 def canonical_url(location: str) -> str | None:
-    """One text for all ways to name a place: ``s3a://bucket//a/`` is ``s3://bucket/a``. None for another kind of store.
+    """Return one text for all names of a location: ``s3a://bucket//a/`` is ``s3://bucket/a``. None for another kind of store.
 
     As in Hadoop's Path nothing is decoded: ``%20`` stays ``%20``.
 
@@ -79,7 +79,7 @@ class ObjectFiles:
     url : str
         As `canonical_url` gives it.
     options : Mapping[str, str]
-        ``endpoint`` and ``region``, over what the environment says.
+        ``endpoint`` and ``region``, over those of the environment.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class ObjectFiles:
         return list(self.listing(folder))
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """What is in a folder, each with the tag of its content; folders, and what has no tag, with the empty one.
+        """List a folder, each name with the tag of its content; folders, and names without a tag, with the empty one.
 
         Raises
         ------
@@ -206,12 +206,12 @@ class ObjectFiles:
     # -- for the journal --------------------------------------------------------------------------------------------
 
     def create_tagged(self, name: str, data: bytes) -> str | None:
-        """One conditional put: the new object's tag, not empty, or None where the name is taken.
+        """Create by one conditional put; return the new object's tag, not empty, or None if the name is taken.
 
         Raises
         ------
         OSError
-            Nobody knows whether it was done.
+            It is unknown whether it was done.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError
@@ -226,7 +226,7 @@ class ObjectFiles:
                     return None
             else:
                 return made["e_tag"] or "untagged"
-            # S3 answers 409 where a delete or another put was under way, and nothing has landed: the client calls that taken.
+            # S3 answers 409 if a delete or another put was in progress, and nothing has landed: the client calls that taken.
             time.sleep(pause)
             pause *= 2
         raise OSError(f"{self.shown(name)}: the store answers every conditional put with a conflict")
@@ -237,7 +237,7 @@ class ObjectFiles:
 
 @functools.lru_cache(maxsize=16)
 def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    """The client of a place; its connections outlive a micro-batch. Credentials come from the environment alone."""
+    """Return the client of a location; its connections outlive a micro-batch. Credentials come from the environment alone."""
     try:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
@@ -262,14 +262,14 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 
 def told_error(error: Exception) -> str:
-    """A store's error as a message may show it: an Azure URL may carry its signature, further lines repeat the request."""
+    """Return a store's error as a message may show it: an Azure URL may have its signature, further lines the request."""
     first = str(error).partition("\n")[0].partition(": <?xml")[0]
     return re.sub(r"\?\S+", "?...", first)[:300]
 
 
 @contextlib.contextmanager
 def _told(what: str, doing: str) -> Iterator[None]:
-    """Let through what callers know; anything else that the client raises is an OSError that says where and why."""
+    """Pass on the errors that callers know; turn any other that the client raises into an OSError with its name and cause."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:

@@ -1,4 +1,4 @@
-"""Spark's own logs, ``offsets/`` and ``commits/``, as they are read; `connector.location.log_rewind` takes them back."""
+"""Spark's own logs, ``offsets/`` and ``commits/``, read only; `connector.location.log_rewind` takes them back."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
 
 
 def newest(location: CheckpointLocation, log: str) -> int:
-    """The highest micro-batch in ``offsets`` or ``commits``; -1 where there is none."""
+    """Return the highest micro-batch in ``offsets`` or ``commits``; -1 if there is none."""
     return max((int(name) for name in location.files.names(log) if name.isdigit()), default=-1)
 
 
 def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
-    """The source lines of ``offsets/<batch>``, in Spark's order.
+    """Return the source lines of ``offsets/<batch>``, in Spark's order.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def offsets_text(location: CheckpointLocation, batch: int) -> str:
 
 
 def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]:
-    """The source lines in the text of an offset file."""
+    """Return the source lines in the text of an offset file."""
     lines = text.splitlines()
     version = lines[0] if lines else ""
     if version == "v1" and len(lines) >= 3:
@@ -71,13 +71,13 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[st
 
 
 def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:
-    """Spark's logs as they are now.
+    """Return Spark's logs as they are now.
 
     Parameters
     ----------
     location : CheckpointLocation
     batch : int, optional
-        The micro-batch at work; the newest of ``offsets`` by default.
+        The running micro-batch; the newest of ``offsets`` by default.
     """
     # Not what another driver is writing at this moment, .13.UUID.tmp: it can't be read yet.
     known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
@@ -98,7 +98,7 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryV
 
 
 def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
-    """Micro-batches directly before this one that Spark's repartition of a stopped query has added, in order.
+    """Return the micro-batches directly before this one that Spark's repartition of a stopped query has added, in order.
 
     It copies the offsets of the micro-batch before, and changes one thing in them: ``spark.sql.shuffle.partitions`` in the
     metadata's ``conf``. A query never writes such a file: it goes on with the number that it finds, and a micro-batch of
@@ -118,7 +118,7 @@ def repartitions_before(location: CheckpointLocation, batch: int) -> list[int]:
 
 
 def stopped_view(location: CheckpointLocation) -> QueryView:
-    """Spark's logs of a query that does not run; where its newest micro-batch is committed, at work is one that never came."""
+    """Return Spark's logs of a stopped query; if its newest micro-batch is committed, the view's is the next one."""
     view = spark_view(location)
     if view.batch > view.committed:
         return view

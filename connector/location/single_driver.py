@@ -1,8 +1,8 @@
-"""A checkpoint location on a store without exclusive create (HDFS), where somebody else guarantees one driver.
+"""A checkpoint location on a store without exclusive create (HDFS), if something else guarantees one driver.
 
 A create looks whether the name is there, writes a temporary file, and moves it to the name: whole or not at all. It does
 **not** arbitrate: pyarrow's move replaces on every file system, on HDFS by deleting the target first. Two drivers that look
-at once both succeed, and both decide. Nothing here sees that; ``singleDriver=true`` says that it can't be.
+at once both succeed, and both decide. Nothing here sees that; ``singleDriver=true`` asserts that it can't happen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FilesystemFiles", "FilesystemJournalStore"]
 
 
 NO_CLIENT = "Unable to load"
-"""pyarrow's words where Hadoop's library, or Java's, is not found: an OSError as those of a store that is away."""
+"""pyarrow's words if Hadoop's library, or Java's, is not found: an OSError like those of an unreachable store."""
 
 
 class FilesystemFiles:
@@ -135,7 +135,7 @@ class FilesystemFiles:
         return f"{self._uri}/{name}"
 
     def open(self) -> tuple[FileSystem, str]:
-        """The file system, and the location in it.
+        """Return the file system, and the location in it.
 
         Raises
         ------
@@ -156,14 +156,14 @@ class FilesystemFiles:
             raise OptionError(
                 "LOCATION_UNKNOWN_STORE",
                 f"checkpointLocation={self._uri} can't be opened by pyarrow: {told_error(error)}. HDFS needs Hadoop's client "
-                "on the driver (HADOOP_HOME, CLASSPATH as `hadoop classpath --glob` says); dbfs: and wasb: are unknown to it",
+                "on the driver (HADOOP_HOME, CLASSPATH from `hadoop classpath --glob`); dbfs: and wasb: are unknown to it",
                 option="checkpointLocation",
             ) from None
         return files, root.rstrip("/")
 
 
 class FilesystemJournalStore:
-    """See `transactional.journal.JournalStore`, and this module for what it does not promise.
+    """See `transactional.journal.JournalStore`, and this module for the promises that it does not keep.
 
     Parameters
     ----------

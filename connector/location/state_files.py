@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 VERSIONED = re.compile(r"\.*(\d+)(?:_[^.]+)?\.(delta|changelog|snapshot|zip)(\..+)?")
-"""A state's file: its version, the file's id (where Spark gives one), its kind, and the rest of what is no such file."""
+"""A state's file: its version, the file's id (if Spark gives one), its kind, and the rest of a name that is no such file's."""
 
 CHANGES = ("delta", "changelog")
 
@@ -69,7 +69,7 @@ def stores_of(location: CheckpointLocation) -> dict[str, list[str]]:
 
 
 def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
-    """The number of partitions that the state has after a micro-batch, as its offsets say; None where they do not.
+    """Return the number of partitions of the state after a micro-batch, from its offsets; None if they do not hold it.
 
     Folders of higher partitions are of a time before, or after, Spark's repartition.
     """
@@ -77,7 +77,7 @@ def shuffle_partitions(location: CheckpointLocation, batch: int) -> int | None:
 
 
 def partitions_of(metadata: Mapping[str, Any] | None) -> int | None:
-    """The same, of an offset log's metadata."""
+    """Return the number of partitions in an offset log's metadata; None if it holds none."""
     try:
         return int(metadata["conf"][SHUFFLE_PARTITIONS])  # type: ignore[index] # None has none either
     except (KeyError, TypeError, ValueError):
@@ -85,7 +85,7 @@ def partitions_of(metadata: Mapping[str, Any] | None) -> int | None:
 
 
 def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | None:
-    """The metadata in ``offsets/<batch>``; None where there is none. Raises LocationError, ``LOCATION_UNREADABLE``."""
+    """Return the metadata in ``offsets/<batch>``; None if there is none. Raises LocationError, ``LOCATION_UNREADABLE``."""
     try:
         value = json.loads(read_file(location.files, f"offsets/{batch}").decode("utf-8").splitlines()[1])
     except (OSError, ValueError, IndexError):
@@ -94,13 +94,13 @@ def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | 
 
 
 def is_of_partition(store: str, partitions: int | None) -> bool:
-    """Whether a store's folder, relative to the location, is one of so many partitions."""
+    """Return whether a store's folder, relative to the location, is of one of this number of partitions."""
     number = store.split("/")[2]
     return partitions is None or not number.isdigit() or int(number) < partitions
 
 
 def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """What Spark needs of ``state/`` to go on after a micro-batch, relative to the location; snapshots' shared files apart.
+    """List the files of ``state/`` that Spark needs to go on after a micro-batch, without snapshots' shared files.
 
     Parameters
     ----------
@@ -127,12 +127,12 @@ def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
 
 
 def _is_plain(part: str) -> bool:
-    """Whether a folder's name may be a store's; in an object store names may hold anything, ``..`` too."""
+    """Return whether a folder's name may be a store's; in an object store names may hold anything, ``..`` too."""
     return part[:1] not in ("", ".", "_") and part not in SHARED
 
 
 def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """Schemas and metadata; of files that are named by a micro-batch, those up to this one."""
+    """List schemas and metadata; of files that a micro-batch names, those up to this one."""
     for path in sorted(location.files.tree("state")):
         *folders, name = path.split("/")
         special = [part for part in folders if part[:1] == "_"]

@@ -25,13 +25,13 @@ from transactional.failure import Failure, Remedy, failure_of
 __all__ = ["DriverProgram", "NeverStartedError"]
 
 CRIPPLED_SECONDS = 30.0
-"""How long a program may live on without its JVM, or when a query of it has failed in a thread: it may never notice."""
+"""Seconds that a program may live on without its JVM, or after a query failed in a thread of it: it may never notice."""
 
 QUICK_SECONDS = 60.0
-"""A program that dies before this, and before any query of it was planned, was not started well."""
+"""Seconds: a program that dies earlier, and before any query of it was planned, was not started well."""
 
 QUICK_DEATHS = 3
-"""How many such deaths in a row end it: a script that has a mistake in its first lines has it the next time, too."""
+"""Such deaths in a row after which it is not started again: a mistake in a script's first lines is there next time, too."""
 
 
 class NeverStartedError(Exception):
@@ -40,12 +40,12 @@ class NeverStartedError(Exception):
     Attributes
     ----------
     status : int
-        Its exit status; 128 and the signal's number, as shells say it, if one ended it.
+        Its exit status; 128 and the signal's number, as in shells, if one ended it.
     """
 
     def __init__(self, failure: Failure, status: int, lines: Sequence[str]) -> None:
-        told = f"the program died {QUICK_DEATHS} times before it planned any query, and is not started again: {failure.text}"
-        super().__init__("\n".join([told, *lines]))
+        summary = f"the program died {QUICK_DEATHS} times before it planned any query, and is not started again: {failure.text}"
+        super().__init__("\n".join([summary, *lines]))
         self.status = status if status >= 0 else 128 - status
 
 
@@ -88,7 +88,7 @@ class DriverProgram:
         return failure
 
     def _kill(self) -> None:
-        """Leave no driver to no one: a signal is about to end us."""
+        """End the driver now, before a signal ends this process."""
         if self._tree is not None:
             self._tree.kill()
 
@@ -124,7 +124,7 @@ class DriverProgram:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self, tree: DriverTree, report: LifeReport) -> str:
-        """Wait until the program ends, or is to end; return why, if it has not noticed that it can't go on."""
+        """Wait until the program ends, or has to be ended; return why it can't go on, if it has not noticed."""
         self._limit = None
         while tree.status() is None and not self._wish.asked():
             planned = self._meet(report)
@@ -134,7 +134,7 @@ class DriverProgram:
         return ""
 
     def _crippled(self, tree: DriverTree, report: LifeReport, planned: bool) -> str:
-        """Return why the program can't go on, if it has lived on for too long."""
+        """Return why the program can't go on, if it has outlived that for too long."""
         why = "a query of it has failed" if report.failure("thread") else ""
         if planned and tree.lost_jvm():  # what is written in Java, and no driver, may come and go
             why = "its JVM was gone, and it lived on"
@@ -142,7 +142,7 @@ class DriverProgram:
         return why if self._limit is not None and self._limit.passed() else ""
 
     def _stop(self, tree: DriverTree, report: LifeReport) -> None:
-        """Let the queries come to their final checkpoints, then the program to its end, as long as there is time."""
+        """Let the queries come to their final checkpoints, then the program to its end, while there is time."""
         deadline, signalled = Deadline(self._stop_timeout, self._clock), False
         finals: dict[str, FinalCheckpoint] = {}
         while tree.status() is None and not self._wish.forced() and not deadline.passed():
@@ -164,7 +164,7 @@ class DriverProgram:
         self._clock.sleep(LOOK_SECONDS)
 
     def _meet(self, report: LifeReport) -> bool:
-        """Take up what the driver has reported; return whether a query of ours was planned in it."""
+        """Take over what the driver has reported; return whether a query of ours was planned in it."""
         queries = report.queries()
         for options, driver in queries:
             self._supervision.meet(CheckpointLocation.from_options(options), driver)

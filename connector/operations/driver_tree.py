@@ -1,4 +1,4 @@
-"""A driver as a child process with all that it starts: its JVM, Spark's Python workers. It is gone as a whole, or lives."""
+"""A driver as a child process with all that it starts: its JVM, Spark's Python workers. It lives or ends as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.05
 
 
 class DriverTree:
-    """A command in a session of its own, to which every process below it belongs, whatever group it makes for itself.
+    """A command in a session of its own, which holds every process below it, whatever its process group.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class DriverTree:
 
     @property
     def pid(self) -> int:
-        """Of the driver program."""
+        """Return the process id of the driver program."""
         return self._process.pid
 
     def status(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The health file: how a supervised query is, for Kubernetes' probes and for people. Written whole or not at all."""
+"""The health file: the state of a supervised query, for Kubernetes' probes and for people. Written whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEAT_SECONDS = 5.0
 
 
 class Health:
-    """One JSON document.
+    """The health file, one JSON document.
 
     ``state`` (``starting``, ``running``, ``waiting``, ``rewinding``, ``stopping``, ``stopped``, ``failed``), ``since`` and
     ``time`` (seconds since the epoch), ``pid`` of ``barrier run``, ``driver`` (pid of the driver program, or null),
@@ -58,8 +58,8 @@ class Health:
         }
         problem = self._write()
         if problem is not None:
-            told = f"the health file {path} can't be written: {problem}"
-            raise OptionError("INVALID_OPTION", told, option="--health-file", value=path)
+            message = f"the health file {path} can't be written: {problem}"
+            raise OptionError("INVALID_OPTION", message, option="--health-file", value=path)
 
     def tell(self, state: str, **facts: Any) -> None:
         """Write a state, and what changed with it."""
@@ -76,14 +76,14 @@ class Health:
         self.facts["lastError"] = {"time": self._clock.now(), "condition": failure.condition, "text": failure.text}
 
     def beat(self) -> None:
-        """Write it again if it is older than `BEAT_SECONDS`."""
+        """Write the file again if it is older than `BEAT_SECONDS`."""
         with self._lock:
             if self._clock.monotonic() - self._written >= BEAT_SECONDS:
                 self._write()
 
     @contextmanager
     def during(self, state: str) -> Iterator[None]:
-        """Tell a state, and beat from a thread while something blocks."""
+        """Write a state, and beat from a thread while something blocks."""
         self.tell(state)
         over = threading.Event()
 

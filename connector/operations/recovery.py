@@ -1,4 +1,4 @@
-"""Recovery of a query that does not run: whatever a dead driver has left is committed, or read again.
+"""Recovery of a query that does not run: commit whatever a dead driver has left, or read it again.
 
 `recover` is the one function for it: before a start that could not go on by itself, at the end of a query that was stopped,
 and from outside (``barrier recover``, ``barrier stop``). In this order:
@@ -7,8 +7,8 @@ and from outside (``barrier recover``, ``barrier stop``). In this order:
 2. A rewind that was begun is finished.
 3. What is decided is settled, what is prepared is committed, what was never recorded is aborted, and `stopped` is journalled
    (`transactional.coordinator`, E1 to E4).
-4. If what was prepared is lost, the query goes back to where nothing is written twice (`transactional.rewind`): what is left
-   of it is aborted, and its rows are read again.
+4. If what was prepared is lost, the query goes back to a point from which nothing is written twice
+   (`transactional.rewind`): what is left of it is aborted, and its rows are read again.
 
 Prepared micro-batches are committed rather than read again because that needs neither Spark's logs nor its state: it is
 right for a query with state whose driver lives on, and shows the last rows of a topic that gets no more.
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What is known to whoever keeps a query up.
+    """What a supervisor knows of the queries that it keeps up.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Upkeep:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What was done.
+    """The result of a recovery.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Recovery:
 
 
 def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False) -> Recovery:
-    """Leave nothing of a query open that does not run, so that it can be started, or stay stopped.
+    """Close everything that a stopped query has left open, so that it can be started, or stay stopped.
 
     It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
 
@@ -106,7 +106,7 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     location : CheckpointLocation
     upkeep : Upkeep, optional
     go_back : bool
-        The query has failed in a way that only going back repairs: nothing is committed first.
+        The query has failed, and only going back repairs it: nothing is committed first.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
         refuse_batch_writes(location, "each of its writes is a checkpoint, and the next one recovers it")
         refuse_elsewhere(location, ledger)
     if run is None or run.prefix in ledger.originals or _has_stopped(ledger, run, go_back):
-        return Recovery()  # no query has run at this place, or it has left nothing
+        return Recovery()  # no query has run at this location, or it has left nothing
     stopped = run.driver in upkeep.drivers or (is_alive(run.process) is None and upkeep.single_driver)
     at_work = query_at_work(location, run, stopped)
     if at_work is not None and at_work.condition != "DRIVER_HOLDS_STATE":
@@ -162,7 +162,7 @@ def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, st
 def _go_back(
     location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], single_driver: bool
 ) -> int | None:
-    """Go back to where nothing is written twice, or finish a rewind; None if there is nothing to go back from."""
+    """Go back to a point from which nothing is written twice, or finish a rewind; None if there is nothing to go back from."""
     process = {"process": this_process()}
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)

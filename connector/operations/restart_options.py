@@ -1,4 +1,4 @@
-"""Restart strategies from a configuration, by Flink's keys: `transactional.restart` has what they mean."""
+"""Restart strategies from a configuration, by Flink's keys: `transactional.restart` defines them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TYPE", "from_config", "from_settings"]
 TYPE: Final = "restart-strategy.type"
 
 LONGEST_DAYS = 10_000
-"""Of a duration: what is longer is a slip, and no clock sleeps for any number of seconds."""
+"""The longest duration, in days: a longer one is a slip, and no clock sleeps for any number of seconds."""
 
 _KINDS: Final[Mapping[str, Callable[..., RestartStrategy]]] = {
     "none": NoRestart,
@@ -64,7 +64,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
     "exponential-delay.reset-backoff-threshold": ("reset_after", _seconds, "A life as long as this resets the delay."),
     "exponential-delay.jitter-factor": ("jitter", _number, "The part of a delay by which it varies, at random."),
 }
-"""Of each key: the field of its strategy, what parses it, what it is."""
+"""For each key: the field of its strategy, its parser, its meaning."""
 
 
 def _table(named: Callable[[str], str]) -> OptionTable:

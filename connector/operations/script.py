@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the script that ``sys.argv`` names after this module; it sees itself and its arguments as its own."""
+    """Run the script that ``sys.argv`` names after this module; the script's ``sys.argv`` is its own."""
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
     try:

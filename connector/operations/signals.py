@@ -1,4 +1,4 @@
-"""The wish to stop, however it comes: a signal, another thread, a request in the journal."""
+"""The request to stop, from a signal, another thread or the journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MORE = (signal.SIGHUP, signal.SIGQUIT)
 
 
 class StopWish:
-    """Whether somebody wants the query to stop, and how urgently. Can be asked from any thread, and from a signal handler."""
+    """Whether the query is to stop, and how urgently. Can be asked from any thread, and from a signal handler."""
 
     def __init__(self) -> None:
         self._times = 0  # no lock, no event: a signal handler could meet its own thread in there
@@ -30,7 +30,7 @@ class StopWish:
         self._times += 1
 
     def request(self) -> None:
-        """Ask to stop well, as ``barrier stop`` does in the journal; however often, it is never urgent."""
+        """Ask to stop well, as ``barrier stop`` does in the journal. Repeated requests never become urgent."""
         self._requested = True
 
     def asked(self) -> bool:
@@ -38,7 +38,7 @@ class StopWish:
         return self._requested or self._times > 0
 
     def forced(self) -> bool:
-        """Return whether not to wait for it."""
+        """Return whether to stop without waiting for a final checkpoint."""
         return self._times > 1
 
 
@@ -50,7 +50,7 @@ def obeying_signals(wish: StopWish, last: Callable[[], None] | None = None) -> I
     ----------
     wish : StopWish
     last : Callable[[], None], optional
-        What has to be done before the process is ended by a signal. SIGHUP asks for a stop then, too, and SIGQUIT ends it.
+        Called before a signal ends the process. SIGHUP asks for a stop then, too, and SIGQUIT ends it.
 
     Yields
     ------

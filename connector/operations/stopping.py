@@ -1,4 +1,4 @@
-"""The end of a running query that was asked for: the request in the journal, and how far the query is.
+"""The requested end of a running query: the request in the journal, and how far the query is.
 
 A running query ends itself: its next micro-batch closes the final checkpoint, and the planning after it journals `stopped`.
 A query that gets no rows begins no micro-batch: it is stopped as it is, and what it has prepared is committed by
@@ -23,12 +23,12 @@ from transactional.ownership import may_stop, newest_run, rewinding, superseded
 __all__ = ["FinalCheckpoint", "Standing", "end_run", "request_stop", "standing"]
 
 QUIET_SECONDS = 2.0
-"""How long Spark begins no micro-batch until none is waited for: what is prepared is committed without one."""
+"""Seconds without a new micro-batch after which none is awaited: what is prepared is committed without one."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a query is from its end.
+    """The distance of a query from its end.
 
     Parameters
     ----------
@@ -46,22 +46,22 @@ class Standing:
 
     @property
     def run(self) -> RunRecord | None:
-        """The newest run."""
+        """Return the newest run."""
         return self.ledger.newest_run
 
     @property
     def prepared(self) -> Sequence[int]:
-        """Micro-batches that are prepared, and in no checkpoint yet."""
+        """Return the micro-batches that are prepared, and in no checkpoint yet."""
         return [record.batch for record in self.ledger.undecided()]
 
     @property
     def clean(self) -> bool:
-        """Everything is committed."""
+        """Return whether everything is committed."""
         return not (self.prepared or self.ledger.unsettled() or self.ledger.rewinding)
 
     @property
     def stopped(self) -> bool:
-        """It came to its end, and everything is committed."""
+        """Return whether the query came to its end, and everything is committed."""
         return self.clean and self.run is not None and self.run.ended == EntryKind.STOPPED
 
 
@@ -122,7 +122,7 @@ class FinalCheckpoint:
         return self._is_quiet(found) and (found.clean or self._can_be_ended(run))
 
     def _is_quiet(self, found: Standing) -> bool:
-        """Return whether it is idle, and after the same micro-batch as at the look before."""
+        """Return whether it is idle, and after the same micro-batch as when it was last looked at."""
         same = found.idle and self._quiet is not None and self._quiet[0] == found.batch
         if not same:
             self._quiet = (found.batch, Deadline(QUIET_SECONDS, self._clock)) if found.idle else None
@@ -139,7 +139,7 @@ class FinalCheckpoint:
 
 
 def request_stop(location: CheckpointLocation, driver: str | None = None) -> int | None:
-    """Ask the newest run to stop; return its token, or None if there is none to ask. To ask again changes nothing.
+    """Ask the newest run to stop; return its token, or None if there is none to ask. Asking again changes nothing.
 
     A run that has failed is asked, too: a supervisor that waits to start it again obeys that.
 
@@ -181,7 +181,7 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
 
 
 def end_run(location: CheckpointLocation) -> bool:
-    """Journal that the newest run has ended, without its sink; return False if that can't be said, or was said already."""
+    """Journal that the newest run has ended, without its sink; return False if that is impossible, or was done already."""
     journal = location.journal()
     run = journal.load().newest_run
     if run is None or run.ended:

@@ -27,10 +27,10 @@ __all__ = ["StopWish", "supervise"]
 log = logging.getLogger(__name__)
 
 TASKS_SECONDS = 30.0
-"""How long tasks may take to end: Spark kills a Python worker after 2 s."""
+"""Seconds that tasks may take to end: Spark kills a Python worker after 2 s."""
 
 STOPS_SECONDS = 60.0
-"""How long `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
+"""Seconds that `query.stop()` may take when a stop is forced: it waits for a commit, whose hook may hang."""
 
 
 def supervise(
@@ -47,7 +47,7 @@ def supervise(
 ) -> None:
     """Keep a query running, and return when it was stopped well. *Called in the user's driver program.*
 
-    A failed query is started again as `strategy` says, unless no restart helps (options, rights, a replay with other
+    A failed query is started again as `strategy` decides, unless no restart helps (options, rights, a replay with other
     rows). If recovery asks for a rewind, it is done first. SIGTERM and SIGINT, `wish` and ``barrier stop`` end the query at a
     final checkpoint: afterwards no transaction is open. A second signal, or the end of `stop_timeout`, stops it at once, and
     what is prepared is committed then.
@@ -63,7 +63,7 @@ def supervise(
         The query's checkpoint location; asked of Spark by default.
     options : Mapping[str, str], optional
         The sink's options that the journal does not keep: secrets. They are needed when something is done while the query
-        does not run: a rewind, a stop that was forced or came between two runs. And those that say how the checkpoint
+        does not run: a rewind, a stop that was forced or came between two runs. And those by which the checkpoint
         location is found: ``checkpointEndpoint``, ``checkpointRegion``, ``singleDriver``.
     stop_timeout : float
         Seconds that the running micro-batch may take to its final checkpoint.
@@ -148,7 +148,7 @@ class _Query:
         self._location: CheckpointLocation | None = None
 
     def find(self, location: str) -> CheckpointLocation:
-        """Take up the location of the query."""
+        """Remember the location of the query."""
         self._location = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
         self._supervision.meet(self._location, None)
         return self._location
@@ -230,5 +230,5 @@ def _is_active(query: StreamingQuery) -> bool:
 
 
 def _has_ended(query: StreamingQuery) -> bool:
-    """Wait a little; raises its error if it has failed."""
+    """Wait a little; return whether it has ended. Raises its error if it has failed."""
     return bool(query.awaitTermination(LOOK_SECONDS))  # type: ignore[arg-type]  # it takes fractions

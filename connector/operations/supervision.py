@@ -1,4 +1,4 @@
-"""The loop around a query's lives: a failure, what recovery it needs, the wait for the next start; in the end nothing is open.
+"""The loop around a query's lives: after each failure its recovery and a delay; in the end nothing is left open.
 
 There is one such loop. `supervise` runs it in the user's program, ``barrier run`` around whole driver programs; in a program
 of ``barrier run``, `supervise` has one life only. systemd or Kubernetes can be the loop, too, with ``barrier recover`` before
@@ -32,29 +32,29 @@ __all__ = ["LOOK_SECONDS", "Supervision", "record_restart"]
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
-"""Between two looks at what lives."""
+"""Seconds between two looks at a life."""
 
 JOURNAL_SECONDS = 1.0
-"""Between two looks into a journal for a stop that was asked for from outside: one listing of a folder."""
+"""Seconds between two reads of a journal for a stop request from outside: one listing of a folder."""
 
 SILENT_SECONDS = 60.0
-"""Between two complaints about journals that do not answer."""
+"""Seconds between two warnings about journals that do not answer."""
 
 END_SECONDS = 10.0
-"""How long an end is tried again that a store which does not answer prevents."""
+"""How long to retry an end that fails because a store does not answer, in seconds."""
 
 AGAIN_SECONDS = 1.0
-"""Between two such tries."""
+"""Seconds between two such tries."""
 
 
 @dataclass
 class Supervision:
-    """One life after the other, of one or several queries.
+    """The loop: one life after the other, of one or several queries.
 
     Parameters
     ----------
     by : str
-        Who starts them again, in their journals.
+        The name, in their journals, of what starts them again.
     strategy : RestartStrategy
     given : Mapping[str, str]
         Options of their sinks that journals do not keep.
@@ -123,7 +123,7 @@ class Supervision:
     # -- what lives -------------------------------------------------------------------------------------------------
 
     def meet(self, location: CheckpointLocation, driver: str | None) -> None:
-        """Take up that a query runs there, in that driver."""
+        """Record that a query runs there, in that driver."""
         if driver is not None:
             self._drivers.add(driver)
         if location.path not in self.locations:
@@ -132,18 +132,18 @@ class Supervision:
                 self._since[location.path] = self._seen[location.path]
 
     def final_checkpoint(self, location: CheckpointLocation) -> FinalCheckpoint:
-        """Return the end of a query that runs, to be asked for."""
+        """Return the final checkpoint of a running query, to be asked for."""
         return FinalCheckpoint(location, self._upkeep, self._look, self.clock)
 
     def listen(self, now: bool = False) -> None:
-        """Take the wish of ``barrier stop`` from the journals, now or now and then, if all queries were stopped."""
+        """Obey ``barrier stop`` if the journals of all queries ask for it; look now, or at most every few seconds."""
         if self._looks.due() or now:
             stopped = [self._was_stopped(location) for location in self.locations.values()]  # looks at each
             if stopped and all(stopped):
                 self.wish.request()
 
     def _was_stopped(self, location: CheckpointLocation) -> bool:
-        """Return whether our run was asked to stop, or has been ended since the last life began: yesterday's does not count."""
+        """Return whether our run was asked to stop, or has ended since the last life began: an older stop does not count."""
         found = self._look(location)
         if found is None or found.run is None:
             return False
@@ -189,7 +189,7 @@ class Supervision:
         return True
 
     def _go_back(self, location: CheckpointLocation, failure: Failure) -> bool:
-        """Do what a start can't do by itself: all else it does, without options that the journal does not keep."""
+        """Do only what a start can't do by itself, as a start needs no options that the journal does not keep."""
         if failure.remedy is not Remedy.REWIND:
             found = self._look(location)
             if found is None or found.ledger.rewinding is None:
@@ -209,13 +209,13 @@ class Supervision:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end(self, whole: bool) -> None:
-        """Leave nothing open; no driver is left, or no query runs in it.
+        """Leave nothing open. Call it when no driver is left, or no query runs in it.
 
         Parameters
         ----------
         whole : bool
-            Also what a task may have left of a query that has committed everything; one that has ended by itself did not
-            leave such.
+            Also sweep what tasks may have left of queries that have committed everything; one that has ended by itself has
+            left none.
         """
         if whole and not self.locations:
             self.say("no query was planned: what an earlier program may have left open is open until the next start")
@@ -238,7 +238,7 @@ class Supervision:
             raise problems[0]
 
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
-        """End what a driver of ours has left, or one that is gone; leave alone what another runs."""
+        """End what our driver, or a dead one, has left; leave alone what another driver runs."""
         found = standing(location)
         run = found.run
         if run is None or found.stopped or (found.clean and not whole):
@@ -285,4 +285,4 @@ def record_restart(
 
 
 def _anyone(ledger: Ledger) -> None:
-    """It binds nothing."""
+    """Accept any ledger."""

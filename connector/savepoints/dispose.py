@@ -1,4 +1,4 @@
-"""The end of a savepoint."""
+"""Disposal of a savepoint."""
 
 from __future__ import annotations
 

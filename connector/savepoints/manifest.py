@@ -1,4 +1,4 @@
-"""What a savepoint says of itself: ``savepoint.json``, the files that it lists, and the journal as of its checkpoint.
+"""A savepoint's content: ``savepoint.json``, the files that it lists, and the journal as of its checkpoint.
 
 ::
 
@@ -79,7 +79,7 @@ class SavedFile:
 
 
 def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, path: str) -> SavedFile:
-    """Copy a file, and describe what was read.
+    """Copy a file, and return its description.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, pa
     target : LocationFiles or None
         None to read it only.
     path : str
-        In the target, and of the answer.
+        In the target, and in the result.
 
     Raises
     ------
@@ -115,17 +115,17 @@ def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, pa
 
 @dataclass(frozen=True)
 class Savepoint:
-    """What ``savepoint.json`` says.
+    """The content of ``savepoint.json``.
 
     Parameters
     ----------
     folder : CheckpointLocation
-        That was read, on any store.
+        The folder that was read, on any store.
     id : str
     query : str
         Spark's id of the query.
     location : str
-        The checkpoint location that it was taken of.
+        The checkpoint location from which it was taken.
     checkpoint : int
         The checkpoint; its last micro-batch is `batch`.
     batch : int
@@ -136,7 +136,7 @@ class Savepoint:
     position : int
         Of the journal when it was taken.
     partitions : int or None
-        ``spark.sql.shuffle.partitions`` of the state; None where the offsets do not say.
+        ``spark.sql.shuffle.partitions`` of the state; None if the offsets do not hold it.
     stateful : bool
     files : Sequence[SavedFile]
         All but ``savepoint.json`` itself.
@@ -159,25 +159,25 @@ class Savepoint:
 
     @property
     def path(self) -> str:
-        """Its folder's canonical name."""
+        """Return the canonical name of its folder."""
         return self.folder.path
 
     @property
     def root(self) -> str:
-        """The folder of its data, as names of its files begin."""
+        """Return the folder of its data, with which the names of its files begin."""
         return "" if self.format == 1 else f"{self.id}/"
 
     @property
     def size(self) -> int:
-        """Bytes, of all files."""
+        """Return the size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types; without the path and the files."""
+        """Return the manifest as JSON types, without the path and the files."""
         return {key: value for key, value in vars(self).items() if key not in ("folder", "files", "format")}
 
     def ledger(self) -> Ledger:
-        """The journal as of the checkpoint.
+        """Return the journal as of the checkpoint.
 
         Raises
         ------
@@ -213,8 +213,8 @@ class Savepoint:
         except _GONE as error:
             raise _damaged(self.path, file.path, error.strerror or "it is gone") from error
         if (found.size, found.sha256) != (file.size, file.sha256):
-            told = f"it has {found.size} bytes, {file.size} were written"
-            raise _damaged(self.path, file.path, told if found.size != file.size else "its bytes changed")
+            sizes = f"it has {found.size} bytes, {file.size} were written"
+            raise _damaged(self.path, file.path, sizes if found.size != file.size else "its bytes changed")
 
     def checkpoint_files(self) -> dict[str, SavedFile]:
         """Return Spark's files, by their names in a checkpoint location."""
@@ -293,7 +293,7 @@ def read(path: str) -> Savepoint:
 
 
 def find(folder: str) -> list[Savepoint | LocationError]:
-    """Return the savepoints in a folder, oldest first; instead of those that can't be read, why."""
+    """Return the savepoints in a folder, oldest first, with an error in place of each that can't be read."""
     found: list[Savepoint | LocationError] = []
     root = folder_of(folder)
     try:
@@ -337,7 +337,7 @@ def write(
     partitions : int or None
         See `Savepoint`.
     files : Iterable[SavedFile]
-        That were copied.
+        The files that were copied.
     clock : Clock
 
     Returns

@@ -30,7 +30,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Of a session that nobody else sees."""
+"""Settings of a session that nothing else uses."""
 
 
 def repartition(location: CheckpointLocation, partitions: int, session: SparkSession | None = None) -> int:
@@ -55,8 +55,8 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
     conf = (metadata_line(location, batch) or {}).get("conf", {})
     provider = str(conf.get(PROVIDER, ""))
     if ROCKSDB not in provider or before_that == partitions:  # Spark would leave half a micro-batch behind
-        told = f"it has {partitions} already" if before_that == partitions else f"its store is {provider or 'unknown'}"
-        raise _refused(partitions, told)
+        why = f"it has {partitions} already" if before_that == partitions else f"its store is {provider or 'unknown'}"
+        raise _refused(partitions, why)
     settings = {key: str(value) for key, value in conf.items() if key.startswith(STATE_STORE)}
     own = session is None
     spark = session if session is not None else _session()

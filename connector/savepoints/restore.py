@@ -57,7 +57,7 @@ class Restore:
     claim : bool
         The query itself goes on at the new location; else a copy, with an identity of its own.
     force : bool
-        Claim though nobody can see what was committed after the savepoint.
+        Claim though it is unknown what was committed after the savepoint.
     partitions : int or None
         Shuffle partitions that the state gets; None to keep its own.
 
@@ -66,9 +66,9 @@ class Restore:
     savepoint : Savepoint or None
         None if it is gone, and not needed any more.
     is_open : bool
-        It was done before: nothing is left to do.
+        The restore was done before: nothing is left to do.
     lost : LocationError or None
-        Why nobody can see what was committed after the savepoint, which `force` accepts.
+        Why it is unknown what was committed after the savepoint, which `force` accepts.
     repartitioned : int or None
         The micro-batch that Spark's repartition has added.
     is_begun : bool
@@ -136,7 +136,7 @@ class Restore:
             raise self._not_empty("a file", "Name one that is not there yet") from None
 
     def _read(self, saved: str) -> Savepoint | None:
-        """The savepoint; None if it can't be read, and the claim is past N4."""
+        """Return the savepoint; None if it can't be read, and the claim is past N4."""
         try:
             return read(saved)
         except LocationError:
@@ -145,7 +145,7 @@ class Restore:
             raise
 
     def _is_moved(self) -> bool:
-        """Whether N4 of this restore is done: N5 is all that is left."""
+        """Return whether N4 of this restore is done: N5 is all that is left."""
         begun = self._journal.ledger.restoring
         if begun is None or begun.forced or not begun.claim or self._origin is None:
             return False
@@ -213,8 +213,8 @@ class Restore:
         if why:
             self.lost = LocationError(
                 "ORIGIN_UNREACHABLE",
-                f"{origin.path}, of which the savepoint was taken, {why}: it can't be closed, and nobody can see what was "
-                "committed there since. --no-claim makes a copy with an identity of its own; --force goes on as the query",
+                f"{origin.path}, of which the savepoint was taken, {why}: it can't be closed, and it is unknown what "
+                "was committed there since. --no-claim makes a copy with an identity of its own; --force goes on as the query",
                 origin=origin.path,
             )
         elif moved is None:
@@ -224,7 +224,7 @@ class Restore:
         elif not begun:
             self.lost = LocationError(
                 "CLAIMED_PLACE_GONE",
-                f"{self._location.path}, where the query went on from {origin.path}, is not there any more: nobody can see "
+                f"{self._location.path}, where the query went on from {origin.path}, is not there any more: it is unknown "
                 "what was committed from there. Put it back, if it was moved, or lies in a backup; --no-claim makes a copy "
                 "with an identity of its own; --force goes on as the query (nothing is doubled if an earlier release was "
                 "killed before the location was there)",
@@ -240,7 +240,7 @@ class Restore:
     # -- N2 to N5 -----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Do what is left to do; return Spark's id of the query at the new location.
+        """Do the remaining steps; return Spark's id of the query at the new location.
 
         Raises
         ------
@@ -262,12 +262,12 @@ class Restore:
         return self._location.query_id()
 
     def _is_still(self, begun: Restoring) -> bool:
-        """Whether the location is the one that was begun, and closed; False if another run of this command has opened it.
+        """Return whether the location is closed, as it was begun; False if another run of this command has opened it.
 
         Raises
         ------
         LocationError
-            ``LOCATION_BUSY``: somebody has deleted it, or begun another restore there.
+            ``LOCATION_BUSY``: another process has deleted it, or begun another restore there.
         """
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
@@ -319,7 +319,7 @@ class Restore:
 
     @contextmanager
     def _source(self, savepoint: Savepoint) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """The names to copy, and what copies one: of the savepoint, or of a scratch folder with the state repartitioned."""
+        """Yield the names to copy, and a function that copies one: from the savepoint, or a repartitioned scratch folder."""
         saved = savepoint.checkpoint_files()
         if self._partitions is None:
             yield [*saved], lambda name: self._put(savepoint, saved[name], name, self._location)
@@ -344,7 +344,7 @@ class Restore:
 
     @staticmethod
     def _put_named(data: bytes, name: str, target: CheckpointLocation) -> None:
-        """Operators' metadata of ``transformWithState`` names its schema files by their whole path, wherever they were."""
+        """Write a file with its paths moved: ``transformWithState``'s metadata has the whole paths of its schema files."""
         if "_metadata" in name.split("/"):
             named = b'"' + json.dumps(target.as_hadoop(), ensure_ascii=False)[1:-1].encode()
             data = _SCHEMA_FILE.sub(lambda found: named + b"/state/" + found[1] + b"/_stateSchema/", data)
@@ -358,7 +358,7 @@ class Restore:
         try:
             journal.append(EntryKind.MOVED, body, self._may_move(savepoint))
         except FencedError:
-            if not self._is_moved():  # else the same command, at work beside this one
+            if not self._is_moved():  # else the same command, running beside this one
                 raise
 
     def _open(self, begun: Restoring) -> None:
@@ -385,6 +385,6 @@ class Restore:
 
 
 def _number(name: str) -> int:
-    """The micro-batch of a file of Spark's logs; -1 for any other."""
+    """Return the micro-batch of a file of Spark's logs; -1 for any other."""
     log, _, number = name.partition("/")
     return int(number) if log in LOGS and number.isdigit() else -1

@@ -53,10 +53,10 @@ TIMEOUT: Final = 60.0
 """Seconds to wait for a checkpoint: micro-batches are shorter, and a query without rows makes none."""
 
 ATTEMPTS: Final = 5
-"""Copies that are begun: each further one needs a file that was replaced or deleted in the moment of the copy."""
+"""Attempts at a copy: each further one needs a file that was replaced or deleted in the moment of the copy."""
 
 CHANGED: Final = "changed"
-"""Why an attempt made no savepoint: a file was replaced or deleted meanwhile."""
+"""The attempt made no savepoint: a file was replaced or deleted meanwhile."""
 
 TAKEN: Final = "taken"
 """Another has made a savepoint in the folder meanwhile."""
@@ -154,7 +154,7 @@ def _exists(folder: str) -> LocationError:
 
 
 def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
-    """S1, and again at every look."""
+    """Load the journal and judge it: S1, and again at every look."""
     refuse_batch_writes(place, "each of its versions is written once")
     ledger = journal.load()
     if ledger.position:
@@ -176,7 +176,7 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
 
 
 def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, clock: Clock) -> None:
-    """S2: what is prepared comes into a checkpoint, where a query may be there to close one."""
+    """Bring what is prepared into a checkpoint, if a query may be running to close one: S2."""
     ledger = journal.ledger
     prepared = [record.batch for record in ledger.undecided() if record.parts]
     decided = [batch for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
@@ -184,7 +184,7 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
     run = ledger.newest_run
     stopped = run is None or run.ended is not None or is_alive(run.process) is False
     if not waiting or (stopped and not decided):
-        return  # where nobody is there to close one, the newest it is: what is prepared is read again
+        return  # if no query runs to close one, take the newest: what is prepared is read again
     if prepared and not stopped and ledger.request is None:
         journal.append(EntryKind.REQUEST, {"what": "savepoint"}, lambda _: None)
 
@@ -233,7 +233,7 @@ def _copy(
     identifier: str,
     clock: Clock,
 ) -> Savepoint | str:
-    """S4 to S6; or why there is no savepoint: CHANGED, TAKEN."""
+    """Do S4 to S6; return why there is no savepoint, if there is none: CHANGED, TAKEN."""
     batch = max(chosen.batches)
     marks: dict[str, str | None] = {}
 
@@ -259,7 +259,7 @@ def _copy(
             if held is None or not held.settled or list(pool.map(place.files.mark, marks)) != [*marks.values()]:
                 return CHANGED
             if None in pool.map(folder.files.mark, (file.path for file in files)):
-                return CHANGED  # somebody deletes the copy
+                return CHANGED  # another process deletes the copy
     except FileNotFoundError:
         return CHANGED
     check_recorded(ledger, batch, source_lines(place, batch))
@@ -268,14 +268,14 @@ def _copy(
 
 
 def _shared(place: CheckpointLocation, name: str) -> list[str]:
-    """The files that a RocksDB snapshot shares with others."""
+    """Return the files that a RocksDB snapshot shares with others."""
     store = name.rpartition("/")[0]
     known = files_of_snapshot(place.files.read(name))
     return [f"{store}/{path}" for path in (known if known is not None else shared_files(place, store))]
 
 
 def _logs(place: CheckpointLocation, batch: int) -> Iterator[str]:
-    """Spark's files beside the state. A source's own log is read from its start: what came later is no fault there."""
+    """List Spark's files beside the state. A source's own log is read from its start: later entries do no harm there."""
     yield "metadata"
     yield from (f"offsets/{number}" for number in (batch - 1, batch) if number >= 0)
     yield f"commits/{batch}"

@@ -1,4 +1,4 @@
-"""Whether a rewind would be alone on its location: no query runs, and no other rewind."""
+"""The checks that a rewind is alone on its location: no query runs, and no other rewind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
     run : RunRecord
         The newest.
     stopped : bool
-        The user says so. It is not enough if the query has state and its driver lives.
+        The user asserts that. It is not enough if the query has state and its driver lives.
     """
     alive = is_alive(run.process)
     if alive and stopped and location.files.exists("state"):

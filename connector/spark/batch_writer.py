@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["HostedBatchWriter"]
 
 WHOSE = "batch-writer.json"
-"""In ``<checkpointLocation>/barrier``: which application writes there."""
+"""The file in ``<checkpointLocation>/barrier`` that names the application which writes there."""
 
 
 class HostedBatchWriter(DataSourceArrowWriter):
@@ -60,19 +60,19 @@ class HostedBatchWriter(DataSourceArrowWriter):
         self._plan: TaskPlan | None = None
 
     def prepare(self, overwrite: bool) -> None:
-        """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         if overwrite:
             self._sink.refuse_overwrite('mode("overwrite")', 'mode("append")')
         with self._sink.coordinator(self._view()) as coordinator:
             self._plan = coordinator.plan()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """*Called on an executor, once per task.*"""
+        """Write and prepare a task's rows. *Called on an executor, once per task.*"""
         partition, attempt, query = internals.batch_task()
         return TaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """*Called on the driver, in the commit worker.* Decide, then commit."""
+        """Decide, then commit. *Called on the driver, in the commit worker.*"""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
         origin = ",".join(sorted(queries))
         with self._sink.coordinator(self._view()) as coordinator:
@@ -80,7 +80,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
             coordinator.commit(acknowledgements(messages), self._version, origin, compare)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """*Called on the driver, in the commit worker, after a failure.*"""
+        """Give the write up. *Called on the driver, in the commit worker, after a failure.*"""
         with self._sink.coordinator(self._view()) as coordinator:
             coordinator.abort(acknowledgements(messages), self._version)
 
@@ -90,12 +90,12 @@ class HostedBatchWriter(DataSourceArrowWriter):
         return self._plan
 
     def _view(self) -> QueryView:
-        """What stands for Spark's logs: a version is a batch, and versions may be left out."""
+        """Return the view that stands for Spark's logs: a version is a batch, and versions may be left out."""
         line = canonical({"txnAppId": self._app, "txnVersion": self._version})
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:
-        """The identity of the application at this location; made by its first write.
+        """Return the identity of the application at this location; its first write makes it.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a location belongs to: a streaming query, that is here, and goes on here."""
+"""The checks that a location belongs to a streaming query that is here, and goes on here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["refuse_batch_writes", "refuse_elsewhere"]
 
 
 def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
-    """The location is a streaming query's.
+    """Check that the location is a streaming query's.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 
 
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """The journal was written at this place, for the query that is here, and goes on here.
+    """Check that the journal was written at this location, for the query that is here, and goes on here.
 
     Raises
     ------

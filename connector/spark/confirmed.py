@@ -1,7 +1,7 @@
-"""What a journal says of a sink's options, as far as a command may follow it without the operator's word.
+"""The options of a sink in its journal, as far as a command may use them without the operator's confirmation.
 
 Who can write into a checkpoint location can write anything there: code to run, an address that is to get the passwords. A query
-is not concerned: its own program names both. Commands, and who keeps a query up, act on what the journal has recorded.
+is not concerned: its own program names both. Commands and supervisors act on what the journal has recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STORAGE: Final = "storage."
 _OF_LOCATION: Final = frozenset(
     key.lower() for key in ("checkpointLocation", SINGLE_DRIVER_OPTION, *STORE_OPTIONS.values())
 )
-"""How the location is reached: who has opened it knows that."""
+"""Options by which the location is reached: a process that has opened it knows them."""
 
 _LEADS_OUT = re.compile(
     r"server|broker|host|(?<![a-z])port(?![a-z])|url|uri|endpoint|address|proxy|dsn|ssl|tls|sasl|https|verif|certif|security|protocol|account"
@@ -42,7 +42,7 @@ _HARMLESS_VALUE = re.compile(r"[\w-]*")
 
 
 def leads_out(key: str, value: str) -> bool:
-    """Return whether an option says where a secret goes, or what protects it on its way."""
+    """Return whether an option names the address to which a secret goes, or what protects it on its way."""
     lowered = key.lower()
     if lowered in _OF_LOCATION or lowered in CODE:
         return False
@@ -72,7 +72,7 @@ def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool
     for key, value in recorded.items():
         instead = said.get(key.lower(), value)
         if instead != value and leads_out(key, value) and not (is_secret(key, value) or is_secret(key, instead)):
-            log.warning("the journal says %s=%s; used is %s, which was given", key, value, instead)
+            log.warning("the journal has %s=%s; used is %s, which was given", key, value, instead)
     options = {
         key: value
         for key, value in recorded.items()
@@ -98,7 +98,7 @@ def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool
     if out:
         raise _refused(
             out,
-            "says where the secrets would go that this command was given, or finds in its environment. If it is right, add "
+            "names the address for secrets that this command was given, or finds in its environment. If it is right, add "
             "this to the options given",
         )
     return options

@@ -34,7 +34,7 @@ OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "OBJECT_STORES_NOT_INSTALL
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
 
 TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE"})
-"""May be otherwise the next time, and is a wrong address as a rule."""
+"""Conditions that may pass by themselves, and are a wrong address as a rule."""
 
 _sinks: dict[str, type[HostedSinkDataSource]] = {}
 """Sinks of the user's own that were registered, by format."""
@@ -53,7 +53,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
 
 
 def register_lost(spark: SparkSession | None) -> None:
-    """Register the formats that Spark has lost for this session: it keeps what its first look, which was killed, has found."""
+    """Register the formats that Spark lost for this session: it keeps the result of its first search, even of a killed one."""
     if spark is None:
         return
     for name, each in {**_ours(), **_sinks}.items():
@@ -63,7 +63,7 @@ def register_lost(spark: SparkSession | None) -> None:
 
 
 def check_starts() -> None:
-    """Let every ``start()`` of this program check our sinks first. To call it again changes nothing."""
+    """Let every ``start()`` of this program check our sinks first. A second call changes nothing."""
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     plain = DataStreamWriter.start
@@ -84,7 +84,7 @@ def check_starts() -> None:
 
 
 def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseCommitError | None:
-    """What is wrong at the sink, as far as it can be told from here; without the way to where it was raised."""
+    """Return what is wrong at the sink, as far as it shows here, without its traceback."""
     try:
         _check(writer, given)
     except (OptionError, StoreError) as problem:
@@ -130,7 +130,7 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
 
 
 def _sink_of(source: Any) -> type[TwoPhaseCommitSink[Any, Any]] | None:
-    """The sink behind a data source; None where there is none, as behind our source."""
+    """Return the sink behind a data source; None if there is none, as behind our source."""
     from connector.spark.host import HostedSinkDataSource
 
     if source is None or not issubclass(source, HostedSinkDataSource):
@@ -140,7 +140,7 @@ def _sink_of(source: Any) -> type[TwoPhaseCommitSink[Any, Any]] | None:
 
 
 def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as PySpark hands them to Spark."""
+    """Return options as PySpark hands them to Spark."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in options.items()

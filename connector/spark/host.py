@@ -34,15 +34,15 @@ class HostedSinkDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The sink's name is the format's."""
+        """Return the sink's name, which is the format's."""
         return cls.sink.name()
 
     def sink_type(self) -> SinkType:
-        """The sink; asked for only when it is used, so that a format can be listed without its clients."""
+        """Return the sink; called only when it is used, so that a format can be listed without its clients."""
         return self.sink
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
-        """*Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
+        """Make the writer. *Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
         try:
             writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
             if internals.phase() is internals.Phase.PLANNING:
@@ -54,7 +54,7 @@ class HostedSinkDataSource(DataSource):
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> HostedBatchWriter:
-        """*Called on the driver, once per ``df.write``; the commit worker gets a copy of what this returns.*"""
+        """Make the writer. *Called on the driver, once per ``df.write``; the commit worker gets a copy of the writer.*"""
         try:
             writer = HostedBatchWriter(HostedSink(self.sink_type(), Options(self.options), schema))
             writer.prepare(overwrite)
@@ -82,7 +82,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         self._plan: TaskPlan | None = None
 
     def prepare(self, overwrite: bool) -> None:
-        """Refuse what can't work, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
+        """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         with life_report.telling(self._sink.location, internals.driver_identity):
             self._prepare(overwrite)
 
@@ -97,7 +97,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             raise
 
     def _is_first(self) -> bool:
-        """Whether no run has begun here: Spark has recorded where the query begins, and nothing else."""
+        """Return whether no run has begun here: Spark has recorded where the query begins, and nothing else."""
         location = self._sink.location
         try:
             offsets = [name for name in location.files.names("offsets") if name.isdigit()]
@@ -106,19 +106,19 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             return False
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """*Called on an executor, once per task.* Write and prepare, or drain, as the plan says."""
+        """Write and prepare, or discard, as the plan says. *Called on an executor, once per task.*"""
         plan = self._plan
         query, batch, partition, attempt = internals.task_batch()
         if plan is None or (plan.queryId, plan.batch) != (query, batch):
             raise ProtocolError(
                 "PLAN_OF_ANOTHER_BATCH",
                 f"a task of micro-batch {batch} of query {query} got the plan "
-                f"{(plan.queryId, plan.batch) if plan else None}: is another driver at work on this location?",
+                f"{(plan.queryId, plan.batch) if plan else None}: is another driver running on this location?",
             )
         return TaskMessage(self._sink.write(plan, iterator, partition, attempt))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """*Called on the driver, once per micro-batch, in the commit worker.* Decide, then commit."""
+        """Decide, then commit. *Called on the driver, once per micro-batch, in the commit worker.*"""
         view = spark_view(self._sink.location, batchId)
         with (
             life_report.telling(self._sink.location, internals.driver_identity),
@@ -127,13 +127,13 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             coordinator.commit(acknowledgements(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """*Called on the driver, after a failure or a stop.* Give the micro-batch up unless the journal has it."""
+        """Give the micro-batch up unless the journal has it. *Called on the driver, after a failure or a stop.*"""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:
             coordinator.abort(acknowledgements(messages), batchId)
 
 
 def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitError:
-    """Add what Spark has fixed before it asked the sink, and how to be asked earlier.
+    """Add what Spark had recorded before it called the sink, and how to find the mistake earlier.
 
     ``offsets/0`` stays: with ``startingOffsets=latest`` the rows that came since would be left out without it.
     """

@@ -1,4 +1,4 @@
-"""Runs a `TwoPhaseCommitSink` in Spark's processes: the sink's half on executors, the coordinator on the driver."""
+"""A `TwoPhaseCommitSink` in Spark's processes: the sink's half on executors, the coordinator on the driver."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class TaskMessage(WriterCommitMessage):
 
 
 def acknowledgements(messages: Sequence[WriterCommitMessage | None]) -> list[Acknowledgement | None]:
-    """What the tasks have acknowledged; None for those that did not finish."""
+    """Return the tasks' acknowledgements; None for those that did not finish."""
     return [message.acknowledgement if isinstance(message, TaskMessage) else None for message in messages]
 
 
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
-"""Stands for the query's id, which Spark makes after the checks of ``start()``."""
+"""A placeholder for the query's id, which Spark makes after the checks of ``start()``."""
 
 
 @lru_cache(maxsize=8)
@@ -68,7 +68,7 @@ CHANGING = ("txncomparerows", "txnversion")
 class HostedSink:
     """A sink with its options and its rows' schema. Pickled to executors; holds no client.
 
-    The sink is built anew wherever it is needed.
+    The sink is built again wherever it is needed.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class HostedSink:
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
-        """Raise the error of a sink that can't replace what it has committed.
+        """Refuse to replace what the sink has committed.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class HostedSink:
             )
 
     def refuse_stream(self, overwrite: bool) -> None:
-        """Raise the error of what a streaming query can't have.
+        """Refuse options that a streaming query can't have.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class HostedSink:
         """
         if overwrite:
             self.refuse_overwrite(
-                'outputMode("complete")', 'outputMode("append"), with a watermark where the query aggregates'
+                'outputMode("complete")', 'outputMode("append"), with a watermark if the query aggregates'
             )
         for option in ("txnAppId", "txnVersion", "txnCompareRows"):
             if option in self.options:
@@ -120,7 +120,7 @@ class HostedSink:
                 )
 
     def check_start(self, overwrite: bool) -> None:
-        """Refuse what no micro-batch could be written with; change nothing. *User's program, before the query starts.*
+        """Refuse settings that no micro-batch could work with; change nothing. *User's program, before the query starts.*
 
         Raises
         ------
@@ -140,13 +140,13 @@ class HostedSink:
     def coordinator(
         self, view: QueryView, driver: str | None = None, process: Mapping[str, Any] | None = None
     ) -> Iterator[CheckpointCoordinator]:
-        """A coordinator with a sink of its own, which is closed in the end; what they raise quotes no secret of the options.
+        """Make a coordinator with a sink of its own, and close the sink in the end. Errors quote no secret of the options.
 
         Parameters
         ----------
         view : QueryView
         driver, process : optional
-            Where no Python worker of a driver calls it: who does, and the process that its run records.
+            If no Python worker of a driver calls it: the caller's identity, and the process that its run records.
         """
         with hiding(secrets_of(self.options)), self._coordinator(view, driver, process) as coordinator:
             yield coordinator
@@ -180,7 +180,7 @@ class HostedSink:
             sink.close()
 
     def own_options(self) -> Mapping[str, Any]:
-        """The host's own options, parsed."""
+        """Return the host's own options, parsed."""
         known = {option.key.lower() for option in HOST_OPTIONS.options}
         return HOST_OPTIONS.parse({key: value for key, value in self.options.items() if key in known})
 
@@ -188,12 +188,12 @@ class HostedSink:
         own = self.own_options()
         most = sink.maxPrepared
         if most is not None and own["maxBatchesPerCheckpoint"] > most:
-            told = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
-            raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), told)
+            expected = f"at most {most} for {sink.name()}, which can't keep more micro-batches prepared at once"
+            raise HOST_OPTIONS.invalid("maxBatchesPerCheckpoint", str(own["maxBatchesPerCheckpoint"]), expected)
         return own
 
     def build(self, prefix: str, **replaced: str) -> TwoPhaseCommitSink[Any, Any]:
-        """The sink, with this prefix and these options replaced."""
+        """Build the sink, with this prefix and these options replaced."""
         options = self.options.replaced(transactionalidprefix=prefix, **replaced)
         return self.type(options, internals.arrow_schema(self.schema))
 
@@ -202,7 +202,7 @@ class HostedSink:
         return {key: value for key, value in options if not (is_secret(key, value) or key in CHANGING)}
 
     def _setup(self) -> dict[str, Any]:
-        """What `connector.spark.recorded` takes; secrets are left out, and given to the command line again.
+        """Return what `connector.spark.recorded` takes; secrets are left out, and commands are given them again.
 
         The class is for people: commands find a sink by its format's name.
         """
@@ -211,7 +211,7 @@ class HostedSink:
         return {"class": path, "options": self._shown(), "schema": self.schema.jsonValue(), "hidden": hidden}
 
     def _digest(self, prefix: str) -> str:
-        """What makes two plannings the same run: options (but secrets, which may rotate) and schema."""
+        """Return what makes two plannings the same run: options (but secrets, which may rotate) and schema."""
         text = canonical([self._shown(), prefix, self.schema.jsonValue()])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -220,7 +220,7 @@ class HostedSink:
     def write(
         self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int
     ) -> Acknowledgement:
-        """Write and prepare a task's rows, or drain them, as the plan says."""
+        """Write and prepare a task's rows, or discard them, as the plan says."""
         bound = plan.mode is Mode.REPAIR and not all(part.free for part in plan.repairs.values())
         if bound and plan.writers is not None and partition >= plan.writers:
             raise mismatch(plan.batch, "writer tasks", plan.writers, f"{partition + 1} or more")
@@ -235,7 +235,7 @@ class HostedSink:
         return Acknowledgement(plan.token, plan.batch, partition, attempt, drained, part, plan.sources)
 
     def _write_part(self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int) -> Part:
-        # a repair must be prepared, whatever deliveryGuarantee says by now
+        # a repair must be prepared, whatever deliveryGuarantee is by now
         replaced = {"deliveryguarantee": "exactly-once"} if plan.mode is Mode.REPAIR else {}
         sink = self.build(plan.prefix, **replaced)
         nonce = os.urandom(8).hex()

@@ -52,16 +52,16 @@ _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Phase(enum.Enum):
-    """In which of Spark's processes `streamWriter` is called."""
+    """The process of Spark's in which `streamWriter` is called."""
 
     PLANNING = "planning"
     COMMIT = "commit"
 
 
 def phase() -> Phase:
-    """Tell the planning worker from the commit worker by the module in the call stack.
+    """Return whether this is the planning worker or the commit worker, by the module in the call stack.
 
-    Both are reused by other queries, so nothing else tells them apart.
+    Both are reused by other queries, so nothing else distinguishes them.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def phase() -> Phase:
 
 
 def check_stream_limits() -> None:
-    """See that Spark lets a Python source limit its micro-batches: with it, a barrier can stand between two of them.
+    """Check that Spark lets a Python source limit its micro-batches: with it, a barrier can stand between two of them.
 
     Raises
     ------
@@ -109,10 +109,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def filters_are_pushed() -> bool:
-    """Whether `reader` is called by the worker that hands filters to it.
+    """Return whether the worker that hands filters to `reader` calls it.
 
     Everywhere else Spark refuses a reader that has ``pushFilters`` (spark.sql.python.filterPushdown.enabled is false by
-    default, and the worker is not told).
+    default, and the worker does not get the setting).
     """
     return _PUSHDOWN_MODULE in _callers()
 
@@ -128,7 +128,7 @@ def _callers() -> Iterator[str]:
 
 
 def driver_identity() -> str:
-    """What is equal in all of a driver's Python workers and different between drivers.
+    """Return an identifier shared by all Python workers of one driver.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def driver_identity() -> str:
 
 
 def task_batch() -> tuple[str, int, int, int]:
-    """The running task's (query id, micro-batch id, partition id, task attempt id).
+    """Return the running task's (query id, micro-batch id, partition id, task attempt id).
 
     Raises
     ------
@@ -160,7 +160,7 @@ def task_batch() -> tuple[str, int, int, int]:
 
 
 def batch_task() -> tuple[int, int, str]:
-    """The running task's (partition id, task attempt id, streaming query id), the last empty outside ``foreachBatch``.
+    """Return the running task's (partition id, task attempt id, streaming query id), the last empty outside ``foreachBatch``.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def batch_task() -> tuple[int, int, str]:
 
 
 def checkpoint_location(query: StreamingQuery) -> str:
-    """Where a query that was started has its checkpoints, as Spark has resolved it. *In the user's program, classic Spark.*
+    """Return a started query's checkpoint location, as Spark has resolved it. *In the user's program, classic Spark.*
 
     Raises
     ------
@@ -188,12 +188,12 @@ def checkpoint_location(query: StreamingQuery) -> str:
     except (AttributeError, TypeError) as problem:
         raise ProtocolError(
             "UNKNOWN_SPARK",
-            f"Spark does not tell where the query has its checkpoints ({problem}): say supervise(..., location=...)",
+            f"Spark does not report the query's checkpoint location ({problem}): pass supervise(..., location=...)",
         ) from problem
 
 
 def driver_of(query: StreamingQuery) -> str | None:
-    """What `driver_identity` says in the workers of a query's driver; None where nobody can tell. *In the user's program.*"""
+    """Return `driver_identity` of a query's driver, as its workers have it; None if unknown. *In the user's program.*"""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -208,7 +208,7 @@ def driver_of(query: StreamingQuery) -> str | None:
 
 
 def running_tasks() -> int | None:
-    """Tasks of this program's application that run now, of every query; None where nobody can tell."""
+    """Return the number of running tasks of this program's application, of every query; None if unknown."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -222,7 +222,7 @@ def running_tasks() -> int | None:
 
 
 def jvm_is_gone(problem: BaseException) -> bool:
-    """Whether an error says that the driver's JVM does not answer any more."""
+    """Return whether an error means that the driver's JVM does not answer any more."""
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
     seen: BaseException | None = problem
@@ -234,13 +234,13 @@ def jvm_is_gone(problem: BaseException) -> bool:
 
 
 def streaming_query(session: SparkSession) -> str:
-    """The id of the streaming query in whose ``foreachBatch`` the driver's thread is; empty outside of one."""
+    """Return the id of the streaming query in whose ``foreachBatch`` the driver's thread is; empty outside of one."""
     return session.sparkContext.getLocalProperty(_QUERY_PROPERTY) or ""
 
 
 @dataclass(frozen=True)
 class StreamWrite:
-    """What a `DataStreamWriter` was given.
+    """The format, mode, options and schema that a `DataStreamWriter` was given.
 
     Parameters
     ----------
@@ -285,11 +285,11 @@ def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
             options[str(pair._1())] = str(pair._2())
         return StreamWrite(str(value("source")), str(value("outputMode").toString()), options, writer._df.schema)
     except Exception as problem:
-        raise ProtocolError("UNKNOWN_SPARK", f"Spark does not tell what a writer was given ({problem})") from problem
+        raise ProtocolError("UNKNOWN_SPARK", f"Spark does not report what a writer was given ({problem})") from problem
 
 
 def setting(session: SparkSession, key: str) -> str | None:
-    """Return what a session's configuration says for a key; None if it says nothing, or can't be asked."""
+    """Return a session's setting for a key; None if it has none, or can't be read."""
     try:
         found = session.conf.get(key, None)
     except Exception:  # noqa: BLE001 - the session may be gone, which `start` reports better
@@ -298,7 +298,7 @@ def setting(session: SparkSession, key: str) -> str | None:
 
 
 def knows_format(session: SparkSession, name: str) -> bool | None:
-    """Whether Spark finds a Python data source in this session; None where nobody can tell. *In the user's program.*"""
+    """Return whether Spark finds a Python data source in this session; None if unknown. *In the user's program.*"""
     try:
         state: Any = session._jsparkSession.sessionState()
         return bool(state.dataSourceManager().dataSourceExists(name))
@@ -307,7 +307,7 @@ def knows_format(session: SparkSession, name: str) -> bool | None:
 
 
 def be_active(session: SparkSession) -> None:
-    """Let Spark see the session in the calling thread, if it sees none there. *In the user's program.*
+    """Make the session the calling thread's, if Spark sees none there. *In the user's program.*
 
     Spark looks for a sink's Python format in the session of the JVM's thread, and that of another Python thread has none.
     """

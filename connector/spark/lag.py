@@ -1,4 +1,4 @@
-"""How far a query's ``barrier-kafka`` sources are behind their topics, with the names that Spark's Kafka source uses.
+"""The lag of a query's ``barrier-kafka`` sources behind their topics, with the names that Spark's Kafka source uses.
 
 Spark takes no metrics from a Python source (``metrics: {}`` in its progress), but reports where the source has read to
 (``endOffset``) and what the brokers had (``latestOffset``).
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SourceLag:
-    """How far one source is behind.
+    """The lag of one source.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ class SourceLag:
 
     @property
     def total(self) -> int:
-        """Of all partitions."""
+        """Return the lag of all partitions together."""
         return sum(self.behind.values())
 
     @property
     def metrics(self) -> dict[str, str]:
-        """As the progress of Spark's own Kafka source has them; empty where it reads no partition."""
+        """Return the metrics of Spark's own Kafka source; empty if it reads no partition."""
         if not self.behind:
             return {}
         behind = self.behind.values()
@@ -62,14 +62,14 @@ class SourceLag:
 
 @dataclass(frozen=True)
 class QueryLag:
-    """How far a query was behind when it had done a micro-batch.
+    """The lag of a query after a micro-batch.
 
     Parameters
     ----------
     id, runId : str
         Spark's, of the query and of this run.
     name : str or None
-        The query's, where it has one.
+        The query's, if it has one.
     batchId : int
     timestamp : str
         When the micro-batch began, as Spark writes it (UTC).
@@ -85,7 +85,7 @@ class QueryLag:
     sources: Sequence[SourceLag]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: metrics and partitions of each source."""
+        """Return a dict for JSON: metrics and partitions of each source."""
         sources = [
             {
                 "source": each.number,
@@ -104,16 +104,16 @@ class QueryLag:
         }
 
     def __str__(self) -> str:
-        """One line for a log."""
-        told = []
+        """Return one line for a log."""
+        lags = []
         for each in self.sources:
             metrics = " ".join(f"{name}={value}" for name, value in each.metrics.items())
-            told.append(f"source {each.number}: {metrics or 'no partitions'}")
-        return f"query {self.name or self.id} micro-batch {self.batchId}: {'; '.join(told)}"
+            lags.append(f"source {each.number}: {metrics or 'no partitions'}")
+        return f"query {self.name or self.id} micro-batch {self.batchId}: {'; '.join(lags)}"
 
 
 def lag_of(progress: Any) -> QueryLag | None:
-    """How far a query is behind, from its progress. Pure.
+    """Return how far a query is behind, from its progress. Pure.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def lag_of(progress: Any) -> QueryLag | None:
     Returns
     -------
     QueryLag or None
-        None where it tells of no ``barrier-kafka`` source.
+        None if it reports no ``barrier-kafka`` source.
     """
     sources = []
     for number, source in enumerate(_field(progress, "sources")):
@@ -147,7 +147,7 @@ def lag_of(progress: Any) -> QueryLag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Logs how far each query with ``barrier-kafka`` sources is behind, and tells a function of yours.
+    """Logs how far each query with ``barrier-kafka`` sources is behind, and passes that to a function of yours.
 
     *Called in the user's driver program, in a thread of Spark's events, once per progress.* What the function raises is
     logged, and no query notices.
@@ -168,14 +168,14 @@ class LagListener(StreamingQueryListener):
         self._level = level
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing was read yet."""
+        """Do nothing: nothing was read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Look at a micro-batch's offsets."""
+        """Log the lag after a micro-batch, and pass it to the callback."""
         try:
             lag = lag_of(event.progress)
         except Exception:
-            log.exception("the lag of query %s can't be told", event.progress.id)
+            log.exception("the lag of query %s is unknown", event.progress.id)
             return
         if lag is None:
             return
@@ -188,10 +188,10 @@ class LagListener(StreamingQueryListener):
             log.exception("the callback of a LagListener raised")
 
     def onQueryIdle(self, event: Any) -> None:
-        """No micro-batch, so no offsets."""
+        """Do nothing: no micro-batch, so no offsets."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing is read any more."""
+        """Do nothing: nothing is read any more."""
 
 
 def _field(of: Any, name: str) -> Any:
@@ -199,7 +199,7 @@ def _field(of: Any, name: str) -> Any:
 
 
 def _offset(value: Any) -> Mapping[str, Any] | None:
-    """An offset of a progress: JSON text in its objects, parsed in its JSON; None where it is no mapping."""
+    """Return an offset of a progress, JSON text in its objects and parsed in its JSON; None if it is no mapping."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,7 +1,7 @@
-"""What a driver process reports to ``barrier run`` about its life: where its queries are, and why it ended.
+"""The report of a driver process to ``barrier run``: the locations of its queries, and why it ended.
 
-A folder that the environment variable ``BARRIER_REPORT`` names, made by ``barrier run`` for each life. Without it nothing is
-reported; and a report that can't be written never fails a query.
+It is a folder that the environment variable ``BARRIER_REPORT`` names, made by ``barrier run`` for each life. Without it
+nothing is reported; and a report that can't be written never fails a query.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["VARIABLE", "LifeReport", "is_kept_up", "tell_failure", "tell_locatio
 VARIABLE = "BARRIER_REPORT"
 
 MOST_TEXT = 20_000
-"""Characters of an error: Spark's have a plan and two tracebacks in front of what is looked for."""
+"""Characters of an error, from its end: Spark's have a plan and two tracebacks before the cause."""
 
 LAST_LINES = 10
-"""Of a script's traceback that are shown, when it can't be started."""
+"""Lines of a script's traceback that are shown if it can't be started."""
 
 
 def is_kept_up() -> bool:
@@ -59,7 +59,7 @@ def tell_failure(who: str, problem: BaseException) -> None:
 
 @contextmanager
 def telling(location: CheckpointLocation, driver: Callable[[], str]) -> Iterator[None]:
-    """Report a query's planning or commit: where it is, and why it fails, if it does. *Driver, planning or commit worker.*"""
+    """Report a query's planning or commit: its location, and why it fails, if it does. *Driver, planning or commit worker.*"""
     try:
         if is_kept_up():
             tell_location(location, driver())
@@ -82,7 +82,7 @@ def _tell(name: str, facts: dict[str, Any], once: bool = False) -> None:
 
 
 def _is_ours(folder: str) -> bool:
-    """Return whether no one else can have written it: what it says decides which queries are ended."""
+    """Return whether no other user can have written it: its content decides which queries are ended."""
     found = os.lstat(folder)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
@@ -99,11 +99,11 @@ class LifeReport:
         self.folder = folder
 
     def queries(self) -> list[tuple[Mapping[str, str], str | None]]:
-        """Return, of the queries that ran, what makes their checkpoint locations, and in which driver."""
+        """Return, for each query that ran, the options of its checkpoint location, and its driver."""
         return [(each["options"], each["driver"]) for each in self._all("query-")]
 
     def failure(self, *who: str) -> Failure | None:
-        """Return why it failed, as the first of these that has reported says."""
+        """Return why it failed, from the first of these that has reported."""
         for each in who:
             for found in self._all(f"failed-{each}"):
                 return failure_of(str(found["text"]))

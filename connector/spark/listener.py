@@ -1,7 +1,7 @@
-"""What happened to a query's checkpoints, told to an object in the user's own driver program.
+"""A listener in the user's own driver program, and its events: what happened to a query's checkpoints.
 
-Spark's events say only *when* to look: what happened is read from the journal. So nothing is missed between two events,
-and a listener hears of what the query's recovery did, too.
+Spark's events only trigger a look: what happened is read from the journal. So nothing is missed between two events,
+and a listener gets what the query's recovery did, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointListener:
-    """Told what becomes of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
+    """A listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
 
     *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* What a method raises is
     logged, and neither the query nor the next event notices. Rows are visible, or not, whatever a listener does: what has to
@@ -33,19 +33,19 @@ class CheckpointListener:
     """
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:
-        """All of its rows are visible."""
+        """Take note that all rows of a checkpoint are visible."""
 
     def onCheckpointFailed(self, checkpoint: CheckpointHistory) -> None:
-        """It was given up before its decision, or is void: its rows are written anew. Also of each attempt that failed."""
+        """Take note that a checkpoint, or an attempt, failed before its decision, or is void: its rows are written again."""
 
     def onCheckpointDeclined(self, checkpoint: CheckpointHistory) -> None:
-        """It could not be decided: its rows wait for the next one."""
+        """Take note that a checkpoint could not be decided: its rows wait for the next one."""
 
     def onCheckpointSubsumed(self, checkpoint: CheckpointHistory) -> None:
-        """A declined one was taken in by a younger (`CheckpointHistory.subsumed_by`), which completed just now."""
+        """Take note that a checkpoint (`CheckpointHistory.subsumed_by`), just completed, has the rows of a declined one."""
 
     def onRestored(self, restored: Restored) -> None:
-        """A run of the query went on after an earlier checkpoint."""
+        """Take note that a run of the query went on after an earlier checkpoint."""
 
 
 class Listening:
@@ -56,7 +56,7 @@ class Listening:
     location : CheckpointLocation
     listener : CheckpointListener
     since : int or None
-        Number of the journal's entry after which events count as new; None: what is there by now is not reported.
+        Number of the journal's entry after which events count as new; None: only events from now on.
     """
 
     def __init__(self, location: CheckpointLocation, listener: CheckpointListener, since: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Listening:
         self._open = {checkpoint.id for checkpoint in ledger.unsettled()}
 
     def poll(self) -> int:
-        """Read the journal, report what is new, and say how much it was. Also for those without Spark's events.
+        """Read the journal, report what is new, and return the number of events. Works without Spark's events, too.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class Listening:
             log.exception("%s of %s raised", getattr(call, "__name__", call), type(self._listener).__qualname__)
 
     def stop(self) -> None:
-        """Report nothing any more, and take Spark's listener away. To call it again changes nothing."""
+        """Report nothing any more, and take Spark's listener away. A second call changes nothing."""
         with self._lock:
             remove, self._remove = self._remove, lambda: None
             self._stopped = True
@@ -116,7 +116,7 @@ class Listening:
 
         class Attached(StreamingQueryListener):
             def onQueryStarted(self, event: QueryStartedEvent) -> None:
-                """Nothing has happened yet; and `start()` waits for this."""
+                """Do nothing: nothing has happened yet, and `start()` waits for this."""
 
             def onQueryProgress(self, event: QueryProgressEvent) -> None:
                 look(str(event.progress.id))
@@ -133,7 +133,7 @@ class Listening:
         return self
 
     def _look(self, query: str) -> None:
-        """An event of any query of the session."""
+        """Handle an event of any query of the session."""
         try:
             if self.location.query_id() == query:
                 self.poll()
@@ -143,7 +143,7 @@ class Listening:
             log.exception("the journal of %s can't be read now; the next event tries again", self.location.path)
 
     def _new(self, ledger: Ledger) -> list[tuple[Callable[[Any], None], Any]]:
-        """The events after what was seen, in order of their numbers in the journal; a completion has its decision's."""
+        """Return the events after the last one seen, by their numbers in the journal; a completion has its decision's."""
         listener, found = self._listener, history(ledger)
         events: list[tuple[int, Callable[[Any], None], Any]] = []
         events += [(each.run, listener.onRestored, each) for each in restored(ledger) if each.run > self._seen]
@@ -163,7 +163,7 @@ class Listening:
 def listen(
     spark: SparkSession, checkpointLocation: str, listener: CheckpointListener, since: int | None = None
 ) -> Listening:
-    """Tell a listener of a query's checkpoints. *Called in the user's driver program, before or after the query starts.*
+    """Report a query's checkpoints to a listener. *Called in the user's driver program, before or after the query starts.*
 
     Parameters
     ----------
@@ -190,8 +190,8 @@ def listen(
 
     Notes
     -----
-    An event is told once to each `Listening`. The journal keeps the last completed checkpoints
-    (``retainedCheckpoints``) and 50 failures: of more than that between two of Spark's events only the last are told.
+    Each `Listening` gets an event once. The journal keeps the last completed checkpoints
+    (``retainedCheckpoints``) and 50 failures: of more than that between two of Spark's events only the last are reported.
 
     Examples
     --------

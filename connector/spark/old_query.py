@@ -1,4 +1,4 @@
-"""Where a stopped query with Spark's own Kafka source ended, and a new checkpoint location that goes on from there.
+"""The end of a stopped query with Spark's own Kafka source, and a new checkpoint location that goes on from there.
 
 Spark's own files, as versions 3 and 4 write them: ``offsets/N`` (a version line, a line of metadata, one line per source, in
 the order of the plan; Kafka's is ``{"topic": {"0": 23}}``), ``commits/N`` when micro-batch N is done, and
@@ -47,7 +47,7 @@ class OldSource:
     number : int
         From 0, in the order of the plan, as in Spark's folder ``sources/<number>``.
     positions : Positions or None
-        Where the new query begins; None where it is not Kafka's.
+        Where the new query begins; None if the source is not Kafka's.
     line : str
         As it stands in the offset log.
     """
@@ -62,7 +62,7 @@ class OldSource:
 
 @dataclass(frozen=True)
 class OldQuery:
-    """Where a stopped query stands.
+    """The position of a stopped query.
 
     Parameters
     ----------
@@ -70,14 +70,14 @@ class OldQuery:
     query : str
         Spark's id of it.
     batch : int
-        The last micro-batch that counts as written; -1 where none is.
+        The last micro-batch that counts as written; -1 if there is none.
     uncommitted : int or None
         A micro-batch that was begun and not committed.
     sources : Sequence[OldSource]
     metadata : str
         The offset log's metadata line, with this watermark.
     watermark : int
-        Milliseconds since 1970; 0 where there is none.
+        Milliseconds since 1970; 0 if there is none.
     has_state : bool
         Whether it had aggregations, joins or the like.
     """
@@ -147,7 +147,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
 
 
 def refuse_unless_empty(location: CheckpointLocation) -> None:
-    """The new location is not there yet, or an empty folder.
+    """Check that the new location is not there yet, or an empty folder.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def _source(location: CheckpointLocation, number: int, line: str) -> OldSource:
 
 
 def _kafka_positions(line: str) -> Positions | None:
-    """The offsets in a line of Kafka's source; None where it is another's."""
+    """Return the offsets in a line of Kafka's source; None if it is another source's."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -223,7 +223,7 @@ def _kafka_positions(line: str) -> Positions | None:
 
 
 def _initial_line(location: CheckpointLocation, number: int) -> str:
-    """Where a source began, as Spark's Kafka source keeps it; the line of a source without offset where it does not."""
+    """Return where a source began, as Spark's Kafka source keeps it; else the line of a source without offset."""
     try:
         data = location.files.read(f"sources/{number}/0")
         head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")
@@ -233,7 +233,7 @@ def _initial_line(location: CheckpointLocation, number: int) -> str:
 
 
 def _watermark(location: CheckpointLocation, batch: int, uncommitted: int | None) -> int:
-    """What the next micro-batch begins with."""
+    """Return the watermark with which the next micro-batch begins."""
     if batch < 0:
         return 0
     if batch == uncommitted:
@@ -242,7 +242,7 @@ def _watermark(location: CheckpointLocation, batch: int, uncommitted: int | None
 
 
 def _with_watermark(metadata: str, watermark: int) -> str:
-    """The metadata line of a micro-batch that begins with this watermark."""
+    """Return the metadata line of a micro-batch that begins with this watermark."""
     value: dict[str, Any] = json.loads(metadata)
     # As Spark writes it: in this order, without blanks.
     return json.dumps({**value, "batchWatermarkMs": watermark}, separators=(",", ":"), ensure_ascii=False)
@@ -257,7 +257,7 @@ def _number(text: str, key: str) -> int:
 
 
 def _line(location: CheckpointLocation, log: str, batch: int) -> str:
-    """The line after the version."""
+    """Return the line after the version."""
     path = location.files.shown(f"{log}/{batch}")
     try:
         lines = read_file(location.files, f"{log}/{batch}").decode("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Which process a query's driver is, and whether it still runs, as the operating system says, without asking Spark.
+"""The process of a query's driver, and whether it still runs, from the operating system, without Spark.
 
 A pid alone is no name: pids come back. With the boot id, the pid namespace and the start time it is one, on this machine
 and in this container. From anywhere else that can't be known, and on systems other than Linux nothing is recorded.
@@ -40,7 +40,7 @@ def driver_process() -> dict[str, Any]:
 
 
 def this_process() -> dict[str, Any]:
-    """Return the calling process, in the form of `driver_process`; for a command line tool."""
+    """Return the calling process in the form of `driver_process`, for commands."""
     return _identity(os.getpid())
 
 
@@ -86,7 +86,7 @@ def session_members(session: int) -> dict[int, str]:
 
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
-    """Say which process it is, and whether it runs."""
+    """Describe a process, and whether it runs."""
     which = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
     runs = {True: "runs", False: "is gone", None: "whether it runs can't be seen from here"}[alive]
     return f"{which}: {runs}"
@@ -130,7 +130,7 @@ def _started(pid: int) -> int | None:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether a process that is there has not ended: a zombie is what is left of one."""
+    """Return whether a process that is there has not ended: a zombie has ended."""
     import psutil
 
     try:

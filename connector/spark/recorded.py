@@ -1,4 +1,4 @@
-"""The sink of a run as the journal has recorded it, built where no Spark is."""
+"""The sink of a run as the journal has recorded it, built without Spark."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 TYPES = ("fields", "type", "elementType", "keyType", "valueType")
-"""Where a type's JSON holds others."""
+"""The keys of a type's JSON that hold other types."""
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """The newest run.
+    """Return the newest run.
 
     Raises
     ------
     LocationError
-        There is none; or it is one of the location that this one is a copy of.
+        There is none; or it belongs to the location of which this one is a copy.
     """
     run = ledger.newest_run
     if run is None:
@@ -54,7 +54,7 @@ def recorded_run(ledger: Ledger) -> RunRecord:
 def recorded_host(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str], hooks: bool = True
 ) -> HostedSink:
-    """The run's sink with its options, as far as a journal's word is enough for them.
+    """Return the run's sink with its options, as far as the journal alone may name them.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def without_classes(kind: Any) -> Any:
 def recorded_sink(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]
 ) -> TwoPhaseCommitSink[Any, Any]:
-    """The run's sink; see `recorded_host`.
+    """Return the run's sink; see `recorded_host`.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def recorded_sink(
 
 
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
-    """Of options that several queries share: without the secrets and addresses of other sinks, which this one would refuse.
+    """Return shared options without the secrets and addresses of other queries' sinks, which this one would refuse.
 
     Parameters
     ----------
@@ -143,9 +143,9 @@ def _of_one_sink(key: str, value: str) -> bool:
 
 
 def missing_secrets(run: RunRecord, given: Mapping[str, str]) -> list[str]:
-    """Options that the run's sink had, which neither the journal keeps nor `given` holds.
+    """Return options that the run's sink had, and that neither the journal nor `given` holds.
 
-    What an earlier release took for no secret stands in the journal, and is not used either.
+    A secret that an earlier release did not take for one is in the journal, and is not used either.
     """
     known = {key.lower() for key in given}
     shown = (key.lower() for key, value in run.setup.get("options", {}).items() if is_secret(key, value))
@@ -163,7 +163,7 @@ def can_be_built(run: RunRecord, location: CheckpointLocation, given: Mapping[st
 
 @contextmanager
 def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
-    """Say which of the sink's secrets are missing, where it fails and the journal has left some out. Quotes none."""
+    """Add to an error the names of the sink's secrets that are missing, if the journal has left some out. Quotes no secret."""
     missing = missing_secrets(run, given)
     try:
         with hiding(secrets_of(given)):

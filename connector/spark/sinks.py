@@ -1,4 +1,4 @@
-"""Sinks by the name of their format, which is what a journal keeps: nothing that a journal says is imported.
+"""Sinks by the name of their format, which is what a journal keeps: nothing that only a journal names is imported.
 
 A command finds a sink among those that the program has registered, ours, those that installed packages offer as entry points
 (``barrier_kafka.sinks``), and those that the operator names in the environment variable ``BARRIER_ALLOW``.
@@ -24,7 +24,7 @@ ALLOW: Final = "BARRIER_ALLOW"
 
 SINKS: Final = "barrier_kafka.sinks"
 GROUPS: Final = (SINKS, "barrier_kafka.hooks", "barrier_kafka.token_providers")
-"""Groups of entry points: what is installed may be imported, too."""
+"""Groups of entry points: commands may import installed packages, too."""
 
 _OURS: Final = {"2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink", "2pc-delta": "connector.delta.sink:DeltaSink"}
 

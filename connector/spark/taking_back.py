@@ -1,4 +1,4 @@
-"""Spark's logs of a location, as a rewind wants them: for `barrier rewind`, restore, and `connector.operations.recovery`."""
+"""Spark's logs of a location as a rewind's `QueryLogs`: for commands and `connector.operations.recovery`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from transactional.rewind import Preview
 __all__ = ["NOTHING", "LocationLogs", "check_target"]
 
 NOTHING = ("NOTHING_TO_REWIND",)
-"""Conditions that say that there is nothing to go back from."""
+"""Conditions of a location that has nothing to go back from."""
 
 
 class LocationLogs:
-    """Spark's logs of a location on any store, as a rewind wants them; see `transactional.rewind.QueryLogs`."""
+    """Spark's logs of a location on any store, as a `transactional.rewind.QueryLogs`."""
 
     def __init__(self, location: CheckpointLocation) -> None:
         self._location = location
@@ -49,7 +49,7 @@ class LocationLogs:
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
-    """R1: Spark's files of the target are those that the journal recorded, or are put back by the rewind.
+    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1.
 
     Raises
     ------

@@ -176,7 +176,7 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
     chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
     assert main(["adopt", str(location), "--claim"]) == 3
     assert main(["resolve", str(location), *chosen]) == 3
-    assert capsys.readouterr().err.count("say --yes") == 2
+    assert capsys.readouterr().err.count("pass --yes") == 2
     assert main(["resolve", str(location), "--checkpoint", "9", "--part", "0/0", "--as", "accept-loss", "--yes"]) == 1
     assert "NO_SUCH_PART" in capsys.readouterr().err
     assert main(["adopt", str(tmp_path), "--claim", "--yes"]) == 1
@@ -286,7 +286,7 @@ def test_adopt_and_resolve_answer_in_one_document(location: Path, capsys: pytest
     }
     chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
     status, refused, said = answer(capsys, "resolve", str(location), *chosen)
-    assert (status, refused["status"], "say --yes" in said) == (3, "not answered", True)
+    assert (status, refused["status"], "pass --yes" in said) == (3, "not answered", True)
     status, done, said = answer(capsys, "resolve", str(location), *chosen, "--yes")
     assert (status, done["status"], done["decision"]) == (0, "done", "accept-loss")
     assert "LOST" in done["consequence"]

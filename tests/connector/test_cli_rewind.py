@@ -206,7 +206,7 @@ def test_a_rewind_that_was_killed_is_finished(
     assert (status, document["condition"]) == (1, "REWIND_NOT_DONE")
     status, document, said = answer(capsys, "rewind", str(place), "--resume")
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
-    assert "A rewind to where nothing is written twice was begun" in said
+    assert "A rewind to a point from which nothing is written twice was begun" in said
     status, document, _ = answer(capsys, "rewind", str(place), "--resume")
     assert (status, document["status"]) == (0, "nothing to do")
 
@@ -268,7 +268,7 @@ def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path
     empty.decided(1)
     status, document, said = answer(capsys, "rewind", str(empty), *asked)
     assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
-    assert "does not say where the output stood" in said
+    assert "does not hold the output's position" in said
     assert empty.ledger().rewinding is None
 
 

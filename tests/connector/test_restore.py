@@ -276,7 +276,7 @@ def test_an_origin_that_is_lost_is_claimed_by_force_only(
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
     status, document, said = restore(capsys, saved, new, "--claim", "--force")
     assert status == 0
-    assert "DOUBLED, and nobody can say how much" in said
+    assert "DOUBLED, and it is unknown how much" in said
     assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
 

@@ -126,7 +126,7 @@ class CheckpointCoordinator:
         RetriableError
             Nothing is decided: a prepared transaction is gone, or too old.
         TwoPhaseCommitError
-            Otherwise as its condition says.
+            Otherwise, for the reason that its condition names.
         """
         faults.reach("commit.called")
         ledger = self._journal.load()  # C1
@@ -202,7 +202,7 @@ class CheckpointCoordinator:
         self._session.sweep(token, ended=True)  # A4
 
     def close(self, follows: int) -> int:
-        """Commit what a query that does not run any more has prepared, and leave nothing open: its final checkpoint.
+        """Commit what a stopped query has prepared, and leave nothing open: its final checkpoint.
 
         *Called when the query has stopped or its driver is gone.* No other coordinator has this one's `driver`, so that
         the claim fences what may still be running for the query; its view is that of a stopped query. Lost parts of a

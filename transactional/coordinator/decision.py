@@ -30,7 +30,7 @@ __all__ = ["Decision"]
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
-"""Between two tries at a decision that was declined; doubles up to 5 s."""
+"""Seconds between two tries at a decision that was declined; doubles up to 5 s."""
 
 
 class Decision:
@@ -128,7 +128,7 @@ class Decision:
         self._commit_decided(entry.number, token)
 
     def decide_prepared(self, covered: Sequence[BatchRecord], token: int) -> None:
-        """E2: decide and commit a checkpoint over what is prepared, closed by no micro-batch of its own."""
+        """Decide and commit a checkpoint over what is prepared, closed by no micro-batch of its own: E2."""
         last = covered[-1]
         handles = [(record.batch, part.handles[-1]) for record in covered for part in record.parts if part.handles]
         passed = [number for number, _ in handles if number <= self._view.committed]
@@ -188,7 +188,7 @@ class Decision:
         return ClosingReason.AGE
 
     def _closing_reason(self, batches: int) -> ClosingReason | None:
-        """Return why the micro-batch closes a checkpoint of this many, as far as the query's logs and the journal say."""
+        """Return why the micro-batch closes a checkpoint of this many, as far as the query's logs and the journal show."""
         view = self._view
         if view.gaps:
             return ClosingReason.WRITE
@@ -223,7 +223,7 @@ class Decision:
         judge: Callable[[Ledger], None],
         unrecorded: bool,
     ) -> None:
-        """C7 of a checkpoint that can't be decided: its micro-batch waits for the next one, if one is sure to come."""
+        """Decline a checkpoint that can't be decided (C7): its micro-batch waits for the next one, if one is sure to come."""
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (
             ClosingReason.FINAL,

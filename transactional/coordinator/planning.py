@@ -1,4 +1,4 @@
-"""P4 to P9: what earlier runs left is recovered before a task starts."""
+"""Planning, P4 to P9: recover what earlier runs left, before a task starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all steps of one coordinator share."""
+"""The state that all steps of one coordinator share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RunSettings", "Session"]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What makes two plannings of one driver the same run.
+    """The identity of a run: two plannings of one driver that agree in it are the same run.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Session:
         return int(self.clock.now() * 1000)
 
     def sweep(self, token: int, ended: bool = False) -> None:
-        """Abort what no unsettled entry names; stores whose aborts are not atomic are given the cut-off."""
+        """Abort transactions that no unsettled entry names; stores whose aborts are not atomic are given the cut-off."""
         self.sink.sweep(self.ledger.known_handles(), self.cutoff(token, ended))
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:

@@ -1,7 +1,7 @@
 """Folders of a journal: durable under their names, and closed to all but their owner.
 
 The group may read and write, too, if it may write to the folder above: a location that several users of one group share
-(setgid, umask 007) stays theirs. Even options that name no secret say where the data is.
+(setgid, umask 007) stays theirs. Even options that name no secret reveal where the data is.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def file_mode(folder: str) -> int:
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder there: the group's, too, where the group may write, and not simply everyone."""
+    """Return the mode of a new folder there: the group's, too, if the group may write, and not simply everyone."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 
 def replace_file(path: str, text: str) -> None:
-    """Write a file that readers see whole: as it was, or as it is now. Not durable: for what describes living processes.
+    """Write a file that readers see whole, the old or the new one. Not durable: for descriptions of living processes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The fold over the journal: what each entry does to the ledger."""
+"""The fold over the journal: the effect of each entry on the ledger."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         ledger.originals = sorted({*ledger.originals, *(run.prefix for run in ledger.runs.values())})
     ledger.identity_suffix = body["suffix"]
     ledger.base = body["base"]
-    ledger.logs = {}  # what stands in the query's logs is accepted
+    ledger.logs = {}  # the query's logs are accepted as they are
     if body["drop"]:  # the unsettled entries are another location's, or about batches that the query no longer has
         ledger.checkpoints = {
             k: c for k, c in ledger.checkpoints.items() if c.settled and max(c.batches) <= ledger.base
@@ -325,7 +325,7 @@ def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
 
 
 def _trim(ledger: Ledger) -> None:
-    """Forget what no recovery needs."""
+    """Forget records that no recovery needs."""
     keep = max(ledger.batches) - KEPT_BATCHES
     if ledger.replay is not None:  # from there on they run again
         keep = min(keep, ledger.replay - 2)

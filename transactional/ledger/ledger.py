@@ -1,4 +1,4 @@
-"""All that the coordinator knows: the state after a number of entries of the journal."""
+"""The coordinator's whole knowledge: the state after a number of entries of the journal."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Ledger:
         return ledger
 
     def accept_store(self) -> None:
-        """Take the store as it is, as an operator has asked: what it holds beyond the journal is not checked."""
+        """Accept the store as it is, at an operator's request: its content beyond the journal is not checked."""
         for run in self.runs.values():
             run.binding = False
 
@@ -250,7 +250,7 @@ class Restoring:
     partitions : int or None
         Shuffle partitions that the state gets; None to keep its own.
     forced : bool
-        A claim that goes on though nobody can see what was committed after the savepoint: a `moved` that names this location
+        A claim that goes on though it is unknown what was committed after the savepoint: a `moved` that names this location
         is not its own.
     ledger : Mapping[str, Any]
         The journal as of the checkpoint, with which this one goes on when it is opened.

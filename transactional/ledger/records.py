@@ -1,4 +1,4 @@
-"""What the ledger holds: runs, parts, micro-batches, checkpoints, failures, restarts, rewinds, moves."""
+"""The records of the ledger: runs, parts, micro-batches, checkpoints, failures, restarts, rewinds, moves."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ class PartRecord:
         return part
 
     def expected(self) -> ExpectedPart:
-        """Return what a repair has to equal."""
+        """Return the rows that a repair has to equal."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a batch write has written under its version; kept when its parts are forgotten.
+    """The result of a batch write under its version; kept when its parts are forgotten.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class CheckpointRecord:
     hooks : dict[str, str]
         States of the checkpoint's hooks, by their identifiers, in base64.
     output : dict[str, Any]
-        Where its rows are, as its sink says.
+        Where its rows are, as its sink reports.
     subsumed : list[int]
         Micro-batches whose own checkpoint had been declined.
     """
@@ -243,7 +243,7 @@ class FailureRecord:
 
     @property
     def state(self) -> CheckpointState:
-        """In which state it ended."""
+        """The state in which it ended."""
         return _FAILED.get(self.reason, CheckpointState.ABORTED)
 
 
@@ -256,7 +256,7 @@ _FAILED = {
 
 @dataclass
 class RestartRecord:
-    """Why a supervisor started the query again.
+    """The reason why a supervisor started the query again.
 
     Attributes
     ----------
@@ -298,7 +298,7 @@ class Rewind:
     checkpoint : int or None
         The target that a user has named; None to find the newest from which nothing is written twice.
     request : dict[str, Any]
-        What was allowed with it, and which process does it.
+        The options that allow it, and the process that does it.
     """
 
     token: int
@@ -308,7 +308,7 @@ class Rewind:
 
 @dataclass
 class Moved:
-    """The query goes on elsewhere, for ever: no entry follows this one.
+    """A final move: the query goes on elsewhere, and no entry follows this one.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ __all__ = ["TRANSITIONS", "CheckpointState", "enter"]
 
 
 class CheckpointState(str, enum.Enum):
-    """How far a checkpoint came. The journal's entries move it: `prepared`, `decided`, `settled`, `void`, ..."""
+    """The state of a checkpoint. The journal's entries move it: `prepared`, `decided`, `settled`, `void`, ..."""
 
     PENDING = "pending"
     """Its micro-batches are being written, or are prepared; nothing is decided."""
@@ -38,7 +38,7 @@ TRANSITIONS: Mapping[CheckpointState, frozenset[CheckpointState]] = {
     CheckpointState.ABORTED: frozenset(),
     CheckpointState.VOID: frozenset(),
 }
-"""From a state to those that may follow it. A rewind or an adoption forgets checkpoints, whatever their states."""
+"""The states that may follow each state. A rewind or an adoption forgets checkpoints, whatever their states."""
 
 
 class _HasState(Protocol):

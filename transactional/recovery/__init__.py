@@ -1,4 +1,4 @@
-"""What a planning sees -> what it does. Pure: ledger, the query's logs and the store's answers in, a decision out."""
+"""The decisions of a planning. Pure: ledger, the query's logs and the store's answers in, a decision out."""
 
 from transactional.recovery.account import (
     Claim,

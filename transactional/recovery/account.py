@@ -1,4 +1,4 @@
-"""Whether the query's logs, its options and the journal fit together, before a task starts. Pure."""
+"""Checks that the query's logs, its options and the journal fit together, before a task starts. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Claim(enum.Enum):
-    """What a planning driver does about the run."""
+    """A planning driver's action on the run."""
 
     TAKE = "the newest run is this driver's: take its token"
     FENCED = "another driver's run came after ours: record it and stop"

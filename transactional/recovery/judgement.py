@@ -1,4 +1,4 @@
-"""What a store's answers mean for what is decided or prepared. Pure."""
+"""The meaning of a store's answers for decided and prepared batches. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Judgement(enum.Enum):
-    """What to do with a decided checkpoint's handles."""
+    """The action on a decided checkpoint's handles."""
 
     COMMIT = "none is lost: commit all"
     REPAIR = "some are lost, others committed or of batches behind: commit the living, write the lost parts again"
@@ -115,7 +115,7 @@ def committed_behind(
 
 
 def out_of_order(gap: int, batches: Sequence[int]) -> str:
-    """Return in words what it means that micro-batches behind the first lost one are committed."""
+    """Explain, for a message, that micro-batches behind the first lost one are committed."""
     return (
         f"Micro-batches {list(batches)} were committed already, before the lost rows of micro-batch {gap}: every row is "
         "still written exactly once, but the rows that are written again come after theirs. A reader that keeps the last "

@@ -1,4 +1,4 @@
-"""What holds for batch writes, whose batches are versions that users number: they only grow, and may be left out."""
+"""Rules of batch writes, whose batches are versions that users number: they only grow, and may be left out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version
 
 
 def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], version: int, compare: bool) -> None:
-    """Check that what the tasks of a version hold is what was written: a version that the journal has is not written again.
+    """Check that the tasks of a version hold the rows that were written: a version in the journal is not written again.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
     ----------
     ledger : Ledger
     identity : Mapping[str, str]
-        What the store says that it is now: `TwoPhaseCommitSink.identify`.
+        The store's identity now: `TwoPhaseCommitSink.identify`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the engine's own logs say of a query: the coordinator's only knowledge of it beside the journal."""
+"""The engine's own logs of a query: the coordinator's only knowledge of it beside the journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["QueryView", "topics_of"]
 
 @dataclass(frozen=True)
 class QueryView:
-    """What the query's own logs say, read at planning and at commit.
+    """The content of the query's own logs, read at planning and at commit.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class QueryView:
     previous : Sequence[str] or None
         Those of ``offsets/<batch - 1>``.
     gaps : bool
-        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` says nothing.
+        Whether numbers of batches may be left out: the versions of batch writes. Then `committed` means nothing.
     oldest : int
         The lowest of ``offsets/``: what is below was purged, and no rewind gets there.
     repartitions : Callable[[], Sequence[int]]

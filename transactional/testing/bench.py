@@ -1,4 +1,4 @@
-"""What each test of `SinkConformance` does with a sink: prepare, commit, look, in this process and in others."""
+"""The steps of `SinkConformance`'s tests: prepare, commit, look, in this process and in others."""
 
 from __future__ import annotations
 

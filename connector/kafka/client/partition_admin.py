@@ -51,7 +51,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class StableEnd:
-    """What a partition's leader answers about a `Witness`: is everything before its offset there, and decided?
+    """The answer of a partition's leader about a `Witness`: is everything before its offset there, and decided?
 
     Parameters
     ----------

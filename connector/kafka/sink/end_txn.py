@@ -33,7 +33,7 @@ ENDED_BY_REQUEST: Final = "ended by this request"
 
 
 class Answer(enum.Enum):
-    """What an answer to EndTxn means for the transaction."""
+    """The meaning of an answer to EndTxn for the transaction."""
 
     ENDED = "it ended as asked, now or earlier"
     RETRY = "nothing yet; ask again"

@@ -214,7 +214,7 @@ def margin_of(timeout_ms: int) -> float:
 
 
 def state_from(transaction: Prepared, description: Description | None, now: float) -> HandleState | None:
-    """Return a transaction's state as its coordinator knows it; None if only the partitions can tell.
+    """Return a transaction's state as its coordinator knows it; None if only the partitions show it.
 
     Only states at the transaction's own epoch are trusted. At the next one `CompleteCommit` is usually ours, but it is also
     seen if ours was aborted by a version below 5 and the id's next owner committed.

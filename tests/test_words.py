@@ -1,0 +1,42 @@
+"""The product's texts use the words of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import words
+
+TEXT = '''
+"""A place that is made anew: so
+many words."""
+
+told = {"tell": 1}  # nobody minds a name
+
+print(f"{told} is mended " "at work", "tells")
+'''
+
+
+def test_every_text_of_the_product_uses_the_words_of_the_table() -> None:
+    assert words.found() == []
+
+
+def test_a_word_is_found_in_docstrings_comments_and_messages_and_not_in_names(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(TEXT, encoding="utf-8")
+    hits = words.in_file(tmp_path / "module.py", "module.py")
+    assert [hit.rpartition(":")[0] for hit in hits] == [
+        "module.py:2: anew",
+        "module.py:2: so many",
+        "module.py:5: nobody",
+        "module.py:7: at work",
+        "module.py:7: mended",
+    ]
+
+
+def test_each_exception_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = words.EXCEPTIONS
+    monkeypatch.setattr(words, "EXCEPTIONS", frozenset())
+    hits = words.found()
+    for name, word in kept:
+        assert any(hit.startswith(f"{name}:") and f": {word}: " in hit for hit in hits), (name, word)

@@ -1,0 +1,73 @@
+"""Words that our texts do without, each with what to write instead: ``python -m tests.words``, a part of ``make lint``.
+
+Docstrings, comments and string literals of the product are read, never names: what a program does is *reported*, not *told*.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["EXCEPTIONS", "ROOMS", "WORDS", "found", "in_file"]
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("barrier_kafka", "connector", "transactional")
+
+INSTEAD = {
+    r"told|tells?|telling": "report, pass, print, return",
+    r"anew": "again, re-create",
+    r"nobody|somebody": "no one, nothing, another process",
+    r"heed(s|ed|ing)?": "obey, respond to",
+    r"mend(s|ed|ing)?": "fix, repair",
+    r"so many|so long": "at most N, how many, how long",
+    r"ways? out": "remedy",
+    r"at work": "running, in progress",
+    r"where (there|none|no)": "if, when",
+    r"lanes?": "transactional id",
+}
+"""Regular expressions of whole words, in any case, and what to write."""
+
+WHITE = r"\s+"  # a line may end between two words
+
+WORDS = re.compile(rf"\b({'|'.join(INSTEAD).replace(' ', WHITE)})\b", re.IGNORECASE)
+
+EXCEPTIONS = frozenset({("connector/kafka/client/config.py", "where no")})  # an offset: where no task can read
+"""File and word, for a word that is meant."""
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments and the string literals of several words, with their lines."""
+    with tokenize.open(path) as file:
+        tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
+    yield from ((token.start[0], token.string) for token in tokens)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def in_file(path: Path, name: str) -> list[str]:
+    """Return a line for each word of the table in a file: where it is, and what to write instead."""
+    hits = []
+    for line, text in _texts(path):
+        for hit in WORDS.finditer(text):
+            word = " ".join(hit.group().lower().split())
+            if (name, word) not in EXCEPTIONS:
+                instead = next(say for bad, say in INSTEAD.items() if re.fullmatch(bad, word))
+                hits.append((line + text.count("\n", 0, hit.start()), f"{word}: {instead}"))
+    return [f"{name}:{line}: {what}" for line, what in sorted(hits)]
+
+
+def found() -> list[str]:
+    """Return the lines of all files of the product."""
+    paths = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return [hit for path in paths for hit in in_file(path, path.relative_to(ROOT).as_posix())]
+
+
+if __name__ == "__main__":
+    hits = found()
+    print("\n".join(hits), end="\n" if hits else "")
+    sys.exit(bool(hits))
