@@ -433,6 +433,8 @@ UNMET = {
     EntryKind.RESOLVE,
     EntryKind.RESTARTED,
     EntryKind.MOVED,
+    EntryKind.RESTORING,
+    EntryKind.OPENED,
 }  # of commands, and of who keeps it up
 
 # What a search has to meet, so that its silence says something.
