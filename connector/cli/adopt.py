@@ -37,7 +37,7 @@ def adopt(
     Stop every query on it first. Without --yes it asks, after it has printed what may be lost or doubled.
     """
     if claim is no_claim:
-        raise typer.BadParameter(f"say which{' one' if claim else ''}: --claim or --no-claim")
+        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
     with reporting(output) as report:
         _adopt(CheckpointLocation(location), claim, yes, report)
 

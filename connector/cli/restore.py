@@ -46,7 +46,7 @@ def restore(
     With --claim stop the query first (`barrier stop LOCATION --savepoint DIR`). If it is killed, run the same command again.
     """
     if claim is no_claim:
-        raise typer.BadParameter(f"say which{' one' if claim else ''}: --claim or --no-claim")
+        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
     if no_claim and force:
         raise typer.BadParameter("--force is of --claim: a copy leaves the query alone")
     with reporting(output) as report:
