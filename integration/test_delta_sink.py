@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 import connector
 from integration.delta_output import DeltaOutput
 from integration.driver_process import wait_until
+from transactional.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,9 +97,14 @@ def reached(query: StreamingQuery, batch: int) -> bool:
 
 def refused(spark: SparkSession, folder: Path, columns: Sequence[str] = ("value",), **options: str) -> str:
     """The error of such a query."""
-    with streaming(spark, folder, columns, BATCHES, **options) as query:
-        wait_until(lambda: not query.isActive, "the query's failure")
-        return str(query.exception())
+    try:
+        with streaming(spark, folder, columns, BATCHES, **options) as query:
+            wait_until(lambda: not query.isActive, "the query's failure")
+            return str(query.exception())
+    except (
+        TwoPhaseCommitError
+    ) as problem:  # another test of this process has registered the formats: `start` itself checks
+        return str(problem)
 
 
 # -- reading back ---------------------------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ def test_columns_are_found_by_name_and_widened(spark: SparkSession, tmp_path: Pa
 
 def test_new_columns_are_added_where_that_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     write(spark, tmp_path, batches=1)
-    assert "no column more: drop it" in refused(spark, tmp_path, ("value", "value AS more"))
+    assert "the table has no column more" in refused(spark, tmp_path, ("value", "value AS more"))
     write(spark, tmp_path, ("value", "value AS more"), mergeSchema="true")
     found = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
     assert found["more"].null_count == ROWS

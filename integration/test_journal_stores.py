@@ -279,7 +279,7 @@ def test_a_store_that_is_not_there_is_an_error_that_names_it_and_no_secret(proxy
     journal = location.journal()
     append(journal)
     proxy.spoil = ["refuse"] * 50
-    with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*writing 2\.json failed.*s3://") as refused:
+    with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*failed to write 2\.json: .*s3://") as refused:
         append(journal)
     assert "not-a-secret" not in str(refused.value) + repr(refused.value.__cause__)
     proxy.spoil = []

@@ -268,4 +268,4 @@ def why_not(state: HandleState) -> str:
 
 def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
     """Make the error of a replay that is not the recorded one: nothing of it is committed."""
-    return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=repr(recorded), found=repr(found))
+    return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=str(recorded), found=str(found))
