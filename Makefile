@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Spark's classes, parsed once: drivers start in two thirds of the time.
 ARCHIVE := $(VENV)/spark-classes.jsa
-CHECKED := barrier_kafka transactional connector tests integration
+CHECKED := barrier_kafka transactional connector shims tests integration
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 
 # Spark starts its workers with the python3 of the PATH unless it is told.
