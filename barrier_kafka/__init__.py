@@ -14,14 +14,24 @@ if TYPE_CHECKING:
     from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
     from connector.delta import idempotent_merge
     from connector.schema_registry.columns import decode_avro, decode_json
-    from transactional.checkpoint import DecidedCheckpoint
-    from transactional.errors import (
+    from transactional import (
         AmbiguousOutcomeError,
+        CheckpointHook,
+        DecidedCheckpoint,
+        ExponentialDelay,
+        FailureRate,
         FencedError,
+        FixedDelay,
+        HandleState,
+        History,
+        HookContext,
         HookError,
         JournalError,
         LocationError,
+        NoRestart,
         OptionError,
+        Options,
+        Outcome,
         ProtocolError,
         QueryStoppedError,
         ReplayMismatchError,
@@ -29,13 +39,12 @@ if TYPE_CHECKING:
         RewindRequiredError,
         RowRefusedError,
         StoreError,
+        TransactionContext,
         TransactionLostError,
         TwoPhaseCommitError,
+        TwoPhaseCommitSink,
+        put_back,
     )
-    from transactional.history import History, put_back
-    from transactional.hooks import CheckpointHook, HookContext
-    from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-    from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 __all__ = [
     "AmbiguousOutcomeError",
@@ -78,25 +87,20 @@ __all__ = [
     "supervise",
 ]
 
-_HOMES: Final = {
+_ELSEWHERE: Final = {
     "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
-    "transactional.checkpoint": ("DecidedCheckpoint",),
-    "transactional.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "transactional.history": ("History", "put_back"),
-    "transactional.hooks": ("CheckpointHook", "HookContext"),
-    "transactional.restart": ("ExponentialDelay", "FailureRate", "FixedDelay", "NoRestart"),
-    "transactional.sink": ("HandleState", "Options", "Outcome", "TransactionContext", "TwoPhaseCommitSink"),
 }
-_HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
+_HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in names}
+"""Modules of the names that are not of `transactional`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and nothing else: an executor that needs one class does not pay for all clients."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_HOME.get(name, "transactional")), name)
     globals()[name] = value
     return value
 
