@@ -17,6 +17,7 @@ from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta, resolve_spark_kafka
 from integration.jobs import jvm_options
+from integration.object_store import ObjectStoreServer
 from transactional.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ def kafka() -> Iterator[Cluster]:
     # Expired transactions are looked for every 10 s by default: a test of a timeout would wait that long.
     with Cluster(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[ObjectStoreServer]:
+    """An S3 for the tests of a module, and its credentials in the environment."""
+    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
+        for key, value in server.environment.items():
+            environment.setenv(key, value)
+        yield server
 
 
 @pytest.fixture

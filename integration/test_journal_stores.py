@@ -29,14 +29,6 @@ EACH = 8
 PLACES = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
-        for key, value in server.environment.items():
-            environment.setenv(key, value)
-        yield server
-
-
 def somewhere() -> str:
     """A place in the bucket that no other test uses; its names are Hadoop's to the letter."""
     return f"s3a://{BUCKET}/place {next(PLACES)}/a%20b"

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,14 +21,6 @@ from integration.object_store import BUCKET, ObjectStoreServer
 from transactional import faults
 from transactional.entry import Entry, decode
 from transactional.ledger import Ledger
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
-        for key, value in server.environment.items():
-            environment.setenv(key, value)
-        yield server
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +13,7 @@ import pytest
 from connector.location import log_rewind, offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.single_driver import FilesystemFiles
-from integration.object_store import BUCKET, ObjectStoreServer
+from integration.object_store import BUCKET
 from tests.connector.test_offset_log import Place
 from transactional.errors import LocationError
 
@@ -22,14 +22,6 @@ CHANGES: dict[str, Callable[[CheckpointLocation], None]] = {
     "to the beginning": lambda location: log_rewind.replay(location, 0, 0),
     "4 to 7 again": lambda location: log_rewind.replay(location, 4, 7),
 }
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
-        for key, value in server.environment.items():
-            environment.setenv(key, value)
-        yield server
 
 
 @pytest.fixture(params=["s3", "filesystem"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,14 +23,6 @@ from transactional.recovery import QueryView
 from transactional.sink import Options
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[ObjectStoreServer]:
-    with ObjectStoreServer() as server, pytest.MonkeyPatch.context() as environment:
-        for key, value in server.environment.items():
-            environment.setenv(key, value)
-        yield server
 
 
 class RemotePlace(CliPlace):

@@ -210,9 +210,4 @@ def _trigger(path: str, report: Report) -> None:
 
 def _no_rewind(ledger: Ledger) -> None:
     if ledger.rewinding is not None:
-        raise LocationError(
-            "REWIND_BEGUN",
-            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: finish it with `barrier rewind "
-            "LOCATION --resume`",
-            rewind=ledger.rewinding.token,
-        )
+        raise LocationError("REWIND_BEGUN", rewind=ledger.rewinding.token)

@@ -160,12 +160,7 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
     if ledger.position:
         refuse_elsewhere(place, ledger)
     if ledger.rewinding is not None:
-        raise LocationError(
-            "REWIND_BEGUN",
-            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: finish it first (`barrier rewind "
-            "LOCATION --resume`)",
-            rewind=ledger.rewinding.token,
-        )
+        raise LocationError("REWIND_BEGUN", rewind=ledger.rewinding.token)
     if ledger.completed is None:
         raise LocationError(
             "NOTHING_TO_SAVE",
