@@ -314,15 +314,16 @@ def test_the_loser_of_a_speculation_that_had_prepared_is_gone_afterwards(tmp_pat
         "spark.speculation.quantile": "0.5",
         "spark.speculation.minTaskRuntime": "100ms",
     }
-    with DriverProcess(tmp_path, Job("", "", master=TWO_HOSTS, conf=speculation)) as driver:
+    with DriverProcess(tmp_path, Job("", "", batches=4, master=TWO_HOSTS)) as driver:
         driver.faults.arm("task.prepared", "pause")
-        driver.start()
+        driver.start(batches=3, conf=speculation)
         driver.wait_committed(0)
         assert len(driver.faults.fired("task.prepared")) == 1
         assert len(aborted_files(folder_of(driver))) >= 1, "the loser's"
         driver.faults.resume("task.prepared")
         assert driver.wait_exit() == 0, driver.tail()
-        driver.place.check_whole(driver.expected)
+        # A loser of the last micro-batch may prepare after that micro-batch's sweep: the next start's finds it.
+        driver.finish()
 
 
 def test_a_repair_with_another_number_of_writer_tasks_is_refused_and_the_right_number_mends_it(
