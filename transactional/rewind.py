@@ -157,7 +157,7 @@ class Rewinder:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position != position:
-                raise LocationError("LOCATION_BUSY", position=position)
+                raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)
 
         body = {**request, "checkpoint": preview.checkpoint}
         token = self._journal.append(EntryKind.REWIND_BEGUN, body, judge).number

@@ -51,18 +51,12 @@ def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report)
         raise unfinished(ledger)
     location.query_id()  # refused if Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
-        raise LocationError(
-            "REWIND_BEGUN",
-            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: a copy of this can't go on. Finish "
-            "it at the original (`barrier rewind LOCATION --resume`), then copy the location again",
-            rewind=ledger.rewinding.token,
-        )
+        raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)
     committed = newest(location, "commits")
     if committed > newest(location, "offsets"):
         raise LocationError(
-            "SPARK_LOGS_INCONSISTENT",
-            f"commits/{committed} exists without its offsets/{committed}: where it ended is unknown. Restore offsets/ from "
-            "a backup, or start the query on a new checkpoint location",
+            "LOGS_INCONSISTENT",
+            reason=f"commits/{committed} exists without its offsets/{committed}",
             committed=committed,
         )
     drop = not claim or not _agrees(location, ledger, committed)

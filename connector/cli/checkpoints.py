@@ -100,11 +100,7 @@ def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
     if identifier is None:
         return found[max(found)] if found else None
     if identifier not in found:
-        raise LocationError(
-            "UNKNOWN_CHECKPOINT",
-            f"the journal keeps no checkpoint and no failure {identifier} (`barrier checkpoints list LOCATION`)",
-            checkpoint=identifier,
-        )
+        raise LocationError("UNKNOWN_CHECKPOINT", checkpoint=identifier, kept=sorted(found))
     return found[identifier]
 
 
@@ -210,4 +206,4 @@ def _trigger(path: str, report: Report) -> None:
 
 def _no_rewind(ledger: Ledger) -> None:
     if ledger.rewinding is not None:
-        raise LocationError("REWIND_BEGUN", rewind=ledger.rewinding.token)
+        raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)

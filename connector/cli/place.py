@@ -28,11 +28,7 @@ def load_journal(location: CheckpointLocation) -> Journal:
         path = os.path.join(location.path, "barrier", "log")
         while not os.path.lexists(path):
             path = os.path.dirname(path)
-        raise LocationError(
-            "LOCATION_NOT_A_FOLDER",
-            f"{path} is a file, and must be a folder: LOCATION is the query's checkpointLocation",
-            path=path,
-        ) from error
+        raise LocationError("LOCATION_NOT_A_FOLDER", path=path) from error
     return journal
 
 
@@ -53,7 +49,7 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     location = CheckpointLocation(path)
     journal = load_journal(location)
     if not journal.ledger.position:
-        raise LocationError("NO_JOURNAL", f"{location.path} holds no journal: {nothing}", path=location.path)
+        raise LocationError("NO_JOURNAL", location=location.path, reason=nothing)
     if journal.ledger.restoring is not None:
         raise unfinished(journal.ledger)
     return location, journal
@@ -68,8 +64,4 @@ def unchanged(found: Ledger, position: int) -> None:
         ``LOCATION_BUSY``
     """
     if found.position != position:
-        raise LocationError(
-            "LOCATION_BUSY",
-            "the journal grew meanwhile: a query is running on this location; stop it first",
-            position=position,
-        )
+        raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)

@@ -42,13 +42,12 @@ def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | Non
     if preview.emitted and not request.allow_reemit:
         rows = sum(each.rows for each in preview.emitted)
         where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in preview.emitted[-MOST_NAMED:])
-        restore = ", or take them back with --restore-tables" if _can_restore(sink) else ""
         return StoreError(
             "OUTPUT_COMMITTED",
-            f"{rows} rows of {len(preview.emitted)} checkpoints after {preview.checkpoint} are committed, or may be, and would "
-            f"be written AGAIN ({where}): pass --allow-reemit{restore}",
             rows=rows,
             checkpoints=[each.id for each in preview.emitted],
+            target=preview.checkpoint,
+            where=where,
         )
     return None
 
@@ -59,15 +58,13 @@ def _can_restore(sink: Sink) -> bool:
 
 def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
     if not _can_restore(sink):
-        return StoreError(
-            "NOT_RESTORABLE",
-            f"{sink.name()} can't take back what it has committed: rewind with --allow-reemit instead of --restore-tables",
-        )
+        return StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
     if preview.restored is not None and not preview.restored.output:
         return StoreError(
             "NOT_RESTORABLE",
-            f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no rows, or cleaned up): "
-            "name another one, or take the tables back by hand and rewind with --allow-reemit",
+            sink=sink.name(),
+            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no "
+            "rows, or cleaned up)",
         )
     try:
         sink.checkRestore(preview.restored.output if preview.restored is not None else {})

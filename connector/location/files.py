@@ -78,7 +78,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
         raise
     except OSError as error:
         path = files.shown(name)
-        raise LocationError("LOCATION_UNREADABLE", f"{path} can't be read now: {error}", path=path) from error
+        raise LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)) from error
 
 
 class LocalFiles:

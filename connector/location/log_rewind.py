@@ -157,15 +157,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
         columns = [{batch: offsets[index] for batch, offsets in later.items()} for index in range(len(begin))]
         plans = [_plan(first, last, *line) for line in zip(begin, columns, strict=True)]
     if None in plans or len({len(plan or ()) for plan in plans}) > 1:
-        raise LocationError(
-            "PLANNED_ENDS_UNKNOWN",
-            f"micro-batches {first} to {last} can't run again with the ends that they had: offsets/{first} of "
-            f"{location.path} does not plan them, and the offsets of the others are not all there, or contradict the plan. Go "
-            f"back to before micro-batch {first} instead, or restore the folder offsets from a backup",
-            first=first,
-            last=last,
-            found=sorted(later),
-        )
+        raise LocationError("PLANNED_ENDS_UNKNOWN", first=first, last=last, found=sorted(later))
     lines = [{**offset, PLANNED: plan} for offset, plan in zip(begin, plans, strict=True)]
     if lines != begin:
         # Inner keys keep their order: partitions stand in the order of their numbers.
@@ -189,13 +181,7 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
     for line in source_lines(location, batch):
         offset = offset_of_line(line)
         if offset is None:
-            raise LocationError(
-                "REWIND_FOREIGN_SOURCE",
-                f"offsets/{batch} of {location.path} has a source that is not barrier-kafka: it can't be made to end its "
-                "micro-batches where they ended before. Go back to before this checkpoint instead, to one that needs no "
-                "planned ends",
-                batch=batch,
-            )
+            raise LocationError("REWIND_FOREIGN_SOURCE", batch=batch)
         found.append(offset)
     return found
 
@@ -288,28 +274,23 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
         raise LocationError(
-            "NO_SUCH_MICRO_BATCH",
-            f"there is no micro-batch {named} to go back to: Spark is at {highest}. Name one from {lowest} to {highest}",
-            batch=named,
-            newest=highest,
+            "REWIND_TOO_FAR", batch=named, reason=f"its logs hold micro-batches {lowest} to {highest}", newest=highest
         )
     if not missing:
         return
     oldest = next((number for number in sorted({-1, *kept.offsets}) if not kept.missing_after(number)), None)
-    way_out = (
-        "It can go back to none: start the query from its topics on a new checkpoint location"
+    reach = (
+        "it can go back to none"
         if oldest is None
-        else f"The oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}; set "
-        f"{RETAINED} higher for the next time"
+        else f"the oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
     )
     raise LocationError(
         "REWIND_TOO_FAR",
-        f"Spark can't go on after micro-batch {batch} any more: it needs {', '.join(missing[:3])}"
-        f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, and keeps the newest {RETAINED} (100 by default) "
-        f"micro-batches only. {way_out}",
         batch=batch,
         oldest=oldest,
         missing=list(missing[:10]),
+        reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, "
+        f"and keeps the newest {RETAINED} (100 by default) micro-batches only; {reach}",
     )
 
 

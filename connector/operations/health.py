@@ -58,8 +58,13 @@ class Health:
         }
         problem = self._write()
         if problem is not None:
-            message = f"the health file {path} can't be written: {problem}"
-            raise OptionError("INVALID_OPTION", message, option="--health-file", value=path)
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="barrier run",
+                option="--health-file",
+                value=path,
+                expectation=f"a file that can be written ({problem})",
+            )
 
     def tell(self, state: str, **facts: Any) -> None:
         """Write a state, and what changed with it."""

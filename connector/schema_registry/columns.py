@@ -51,7 +51,12 @@ def subject_name(topic: str | None = None, record: str | None = None, *, key: bo
         return f"{topic}-{'key' if key else 'value'}"
     if record:
         return record
-    raise OptionError("MISSING_OPTION", "name the subject: topic=, record=, both, or subject= itself", option="topic")
+    raise OptionError(
+        "MISSING_OPTION",
+        owner="The registry's decoder",
+        option="topic=",
+        reason="topic=, record= or both name the subject, or subject= itself",
+    )
 
 
 def decode_avro(
@@ -223,7 +228,11 @@ def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, 
         )
     if isinstance(position, str) or len(position) != 3:
         raise OptionError(
-            "INVALID_OPTION", "position names three columns: topic, partition and offset", option="position"
+            "INVALID_OPTION",
+            owner="decode_avro",
+            option="position",
+            value=position,
+            expectation="three columns: topic, partition and offset",
         )
     topic, partition, offset = (functions.col(column) if isinstance(column, str) else column for column in position)
     return topic, partition, offset
@@ -232,5 +241,9 @@ def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, 
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
         raise OptionError(
-            "INVALID_OPTION", f"mode is {mode!r}; expected {', '.join(MODES[:-1])} or {MODES[-1]}", option="mode"
+            "INVALID_OPTION",
+            owner="decode_avro",
+            option="mode",
+            value=mode,
+            expectation=f"{', '.join(MODES[:-1])} or {MODES[-1]}",
         )

@@ -122,10 +122,9 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     if version not in (None, "1") and not host.location.files.names("offsets"):  # a location keeps its version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
-            f"{OFFSET_LOG_VERSION}={version}: Spark would write offset logs of a version that this release can't read, for as "
-            "long as the location lives. Leave that setting out, or set it to 1",
-            option=OFFSET_LOG_VERSION,
+            path=f"What {OFFSET_LOG_VERSION} makes Spark write to {host.location.path}/offsets",
             version=version,
+            option=OFFSET_LOG_VERSION,
         )
 
 

@@ -51,33 +51,23 @@ class Deliveries:
 def write_error(error: KafkaError, topic: str | None, partition: int | None, size: int) -> TwoPhaseCommitError:
     """Return the error of a row, or of a producer's call, that librdkafka refused."""
     name, at = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
+    reason = f"{name}, {error.str()}"
     parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size}
     if name in TOO_LARGE:
-        return RowRefusedError(
-            "ROW_TOO_LARGE",
-            f"A row of {size} bytes for {at} is larger than is allowed ({error.str()}); nothing of its batch is "
-            "visible. Raise the topic's max.message.bytes (or kafka.message.max.bytes, if it was lowered), or write "
-            "smaller rows. If every row is small, lower kafka.batch.size below the topic's max.message.bytes.",
-            **parameters,
-        )
+        return RowRefusedError("ROW_TOO_LARGE", **parameters)
     if name in ("_UNKNOWN_PARTITION", "INVALID_RECORD"):
         return RowRefusedError(
-            "ROW_REFUSED", f"A row of {size} bytes for {at} was refused: {name}, {error.str()}.", **parameters
+            "ROW_REFUSED", owner="2pc-kafka", reason=f"{size} bytes for {at}: {reason}", **parameters
         )
     if name in FENCED:
-        return RetriableError(
-            "LANE_TAKEN",
-            f"The task's transactional id was initialised by another program while it wrote ({name}): by another attempt "
-            "of the task, by a newer run's sweep, or by another query with the same transactionalIdPrefix.",
-            **parameters,
-        )
+        return RetriableError("LANE_TAKEN", reason=reason, **parameters)
     if name in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
-        return StoreError("UNKNOWN_TOPIC", f"The topic {topic} does not exist: create it.", **parameters)
+        return StoreError("UNKNOWN_TOPIC", **parameters)
     if name == "TOPIC_AUTHORIZATION_FAILED":
         return missing_right("WRITE", f"topic {topic}")
     if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
         return missing_right("WRITE", "the transactional ids of the prefix")
-    return RetriableError("WRITE_FAILED", f"Rows could not be written to {at}: {name}, {error.str()}.", **parameters)
+    return RetriableError("WRITE_FAILED", reason=f"to {at}: {reason}", **parameters)
 
 
 def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
@@ -98,7 +88,7 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
             call()  # The reports that the first call did not reach.
         deliveries.check()
         raise RetriableError(
-            "WRITE_FAILED", f"The task's producer failed for good, and its client lost the reason ({problem})."
+            "WRITE_FAILED", reason=f"the task's producer failed for good, and its client lost the reason ({problem})"
         ) from problem
 
 

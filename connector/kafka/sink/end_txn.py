@@ -357,9 +357,9 @@ class TransactionEnder:
     def _refused(transaction: Prepared, answer: Any) -> StoreError:
         name = error_name(int(answer.error_code))
         return StoreError(
-            "COMMIT_REFUSED",
-            f"EndTxn version {transaction.end_version} of {transaction.name} was refused: {name}. Check "
-            "WRITE on the transactional ids of the prefix, and that the cluster was not downgraded.",
+            "KAFKA_REFUSED",
+            reason=f"EndTxn version {transaction.end_version} of {transaction.name}: {name}. It takes WRITE on the "
+            "transactional ids of the prefix, and a cluster that was not downgraded",
             transactionalId=transaction.name,
             error=name,
         )
@@ -371,10 +371,11 @@ class TransactionEnder:
         errors = {repr(a) if isinstance(a, Exception) else error_name(int(a.error_code)) for a in answers}
         verb = "committed" if commit else "aborted"
         return TwoPhaseCommitError(
-            "COMMIT_TIMEOUT" if commit else "ABORT_TIMEOUT",
-            f"{len(unsettled)} of {len(transactions)} transactions could not be {verb} in time (commitTimeoutMs); the first "
-            f"is {transactions[unsettled[0]].name}, the last answers were {', '.join(sorted(errors))}. "
-            "Start the query again: the next run finishes them.",
+            "KAFKA_TIMEOUT",
+            reason=f"{len(unsettled)} of {len(transactions)} transactions could not be {verb} within "
+            f"commitTimeoutMs; the first is {transactions[unsettled[0]].name}, the last answers were "
+            f"{', '.join(sorted(errors))}",
+            step="commit" if commit else "abort",
             transactionalIds=[transactions[index].name for index in unsettled],
         )
 

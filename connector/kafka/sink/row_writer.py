@@ -50,34 +50,32 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names:
         raise OptionError(
-            "MISSING_COLUMN",
-            f"2pc-kafka needs a column value; the rows have {', '.join(names) or 'no columns'}. For JSON: "
-            "df.selectExpr('to_json(struct(*)) AS value').",
+            "COLUMNS_MISMATCH",
+            owner="2pc-kafka",
+            reason=f"the column value is missing; there is {', '.join(names) or 'no column'} (for JSON: "
+            "df.selectExpr('to_json(struct(*)) AS value'))",
             column="value",
             columns=list(names),
         )
     if unknown or len(set(names)) < len(names):
         wrong = unknown or sorted({name for name in names if names.count(name) > 1})
         raise OptionError(
-            "UNKNOWN_COLUMN",
-            f"2pc-kafka can't write the column {', '.join(wrong)}: it takes {', '.join(COLUMNS)}, each once. Put other "
-            "columns into value, or drop them.",
+            "COLUMNS_MISMATCH",
+            owner="2pc-kafka",
+            reason=f"it can't write {', '.join(wrong)}: it takes {', '.join(COLUMNS)}, each once",
             columns=wrong,
         )
     for field in schema:
         if not _fits(field.name, field.type):
             raise OptionError(
-                "WRONG_COLUMN_TYPE",
-                f"2pc-kafka: the column {field.name} is {field.type}; it must be {COLUMNS[field.name]}. Cast it.",
+                "COLUMNS_MISMATCH",
+                owner="2pc-kafka",
+                reason=f"the column {field.name} is {field.type}; it must be {COLUMNS[field.name]}",
                 column=field.name,
                 type=str(field.type),
             )
     if topic is None and "topic" not in names:
-        raise OptionError(
-            "MISSING_TOPIC",
-            "2pc-kafka has no topic to write to: set .option('topic', ...), or give the rows a column topic.",
-            option="topic",
-        )
+        raise OptionError("MISSING_OPTION", owner="2pc-kafka", option="topic", reason="the rows have no column topic")
 
 
 class RowWriter:
@@ -165,7 +163,9 @@ class RowWriter:
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
             if refused is None:
-                raise RetriableError("WRITE_FAILED", f"{len(messages) - queued} rows for {topic} were not queued.")
+                raise RetriableError(
+                    "WRITE_FAILED", reason=f"{len(messages) - queued} rows for {topic} were not queued"
+                )
             size = len(refused["value"] or b"") + len(refused["key"] or b"")
             raise write_error(refused["_error"], topic, None, size)
 
@@ -191,7 +191,10 @@ class RowWriter:
             if partition is not None:
                 if partition < 0:
                     raise RowRefusedError(
-                        "ROW_REFUSED", f"A row's partition is {partition}; it must be 0 or more, or null.", topic=to
+                        "ROW_REFUSED",
+                        owner="2pc-kafka",
+                        reason=f"its partition is {partition}; it must be 0 or more, or null",
+                        topic=to,
                     )
                 row["partition"] = partition
             try:
@@ -218,8 +221,9 @@ class RowWriter:
         topics = [_text(topic) for topic in chunk.column("topic").to_pylist()]
         if any(not topic for topic in topics):
             raise RowRefusedError(
-                "NULL_TOPIC",
-                "A row's topic is null and the option topic is not set: set it, or fill the column.",
+                "ROW_REFUSED",
+                owner="2pc-kafka",
+                reason="its column topic is null, and the option topic is not set",
                 column="topic",
             )
         return topics
@@ -248,9 +252,10 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
             size = len(row["value"] or b"") + len(row["key"] or b"")
             raise RowRefusedError(
                 "ROW_REFUSED",
-                f"A row of {size} bytes for {topic} has a header whose key is null (number {number} in its column headers, "
-                "counted from 0), which Kafka does not allow. Give it a key, or leave it out: "
-                "filter(headers, h -> h.key IS NOT NULL).",
+                owner="2pc-kafka",
+                reason=f"{size} bytes for {topic} have a header whose key is null (number {number} in the column "
+                "headers, counted from 0), which Kafka does not allow; leave it out: filter(headers, h -> h.key IS "
+                "NOT NULL)",
                 topic=topic,
                 header=number,
                 size=size,

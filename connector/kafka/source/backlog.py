@@ -255,8 +255,9 @@ class Backlog:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
             raise StoreError(
                 "DATA_LOST",
-                f"barrier-kafka: partitions that are new to this query have lost their first rows: {shown}. If they were "
-                "never meant to be read (an older topic was added), set failOnDataLoss to false for one run.",
+                reason=f"partitions that are new to this query have lost their first rows: {shown}",
+                effect="begins at the first row that is left, as is right if an older topic was added",
+                kind=Reason.EXPIRED.value,
                 partitions=[str(partition) for partition in lost],
             )
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}

@@ -99,15 +99,18 @@ class BarrierKafkaBatchReader(DataSourceReader):
         latest = topics.surely_latest([*end], end)
         beyond = [partition for partition in end if end[partition] > latest[partition]]
         if beyond:
-            shown = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])
+            shown = ", ".join(f"{p}: {end[p]}" for p in beyond[:SHOWN])
+            readable = ", ".join(f"{p}: {latest[p]}" for p in beyond[:SHOWN])
             if self.fail_on_data_loss:
                 raise wrong_partitions(
                     ending.option,
-                    f"lies beyond what can be read now ({shown}): an open transaction holds rows back. Wait for its end, use "
-                    "-1, or set failOnDataLoss to false.",
+                    shown,
+                    f"at most what can be read now ({readable}): an open transaction holds rows back; wait for its "
+                    "end, use -1, "
+                    "or set failOnDataLoss to false",
                     beyond,
                 )
-            _log.warning("barrier-kafka: %s lies beyond what can be read now: %s", ending.option, shown)
+            _log.warning("barrier-kafka: %s is beyond what can be read now: %s, not %s", ending.option, readable, shown)
         return {partition: min(offset, latest[partition]) for partition, offset in end.items()}
 
     def _ranges(self, start: Positions, end: Positions) -> list[OffsetRange]:
@@ -115,8 +118,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
         if back:
             shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
             if self.fail_on_data_loss:
-                problem = f"ends before {self._options.starting.option} begins ({shown})."
-                raise wrong_partitions(self._options.ending.option, problem, back)
+                expected = f"no end before {self._options.starting.option}"
+                raise wrong_partitions(self._options.ending.option, shown, expected, back)
             _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
         return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]
 

@@ -117,8 +117,9 @@ def _check_schema(schema: StructType, options: ReadOptions) -> None:
     expected = spark_schema(options.include_headers)
     if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
         raise OptionError(
-            "SCHEMA_IS_FIXED",
-            f"barrier-kafka has the schema {expected.simpleString()}: leave out .schema(...), and parse the "
-            "column value.",
+            "FORBIDDEN_OPTION",
+            owner="barrier-kafka",
+            option=".schema(...)",
+            reason=f"its rows have the schema {expected.simpleString()}, and the query parses the column value",
             expected=expected.simpleString(),
         )

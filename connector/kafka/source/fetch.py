@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
+from connector.kafka.source.offsets import Reason
 from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
@@ -281,7 +282,12 @@ def fetch(
 def _offset(message: Message) -> int:
     offset = message.offset()
     if offset is None:  # The client's types allow it; a delivered row always has one.
-        raise StoreError("READ_FAILED", "barrier-kafka: the client delivered a row without an offset.")
+        raise StoreError(
+            "READ_FAILED",
+            partition=f"{message.topic()}-{message.partition()}",
+            offset="unknown",
+            reason="the client delivered a row without an offset",
+        )
     return offset
 
 
@@ -304,24 +310,17 @@ def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
     if error.fatal() or name in _FATAL:
-        raise StoreError(
-            "READ_FAILED",
-            f"barrier-kafka: {wanted} can't be read from offset {position} on: {reason}.",
-            partition=str(wanted.partition),
-            offset=position,
-            reason=reason,
-        )
+        raise StoreError("READ_FAILED", partition=str(wanted.partition), offset=position, reason=reason)
 
 
 def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        f"barrier-kafka: rows of {wanted} are gone: offset {position} would have been next, and the partition now "
-        f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-        "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it continues at the first row that "
-        "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
-        "query's longest stop.",
+        reason=f"offset {position} of {wanted} would have been next, and the partition now holds [{first}, {last}): "
+        "the topic's retention overtook the query, or the topic was deleted and created again",
+        effect="goes on at the first row that is left",
+        kind=Reason.EXPIRED.value,
         partition=str(wanted.partition),
         offset=position,
         earliest=first,
@@ -348,10 +347,9 @@ def _note(error: Any) -> None:
 def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:
     reason = _complaints[0] if _complaints else "no answer"
     return StoreError(
-        "READ_STALLED",
-        f"barrier-kafka: {wanted} returned nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset "
-        f"{position}; the client's last error: {reason}. Are the partition's brokers up? Does the topic "
-        f"still reach offset {wanted.end}?",
+        "KAFKA_TIMEOUT",
+        reason=f"{wanted} returned nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset "
+        f"{position}, and the micro-batch ends at offset {wanted.end}; the client's last error: {reason}",
         partition=str(wanted.partition),
         offset=position,
         end=wanted.end,

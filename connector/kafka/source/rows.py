@@ -174,7 +174,7 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
 def _bad_record(topic: str, partition: int, message: Message, problem: str) -> StoreError:
     return StoreError(
         "BAD_RECORD",
-        f"barrier-kafka: the row of {topic}-{partition} at offset {message.offset()} has {problem}",
+        reason=f"the row of {topic}-{partition} at offset {message.offset()} has {problem}",
         partition=f"{topic}-{partition}",
         offset=message.offset(),
     )
