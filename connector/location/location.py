@@ -128,7 +128,7 @@ class CheckpointLocation:
         Raises
         ------
         LocationError
-            ``NO_SPARK_METADATA``: it is not a checkpoint location (any more); ``LOCATION_UNREADABLE``.
+            ``LOGS_INCONSISTENT``: it is not a checkpoint location (any more); ``LOCATION_UNREADABLE``.
         """
         path = self.files.shown("metadata")
         try:

@@ -71,8 +71,7 @@ def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
     Raises
     ------
     LocationError
-        ``REWIND_TOO_FAR``: files are gone; names them and the oldest micro-batch that it can go back to.
-        ``NO_SUCH_MICRO_BATCH``: Spark never was there.
+        ``REWIND_TOO_FAR``: files are gone, or Spark never was there; names what is gone, and how far it can go back.
     """
     kept = _Kept.of(location)
     if not kept.offsets and batch == -1:

@@ -50,7 +50,7 @@ def canonical_url(location: str) -> str | None:
     Raises
     ------
     OptionError
-        ``INVALID_LOCATION``: no bucket, or a name that no path of an object store can have.
+        ``INVALID_OPTION``: no bucket, or a name that no path of an object store can have.
     """
     scheme, colon, rest = location.partition(":")
     known = SCHEMES.get(scheme.lower())

@@ -42,7 +42,7 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[SourceLin
 
 
 def offsets_text(location: CheckpointLocation, batch: int) -> str:
-    """Return the text of ``offsets/<batch>``. Raises LocationError, ``NO_SPARK_OFFSETS``, ``LOCATION_UNREADABLE``."""
+    """Return the text of ``offsets/<batch>``. Raises LocationError, ``LOGS_INCONSISTENT``, ``LOCATION_UNREADABLE``."""
     try:
         return read_file(location.files, f"offsets/{batch}").decode("utf-8")
     except OSError as error:

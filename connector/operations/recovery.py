@@ -112,7 +112,8 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     ------
     FencedError
         ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may. ``DRIVER_HOLDS_STATE``: it has to go back, and its
-        driver's process holds its state. ``REWIND_RUNS``, ``REWIND_UNKNOWN``: another command works here. ``LOCATION_MOVED_ON``
+        driver's process holds its state. ``LOCATION_BUSY``, ``REWIND_UNKNOWN``: another command runs here, or may.
+        ``LOCATION_MOVED_ON``
     LocationError
         Also if Spark has not kept what it needs to go back.
     OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError

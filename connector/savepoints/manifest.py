@@ -231,7 +231,7 @@ def folder_of(text: str) -> CheckpointLocation:
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``, ``INVALID_LOCATION``
+        ``NO_EXCLUSIVE_CREATE``, ``INVALID_OPTION``
     """
     local = local_path(text) if _URL.match(text) else text
     return CheckpointLocation(os.path.realpath(local) if local is not None else text)
@@ -248,7 +248,7 @@ def read(path: str) -> Savepoint:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``,
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``,
         ``LOCATION_UNREADABLE``
     """
     folder = folder_of(path)

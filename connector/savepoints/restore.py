@@ -77,8 +77,8 @@ class Restore:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``INSIDE_THE_ORIGIN``, ``NO_STATE``; of a claim
-        ``ORIGIN_UNREACHABLE``, ``CLAIMED_PLACE_GONE``, ``ORIGIN_NOT_AT_SAVEPOINT``
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``NO_STATE``; of a claim
+        ``ORIGIN_UNREACHABLE``, ``ORIGIN_NOT_AT_SAVEPOINT``
     FencedError
         ``LOCATION_MOVED_ON``: the query, or the new location, has gone on elsewhere.
     """

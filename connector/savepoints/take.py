@@ -85,8 +85,8 @@ def take(
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
-        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``RESTORE_UNFINISHED``; or the journal is not this location's.
+        ``LOCATION_NOT_EMPTY``, ``SAVEPOINT_NOT_READY``, ``SAVEPOINT_UNSTABLE``, ``REWIND_NOT_DONE``,
+        ``RESTORE_UNFINISHED``; or the journal is not this location's.
     FencedError
         ``LOCATION_MOVED_ON``
     RewindRequiredError
@@ -123,7 +123,7 @@ def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``
+        ``LOCATION_NOT_EMPTY``
     """
     folder = folder_of(target)
     if folder.is_local:

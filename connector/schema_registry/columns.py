@@ -103,7 +103,7 @@ def decode_avro(
     Raises
     ------
     OptionError
-        ``UNKNOWN_SUBJECT``, ``OTHER_SCHEMA_TYPE``, ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
+        ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
     StoreError
         ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``: now, or in a task, in any mode. ``BAD_RECORD``: in a task, in FAILFAST.
     ImportError

@@ -131,7 +131,7 @@ class Registry:
         Raises
         ------
         OptionError
-            ``UNKNOWN_SUBJECT``, ``OTHER_SCHEMA_TYPE``.
+            ``INVALID_OPTION``, ``UNSUPPORTED_SCHEMA``.
         StoreError
             ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``.
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from connector.location.location import CheckpointLocation
-from connector.spark.process import driver_text, is_alive, this_process
+from connector.spark.process import is_alive, process_text, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Rewind, RunRecord
 
@@ -30,25 +30,26 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
         The user asserts that. It is not enough if the query has state and its driver lives.
     """
     alive = is_alive(run.process)
-    driver = driver_text(run.process, alive)
+    driver = process_text(run.process)
     if alive and stopped and location.files.exists("state"):
         return FencedError("DRIVER_HOLDS_STATE", driver=driver, run=run.token)
     if alive is False or stopped:
         return None
     if alive:
         return FencedError("QUERY_RUNS", run=run.token, driver=driver)
-    return FencedError("DRIVER_UNKNOWN", what=f"the driver of run {run.token}", driver=driver)
+    return FencedError("DRIVER_UNKNOWN", run=run.token, driver=driver)
 
 
 def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
     """Return why the rewind that was begun may still be running; None if it is not."""
     process = rewind.request.get("process", {})
     alive = False if process == this_process() else is_alive(process)
-    what, driver = f"the rewind that was begun (journal entry {rewind.token})", driver_text(process, alive)
     if alive:
-        return FencedError("LOCATION_BUSY", reason=f"{what}: {driver}")
+        return FencedError(
+            "LOCATION_BUSY", reason=f"the rewind of journal entry {rewind.token} is running ({process_text(process)})"
+        )
     if alive is None and not stopped:
-        return FencedError("DRIVER_UNKNOWN", what=what, driver=driver)
+        return FencedError("REWIND_UNKNOWN", rewind=rewind.token, process=process_text(process))
     return None
 
 

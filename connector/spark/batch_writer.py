@@ -125,7 +125,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"it is for writes to {' '.join(found['target'])}, and this one goes to {' '.join(target)}: "
-                "a version is written once per location, so the second target of a micro-batch would get nothing",
+                reason=f"a version is written once per location, to {' '.join(found['target'])}, so this write to "
+                f"{' '.join(target)} would get nothing",
             )
         return str(found["id"])

@@ -17,7 +17,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
     Raises
     ------
     LocationError
-        ``LOCATION_OF_BATCH_WRITES``
+        ``LOCATION_TAKEN``
     """
     from connector.spark.batch_writer import WHOSE
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
 
-OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "OBJECT_STORES_NOT_INSTALLED", "CLIENT_NOT_STARTED"})
+OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
 
 TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE"})

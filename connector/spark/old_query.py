@@ -105,7 +105,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     Raises
     ------
     LocationError
-        ``NO_SPARK_METADATA``, ``NO_SPARK_OFFSETS``, ``SPARK_OFFSETS_UNKNOWN``, ``SPARK_LOGS_INCONSISTENT``;
+        ``LOGS_INCONSISTENT``, ``SPARK_OFFSETS_UNKNOWN``;
         ``NOTHING_TO_IMPORT``: no micro-batch was ever begun.
     OptionError
         ``NO_EXCLUSIVE_CREATE``: a store that can't be read here.

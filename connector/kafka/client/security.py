@@ -13,6 +13,7 @@ from typing import Any, Final
 from connector.kafka.client.errors import forbidden_option, invalid_option
 from connector.kafka.client.tls import is_tls, ssl_context
 from connector.kafka.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, PROVIDER, TokenSource, provider_of
+from connector.options import shown_value
 from transactional.errors import OptionError
 
 __all__ = ["Secret", "check_security", "for_kafka_python", "for_librdkafka"]
@@ -145,7 +146,7 @@ def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> l
             f"else kafka.{PROVIDER} (package.module:function)",
         )
     if not settings[ENDPOINT].startswith(("https://", "http://")):
-        raise invalid(ENDPOINT, settings[ENDPOINT], "an https address")
+        raise invalid(ENDPOINT, shown_value(ENDPOINT, settings[ENDPOINT]), "an https address")
     return [CLIENT_ID, CLIENT_SECRET]
 
 

@@ -98,9 +98,9 @@ class TransactionEnder:
         AmbiguousOutcomeError
             ``OUTCOME_UNKNOWN``: it is unknown whether these were committed; all others are committed or lost.
         StoreError
-            ``COMMIT_REFUSED``: rights or versions.
+            ``KAFKA_REFUSED``: rights or versions.
         TwoPhaseCommitError
-            ``COMMIT_TIMEOUT``: some are not committed yet; call again.
+            ``KAFKA_TIMEOUT``: some are not committed yet; call again.
         """
         wholes = self._end_all(transactions, True, deadline)
         self._refuse_unknown(transactions, wholes)

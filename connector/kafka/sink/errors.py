@@ -85,7 +85,7 @@ def skipped_marker(what: str, reason: str, name: str, partition: Partition, open
     Parameters
     ----------
     what, reason : str
-        The transaction and where it hangs; why the query can't write the marker. Without full stops.
+        The transaction and where it hangs; why the query can't write the marker, and the remedy.
     name : str
         The transactional id.
     partition : Partition
@@ -105,6 +105,7 @@ def refusal(code: int) -> str:
     """Return why a marker was refused."""
     if code == CLUSTER_DENIED:
         return (
-            "this user lacks CLUSTER_ACTION on the cluster, with which the query writes it (from Kafka 3.8 on, ALTER)"
+            "this user lacks CLUSTER_ACTION on the cluster (ALTER is enough from Kafka 3.8 on); grant it for one start of the "
+            "query, which writes the marker"
         )
     return f"the leader refused it: {error_name(code)}"

@@ -90,7 +90,7 @@ def parse_handle(handle: Mapping[str, Any]) -> Prepared:
     Raises
     ------
     StoreError
-        ``UNKNOWN_HANDLE_FORMAT``.
+        ``FORMAT_UNKNOWN``.
     """
     version = handle.get("format")
     if version == FORMAT:
@@ -107,7 +107,7 @@ def parse_handle(handle: Mapping[str, Any]) -> Prepared:
     else:
         raise StoreError(
             "FORMAT_UNKNOWN",
-            what=f"the handle of {handle.get('transactionalId')}",
+            what=f"The handle of {handle.get('transactionalId')}",
             found=f"format {version}",
             known=f"formats 1 and {FORMAT}",
         )

@@ -167,7 +167,8 @@ class _Wait:
             if not proof:
                 reason = (
                     f"its coordinator does not prove the commit any more ({description.state} of producer "
-                    f"{description.producer_id} at epoch {description.producer_epoch})"
+                    f"{description.producer_id} at epoch {description.producer_epoch}); `barrier "
+                    "resolve LOCATION` settles it by decision"
                 )
                 raise skipped_marker(what, reason, transaction.name, fate.part.partition, fate.opened)
             code = self._partitions.write_marker(

@@ -44,7 +44,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     Raises
     ------
     OptionError
-        ``MISSING_COLUMN``, ``UNKNOWN_COLUMN``, ``WRONG_COLUMN_TYPE``, ``MISSING_TOPIC``; each names the remedy.
+        ``COLUMNS_MISMATCH``, ``MISSING_OPTION``.
     """
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]

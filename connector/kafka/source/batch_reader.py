@@ -59,7 +59,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         Raises
         ------
         OptionError
-            ``INVALID_OPTION``: the options name partitions or offsets that do not exist; ``NO_ROW_SINCE``.
+            ``INVALID_OPTION``: the options name partitions or offsets that do not exist, or a time without a later row.
         StoreError
             ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
         """
@@ -85,7 +85,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         Raises
         ------
         StoreError
-            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
         """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())

@@ -80,7 +80,7 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``SCHEMA_IS_FIXED``: the user gave another schema.
+            ``FORBIDDEN_OPTION``: the user gave another schema.
         ProtocolError
             ``SPARK_TOO_OLD``: PySpark 4.1.
         """
@@ -100,7 +100,7 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``SCHEMA_IS_FIXED``: the user gave another schema; ``INVALID_OPTION``.
+            ``FORBIDDEN_OPTION``: the user gave another schema; ``INVALID_OPTION``.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
         from connector.kafka.source.read_options import parse_read_options

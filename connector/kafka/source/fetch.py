@@ -122,7 +122,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
     Raises
     ------
     StoreError
-        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
     """
     if not len(wanted):
         return
@@ -192,7 +192,7 @@ def fetch(
     Raises
     ------
     StoreError
-        ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``READ_STALLED``.
+        ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``KAFKA_TIMEOUT``.
     """
     from confluent_kafka import Message, TopicPartition
 

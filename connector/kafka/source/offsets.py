@@ -208,8 +208,8 @@ class SourceOffset:
         Raises
         ------
         LocationError
-            ``NOT_OUR_OFFSET`` or ``UNKNOWN_OFFSET_VERSION``: the checkpoint is another source's, or a newer release's;
-            ``PLANNED_ENDS_NESTED``: a planned end that has planned ends itself.
+            ``NOT_OUR_OFFSET`` or ``FORMAT_UNKNOWN``: the checkpoint is another source's, or a newer release's;
+            ``OFFSETS_DISAGREE``: a planned end that has planned ends itself.
         """
         if not isinstance(value, Mapping) or value.get("source") != SOURCE_NAME:
             source = value.get("source") if isinstance(value, Mapping) else type(value).__name__
@@ -217,7 +217,7 @@ class SourceOffset:
         if value.get("version") != VERSION:
             raise LocationError(
                 "FORMAT_UNKNOWN",
-                what=f"the checkpoint's offset of {SOURCE_NAME}",
+                what=f"The checkpoint's offset of {SOURCE_NAME}",
                 found=f"version {value.get('version')}",
                 known=f"version {VERSION}",
             )

@@ -94,7 +94,7 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
     Raises
     ------
     StoreError
-        ``OFFSETS_WENT_BACK``: an end before its start; ``PARTITIONS_GONE``: a partition that has a start but no end,
+        ``DATA_LOST``: an end before its start; ``OFFSETS_DISAGREE``: a partition that has a start but no end,
         or an end but no start.
     """
     if set(start) != set(end):

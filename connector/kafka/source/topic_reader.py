@@ -200,7 +200,7 @@ class TopicReader:
         Raises
         ------
         OptionError
-            ``INVALID_OPTION``; ``NO_ROW_SINCE``: a partition has no row that is not older than the time.
+            ``INVALID_OPTION``, also if a partition has no row that is not older than the time.
         """
         if isinstance(bound, TimeBound):
             return self._resolve_times(bound, partitions)
