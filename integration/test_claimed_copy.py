@@ -96,7 +96,7 @@ class Claim(Schedule):
         self.met = origin.running
         checkpoint = str(read(str(savepoint)).checkpoint)
         rewound, said = self.command("rewind", self.origin.location, "--to", checkpoint, "--query-stopped", "--yes")
-        if said in ("REWIND_BEGUN", "REWIND_RUNS"):
+        if said in ("REWIND_NOT_DONE", "LOCATION_BUSY"):
             self.command("rewind", self.origin.location, "--resume", "--query-stopped", "--yes")
         if rewound and origin.frozen and self.chance.random() < 0.3:
             self.do(origin, "thaw")

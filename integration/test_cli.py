@@ -83,7 +83,7 @@ def test_a_query_is_seen_while_it_runs_and_its_listener_hears_of_each_checkpoint
         before = place.ledger().position
         status, refused, said = answer(capsys, place, "rewind", "--yes")
         assert (status, refused["condition"]) == (1, "QUERY_RUNS")
-        assert f"pid {stats['run']['process']['pid']}: runs" in said
+        assert f"pid {stats['run']['process']['pid']})" in said
         assert place.ledger().rewinding is None
         assert place.ledger().position >= before
         wait_until(lambda: len(told.completed) >= 4, "events of four micro-batches")

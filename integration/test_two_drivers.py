@@ -59,7 +59,6 @@ EXPECTED = frozenset(
         "LOGS_AHEAD",
         "HANDLE_NOT_ALIVE",
         "LOST_AFTER_DECISION",
-        "PLAN_OF_ANOTHER_BATCH",
     }
 )
 """With one of these a driver may end that meets another."""

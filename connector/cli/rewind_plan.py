@@ -48,6 +48,7 @@ def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | Non
             checkpoints=[each.id for each in preview.emitted],
             target=preview.checkpoint,
             where=where,
+            alternative=", or take the tables back with --restore-tables" if _can_restore(sink) else "",
         )
     return None
 

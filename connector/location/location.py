@@ -105,7 +105,7 @@ class CheckpointLocation:
                 "MISSING_OPTION",
                 owner="2pc",
                 option="checkpointLocation",
-                reason="on the writer itself, as Spark does not pass a sink "
+                reason='set .option("checkpointLocation", ...) on the writer itself, as Spark does not pass a sink '
                 "spark.sql.streaming.checkpointLocation, and without the location nothing is exactly-once",
             )
         store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}

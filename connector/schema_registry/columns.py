@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connector.schema_registry.registry import MAGIC_BYTES, Registry
-from transactional.errors import OptionError
+from transactional.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -201,7 +201,8 @@ def decode_json(
             f.lit(" at offset "),
             f.coalesce(offset.cast("string"), f.lit("?")),
         )
-    failure = f.raise_error(f.concat(f.lit("[BAD_RECORD] "), where, f.lit(": "), reason))
+    before, after = str(StoreError("BAD_RECORD", reason="\n")).split("\n")
+    failure = f.raise_error(f.concat(f.lit(before), where, f.lit(": "), reason, f.lit(after)))
     return f.when(reason.isNotNull(), failure).otherwise(value)
 
 
@@ -231,7 +232,7 @@ def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, 
             "INVALID_OPTION",
             owner="decode_avro",
             option="position",
-            value=position,
+            value=str(position),
             expectation="three columns: topic, partition and offset",
         )
     topic, partition, offset = (functions.col(column) if isinstance(column, str) else column for column in position)

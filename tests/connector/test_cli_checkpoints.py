@@ -101,7 +101,7 @@ def test_one_is_shown_by_its_number_or_refused(place: CliPlace, capsys: pytest.C
     assert "the hook [red] raised" in capsys.readouterr().out
     status, document, said = answer(capsys, "checkpoints", "show", str(place), "4")
     assert (status, document["condition"]) == (1, "UNKNOWN_CHECKPOINT")
-    assert "keeps no checkpoint and no failure 4" in said
+    assert "checkpoint 4" in said
 
 
 def test_a_settled_one_says_what_it_took_in(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,10 +147,10 @@ def test_a_checkpoint_is_asked_for_once(place: CliPlace, capsys: pytest.CaptureF
 
 def test_no_checkpoint_is_asked_for_where_none_can_come(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
     (place.path / "barrier" / "batch-writer.json").write_text("{}")
-    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "LOCATION_OF_BATCH_WRITES"
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "LOCATION_TAKEN"
     (place.path / "barrier" / "batch-writer.json").unlink()
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
-    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_BEGUN"
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_NOT_DONE"
 
 
 def test_what_only_reads_changes_nothing(place: CliPlace) -> None:

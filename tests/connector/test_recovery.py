@@ -169,7 +169,7 @@ def test_a_location_that_goes_on_elsewhere_or_is_of_batch_writes_is_refused(tmp_
     with pytest.raises(FencedError, match="LOCATION_MOVED_ON"):
         recovered(moved)
     (batches.path / "barrier" / WHOSE).touch()
-    with pytest.raises(LocationError, match="LOCATION_OF_BATCH_WRITES"):
+    with pytest.raises(LocationError, match="LOCATION_TAKEN"):
         recovered(batches)
 
 

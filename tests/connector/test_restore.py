@@ -275,6 +275,7 @@ def test_an_origin_that_is_lost_is_claimed_by_force_only(
         (stopped.path / "metadata").write_text('{"id":"r"}')
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    assert f"went on at {new}, which is not there any more" in document["message"]
     status, document, said = restore(capsys, saved, new, "--claim", "--force")
     assert status == 0
     assert "DOUBLED, and it is unknown how much" in said
@@ -322,6 +323,7 @@ def test_a_copy_that_lies_where_the_query_was_is_not_taken_for_the_query(
     before = stopped.ledger()
     status, document, _ = restore(capsys, saved, new, "--claim")
     assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    assert f"went on at {new}, which is not there any more" in document["message"]
     assert ("is a copy with an identity of its own" if adopted else f"the journal of {there}") in document["message"]
     assert stopped.ledger() == before
 
@@ -352,7 +354,8 @@ def test_a_claimed_location_that_is_gone_is_made_again_by_force_only_and_far_abo
     assert restore(capsys, saved, new, "--claim")[0] == 0
     shutil.rmtree(new)
     status, document, _ = restore(capsys, saved, new, "--claim")
-    assert (status, document["condition"], new.exists()) == (1, "CLAIMED_PLACE_GONE", False)
+    assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    assert f"went on at {new}, which is not there any more" in document["message"]
     assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
     assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
@@ -365,7 +368,7 @@ def test_a_forced_claim_that_is_killed_is_not_taken_for_the_one_that_closed_the_
     shutil.rmtree(new)
     forced = Restore(saved.path, CheckpointLocation(str(new)), True, force=True)
     until(monkeypatch, "restore.begun", forced.run)
-    assert restore(capsys, saved, new, "--claim")[1]["condition"] == "CLAIMED_PLACE_GONE"
+    assert restore(capsys, saved, new, "--claim")[1]["condition"] == "ORIGIN_UNREACHABLE"
     assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
     goes_on(new, "other", "p")
 
@@ -415,6 +418,7 @@ def test_a_location_that_is_not_empty_is_left_alone(
         for how in ("--claim", "--no-claim"):
             status, document, _ = restore(capsys, saved, target, how)
             assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+        assert "would be deleted with it" in document["message"]
     assert stopped.ledger().moved is None
 
 
@@ -428,7 +432,7 @@ def test_an_unfinished_restore_is_finished_by_its_own_command_only(
     for savepoint, how in ((saved, "--no-claim"), (other, "--claim"), (other, "--no-claim")):
         status, document, _ = restore(capsys, savepoint, new, how)
         assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
-        assert f"{saved.id} --claim: run that command again, or delete this location" in document["message"]
+        assert f"{saved.id} --claim: run that command again, or delete the location" in document["message"]
     assert restore(capsys, saved, new, "--claim")[0] == 0
 
 
@@ -500,7 +504,8 @@ def test_a_query_that_began_at_the_location_first_keeps_it(
 def test_no_location_is_made_inside_its_origin(stopped: CliPlace, saved: Savepoint, capsys: Capture) -> None:
     for how in ("--claim", "--no-claim"):
         status, document, _ = restore(capsys, saved, stopped.path / "new", how)
-        assert (status, document["condition"]) == (1, "INSIDE_THE_ORIGIN")
+        assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+        assert "would be deleted with it" in document["message"]
     assert stopped.ledger().moved is None
 
 

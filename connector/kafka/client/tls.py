@@ -145,7 +145,7 @@ def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
         reason = f"{type(problem).__name__}: {problem}"
         if at.startswith("ssl.key"):
             reason += "; is kafka.ssl.key.password right, and do key and certificate belong together?"
-        shown = "a text" if at.endswith(".pem") else settings[at]
+        shown = "a text" if at.endswith(".pem") else settings.get(at, "")
         raise invalid_option(name, at, shown, f"what OpenSSL can read ({reason})") from None
     return context
 

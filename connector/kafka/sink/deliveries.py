@@ -52,7 +52,7 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
     """Return the error of a row, or of a producer's call, that librdkafka refused."""
     name, at = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
     reason = f"{name}, {error.str()}"
-    parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size}
+    parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size, "target": at}
     if name in TOO_LARGE:
         return RowRefusedError("ROW_TOO_LARGE", **parameters)
     if name in ("_UNKNOWN_PARTITION", "INVALID_RECORD"):
@@ -62,7 +62,7 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
     if name in FENCED:
         return RetriableError("LANE_TAKEN", reason=reason, **parameters)
     if name in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
-        return StoreError("UNKNOWN_TOPIC", **parameters)
+        return StoreError("UNKNOWN_TOPIC", option="topic", **parameters)
     if name == "TOPIC_AUTHORIZATION_FAILED":
         return missing_right("WRITE", f"topic {topic}")
     if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
