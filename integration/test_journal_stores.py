@@ -174,9 +174,9 @@ def test_sparks_logs_are_read_in_every_store(location: CheckpointLocation, tmp_p
     files = location.files
     assert offset_log.newest(location, "offsets") == -1
     assert not files.exists("state")
-    with pytest.raises(LocationError, match="LOGS_INCONSISTENT.*metadata"):
+    with pytest.raises(LocationError, match=r"LOGS_INCONSISTENT.*metadata"):
         location.query_id()
-    with pytest.raises(LocationError, match="LOGS_INCONSISTENT.*offsets"):
+    with pytest.raises(LocationError, match=r"LOGS_INCONSISTENT.*offsets"):
         offset_log.source_lines(location, 0)
     put = {"metadata": b'{"id":"q"}', "commits/0": b"v1\n{}", "state/0/0/1.delta": b"state"}
     put.update({f"offsets/{number}": f"v1\n{{}}\nline {number}".encode() for number in (9, 10)})

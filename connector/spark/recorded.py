@@ -161,9 +161,7 @@ def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
     except (OptionError, StoreError) as problem:
         if not missing:
             raise
-        raise type(problem)(
-            problem.condition,
-            f"{problem.message} (the journal keeps no secrets, and the sink had {', '.join(missing)}: give them with "
-            "--options-file, or supervise(..., options=...))",
-            **problem.parameters,
+        raise problem.with_note(
+            f"The journal keeps no secrets, and the sink had {', '.join(missing)}: give them with --options-file, or "
+            "supervise(..., options=...)."
         ) from problem

@@ -102,7 +102,7 @@ def test_each_topic_gets_its_rows_in_order_and_the_option_wins_over_the_column()
 
 def test_a_row_without_a_topic_is_refused() -> None:
     schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
-    with pytest.raises(RowRefusedError, match="ROW_REFUSED.*column topic is null"):
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*column topic is null"):
         written(schema, None, {"value": ["1"], "topic": [None]})
 
 
