@@ -141,9 +141,8 @@ def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> l
             "MISSING_OPTION",
             owner=name,
             option=f"kafka.{ENDPOINT}",
-            reason=f"kafka.sasl.mechanism is OAUTHBEARER, which takes this with kafka.{CLIENT_ID} and "
-            f"kafka.{CLIENT_SECRET}, or "
-            f"else kafka.{PROVIDER} (package.module:function)",
+            reason=f"kafka.sasl.mechanism is OAUTHBEARER, which takes this with kafka.{CLIENT_ID} and kafka.{CLIENT_SECRET}, "
+            f"or else kafka.{PROVIDER} (package.module:function)",
         )
     if not settings[ENDPOINT].startswith(("https://", "http://")):
         raise invalid(ENDPOINT, shown_value(ENDPOINT, settings[ENDPOINT]), "an https address")

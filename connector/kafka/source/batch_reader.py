@@ -105,9 +105,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
                 raise wrong_partitions(
                     ending.option,
                     shown,
-                    f"at most what can be read now ({readable}): an open transaction holds rows back; wait for its "
-                    "end, use -1, "
-                    "or set failOnDataLoss to false",
+                    f"at most what can be read now ({readable}): an open transaction holds rows back; wait for its end, use "
+                    "-1, or set failOnDataLoss to false",
                     beyond,
                 )
             _log.warning("barrier-kafka: %s is beyond what can be read now: %s, not %s", ending.option, readable, shown)
