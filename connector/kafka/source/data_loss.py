@@ -24,7 +24,7 @@ _ORDER: Final = (Reason.RECREATED, Reason.GONE, Reason.TRUNCATED, Reason.EXPIRED
 
 _MESSAGES: Final = {
     Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}): its retention overtook the "
-    "query, or records were deleted",
+    "query (make it longer than the query's longest stop), or records were deleted",
     Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): it lost rows in an unclean leader election",
     Reason.RECREATED: "{topics} was deleted and created again: the offsets in the checkpoint mean other rows now "
     "({partitions})",
