@@ -318,7 +318,8 @@ def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     return StoreError(
         "DATA_LOST",
         reason=f"offset {position} of {wanted} would have been next, and the partition now holds [{first}, {last}): "
-        "the topic's retention overtook the query (make it longer than the query's longest stop), or the topic was created again",
+        "the topic's retention overtook the query (make it longer than the query's longest stop), or the topic was created "
+        "again",
         effect="goes on at the first row that is left",
         kind=Reason.EXPIRED.value,
         partition=str(wanted.partition),
