@@ -91,7 +91,13 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
     foreign = [each for each in chosen if each.positions is None]
     if foreign:
         kafka = [each.number for each in old.sources if each.positions is not None]
-        raise LocationError("NOT_A_KAFKA_SOURCE", path=old.path, sources=[each.number for each in foreign], kafka=kafka)
+        raise LocationError(
+            "NOT_A_KAFKA_SOURCE",
+            path=old.path,
+            foreign=[str(each) for each in foreign],
+            sources=[each.number for each in foreign],
+            kafka=kafka,
+        )
     return chosen
 
 

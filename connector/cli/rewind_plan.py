@@ -45,6 +45,7 @@ def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | Non
         return StoreError(
             "OUTPUT_COMMITTED",
             rows=rows,
+            count=len(preview.emitted),
             checkpoints=[each.id for each in preview.emitted],
             target=preview.checkpoint,
             where=where,

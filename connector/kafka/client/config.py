@@ -170,7 +170,7 @@ class ClientConfig:
             return RetriableError("CLIENT_NOT_STARTED", reason=reason)
         quoted = re.findall(r"[\"`]([a-z0-9._]+)[\"`]", reason)
         key = next((key for key in quoted if "." in key or key in self.settings), "*")
-        named, value = f"kafka.{self.origins.get(key, key)}", shown_value(key, self.settings.get(key, "set"))
+        named, value = f"kafka.{self.origins.get(key, key)}", shown_value(key, self.settings.get(key, "..."))
         return OptionError(
             "INVALID_OPTION",
             owner=self.name,

@@ -181,7 +181,8 @@ def test_a_failure_names_the_record_where_its_position_is_given(server: Registry
     payloads = pa.array([None, struct.pack(">bI", 0, number)], pa.binary())
     position = [pa.array(["flights"] * 2), pa.array([3, 3], pa.int32()), pa.array([16, 17])]
     with pytest.raises(
-        StoreError, match=r"\[BAD_RECORD\] the record of flights-3 at offset 17: it is not Avro of schema"
+        StoreError,
+        match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 17: it is not Avro of schema",
     ):
         made(payloads, *position)
     with pytest.raises(StoreError, match="a record \\(position= would name it\\)"):

@@ -11,14 +11,14 @@ from kafka import errors
 
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import KafkaConnection, backing_off
-from connector.kafka.client.errors import login_failed
+from connector.kafka.client.errors import login_failed, unreachable_brokers
 from transactional.clock import Deadline
 from transactional.errors import RetriableError, StoreError
 from transactional.testing import FakeClock
 
 PASSWORD = "hush-hush"
 CONFIG = ClientConfig("2pc-kafka", {"bootstrap.servers": "b:9092", "sasl.password": PASSWORD})
-UNREACHABLE = StoreError("BROKERS_UNREACHABLE", "connection refused")
+UNREACHABLE = unreachable_brokers("2pc-kafka", "b:9092", "connection refused")
 REFUSED = login_failed("2pc-kafka", "b:9092", "invalid credentials")
 
 
