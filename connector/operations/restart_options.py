@@ -124,7 +124,7 @@ def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
                 "UNKNOWN_OPTION",
                 owner=f"The restart strategy {values[TYPE]}",
                 option=key,
-                hint="it is of another strategy.",
+                hint="it would count for nothing.",
             )
     return _strategy(values)
 
