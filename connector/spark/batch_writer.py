@@ -129,7 +129,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"a version is written once per location, to {' '.join(found['target'])}, so this write to "
-                f"{' '.join(target)} would get nothing",
+                reason=f"a version is written once per location, to {' '.join(filter(None, found['target']))}, so this write to "
+                f"{' '.join(filter(None, target))} would get nothing",
             )
         return str(found["id"])
