@@ -126,10 +126,10 @@ class HostedBatchWriter(DataSourceArrowWriter):
                 reason=f"it is for txnAppId {found['txnAppId']!r}, and this write has {self._app!r}",
             )
         if found["target"] != target:
+            former, now = (" ".join(filter(None, each)) for each in (found["target"], target))
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"a version is written once per location, to {' '.join(filter(None, found['target']))}, so this write to "
-                f"{' '.join(filter(None, target))} would get nothing",
+                reason=f"a version is written once per location, to {former}, so this write to {now} would get nothing",
             )
         return str(found["id"])
