@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transactional.errors import TwoPhaseCommitError
+from transactional.secrets import hiding, secrets_of
 
-__all__ = ["EXIT_STATUS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
+if TYPE_CHECKING:
+    from rich.console import Console
 
-EXIT_STATUS = (
-    "Exit status: 0 done, or nothing to do; 1 refused, the condition is named; 2 wrong usage; 3 a question was not answered "
-    "(no terminal and no --yes), or with no; 4 failed: an error of a disk or a store, safe to repeat; 5 asked for, and not "
-    "done yet; 130 interrupted."
-)
+__all__ = ["EXIT_STATUS", "MEANINGS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
 
 WIDTH = 160
-"""Columns of a table that goes into a file or a pipe, wide enough to cut nothing."""
+"""Columns of a table that goes into a file or a pipe, unless ``COLUMNS`` is set: wide enough to cut nothing."""
+
+GAP = 2
+"""Columns between two columns of a table, as rich pads them."""
 
 
 class Status(enum.IntEnum):
@@ -38,6 +40,20 @@ class Status(enum.IntEnum):
     INTERRUPTED = 130
 
 
+MEANINGS = {
+    Status.DONE: "done, or nothing to do",
+    Status.REFUSED: "refused, the condition is named; nothing was changed unless the message says otherwise",
+    Status.USAGE: "wrong usage",
+    Status.NOT_ANSWERED: "a question was not answered (no terminal and no --yes), or with no",
+    Status.FAILED: "failed: an error of a disk or a store, safe to repeat",
+    Status.PENDING: "asked for, and not done yet when --timeout was over",
+    Status.INTERRUPTED: "interrupted from the keyboard",
+}
+"""Every exit status, for each --help and for docs/operations.md."""
+
+EXIT_STATUS = f"Exit status: {'; '.join(f'{status.value} {meaning}' for status, meaning in MEANINGS.items())}."
+
+
 class Output(str, enum.Enum):
     """The form of a command's answer."""
 
@@ -48,7 +64,10 @@ class Output(str, enum.Enum):
 Location = Annotated[
     str, typer.Argument(metavar="LOCATION", help="The query's checkpointLocation.", show_default=False)
 ]
-OutputOption = Annotated[Output, typer.Option("--output", help="For people, or one JSON document on standard output.")]
+OutputOption = Annotated[
+    Output,
+    typer.Option("--output", help="For people, or one JSON document on standard output, for which --json is short."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -92,12 +111,14 @@ class Report:
         """Print rows under heads."""
         from rich.table import Table
 
+        console = self._console()
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for head in heads:
-            table.add_column(head, overflow="fold")
+        for head, width in zip(heads, _widths([heads, *rows], console.width), strict=True):
+            table.add_column(head, overflow="fold", width=width)
         for row in rows:
             table.add_row(*row)
-        self._draw(table)
+        if not self.json:
+            console.print(table)
 
     def pairs(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Print a title, and names with their values."""
@@ -108,17 +129,13 @@ class Report:
             table.add_row(f"  {name}", value)
         if not self.json:
             print(title)
-        self._draw(table)
+            self._console().print(table)
 
-    def _draw(self, table: Any) -> None:
+    def _console(self) -> Console:
         from rich.console import Console
 
-        if self.json:
-            return
-        console = Console(markup=False, highlight=False, emoji=False)
-        if not console.is_terminal:
-            console = Console(markup=False, highlight=False, emoji=False, width=WIDTH)
-        console.print(table)
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+        return Console(markup=False, highlight=False, emoji=False, width=width)
 
     def confirm(self, yes: bool) -> None:
         """Ask whether to go on.
@@ -145,13 +162,36 @@ class Report:
             print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
 
 
+def _widths(rows: Sequence[Sequence[str]], available: int) -> list[int]:
+    """Return widths of columns that cut no word, as far as they fit; then columns that need little more get it first."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
+    more = [max(map(len, column)) - width for column, width in zip(columns, widths, strict=True)]
+    left = available - sum(widths) - GAP * (len(columns) - 1)
+    for index in sorted(range(len(columns)), key=more.__getitem__):
+        given = min(more[index], max(left, 0))
+        widths[index] += given
+        left -= given
+    for _ in range(-left):
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
 @contextmanager
-def reporting(output: Output) -> Iterator[Report]:
-    """Run a command's body: an error that it raises becomes its answer and its exit status."""
+def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterator[Report]:
+    """Run a command's body: an error that it raises becomes its answer and its exit status.
+
+    Parameters
+    ----------
+    output : Output
+    given : Mapping[str, str], optional
+        Options of the sink, whose secrets no error quotes.
+    """
     report = Report(output)
     status = Status.DONE
     try:
-        yield report
+        with hiding(secrets_of(given or {})):
+            yield report
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except TwoPhaseCommitError as error:

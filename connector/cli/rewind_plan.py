@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +24,10 @@ MOST_NAMED = 20
 class Request:
     """The arguments of ``barrier rewind``."""
 
-    to: int | None
+    to: int
     allow_reemit: bool
     restore_tables: bool
-    resume: bool
-    query_stopped: bool
-    given: Mapping[str, str]
     dry_run: bool
-    yes: bool
 
 
 def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
@@ -79,13 +74,7 @@ def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
 def tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> None:
     """Print what the rewind will do."""
     undecided, unsettled = ledger.undecided(), ledger.unsettled()
-    if preview.checkpoint is None:
-        report.say(
-            f"Back to a point from which nothing is written twice: after micro-batch {preview.batch}, or later if what is "
-            "decided is found committed."
-        )
-    else:
-        report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
+    report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
     report.say(f"Micro-batches that run again: {batches_text(preview.rewritten)}.")
     for checkpoint in unsettled:
         report.say(

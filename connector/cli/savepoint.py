@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from connector.cli.given import seconds
+from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.words import time_text
 from connector.savepoints import dispose as disposal
@@ -44,6 +45,7 @@ def take(
     close a checkpoint over them first.
     """
     with reporting(output) as report:
+        open_journal(location, "there is no checkpoint to copy")
         found = taking.take(location, target, timeout=timeout, newest=newest)
         _tell(found, report)
         report.say(f"taken: {found.path}")
@@ -67,6 +69,8 @@ def list_savepoints(
         )
         heads = ("SAVEPOINT", "AT", "CHECKPOINT", "MICRO-BATCH", "QUERY", "BYTES")
         report.table(heads, [_row(each) for each in whole])
+        if not found:
+            report.say(f"no savepoint lies in {folder}")
         for each in broken:
             report.say(str(each))
 

@@ -81,8 +81,8 @@ def choose_id(prefix: str, partition: int, task_attempt: int, describe: Describe
     raise RetriableError(
         "NO_FREE_LANE",
         f"All {IDS} transactional ids of {prefix}.{partition} hold open transactions. Look for tasks that fail again and "
-        "again, or for checkpoints that are declined; `barrier rewind LOCATION` aborts everything that no checkpoint has "
-        "decided, and the query writes it again when it is started.",
+        "again, or for checkpoints that are declined; `barrier recover LOCATION`, when the query has stopped, commits what is "
+        "prepared and aborts the rest.",
         prefix=prefix,
         partition=partition,
     )
