@@ -268,7 +268,9 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
     """Return the micro-batches whose ``offsets/`` file a driver that stood still wrote late, over the recorded one."""
-    return [number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)]
+    return [
+        number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
+    ]
 
 
 def output_ranges(

@@ -30,4 +30,6 @@ def recover_query(
         if not done:
             report.status = "nothing to do"
         report.facts.update(location=place.path, batch=done.batch)
-        report.say(f"{place.path}: {done if journal.ledger.newest_run else 'no query has run here, there was nothing to do'}")
+        report.say(
+            f"{place.path}: {done if journal.ledger.newest_run else 'no query has run here, there was nothing to do'}"
+        )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
-from connector.cli.rewind_plan import Request, emission, tell
+from connector.cli.rewind_plan import Request, emission, goes_on, tell, tell_begun
 from connector.cli.words import batches_text
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
@@ -20,7 +21,6 @@ from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal
-from transactional.ledger import Rewind
 from transactional.rewind import Rewinder
 
 __all__ = ["rewind"]
@@ -29,9 +29,11 @@ __all__ = ["rewind"]
 def rewind(
     location: Location,
     to: Annotated[
-        int,
-        typer.Option(metavar="CHECKPOINT", help="Go back to this one (`barrier checkpoints list`).", show_default=False),
-    ],
+        int | None,
+        typer.Option(
+            metavar="CHECKPOINT", help="Go back to this one (`barrier checkpoints list`).", show_default=False
+        ),
+    ] = None,
     allow_reemit: Annotated[
         bool,
         typer.Option(
@@ -54,6 +56,11 @@ def rewind(
     Transactions that no checkpoint has decided are aborted, and their rows are written again. It can be killed at any moment:
     a query that is started then stops. Run the same command again, or `barrier recover`, which finishes it.
     """
+    if to is None:
+        raise typer.BadParameter(
+            "pass --to CHECKPOINT. `barrier recover LOCATION` goes back to where nothing is written twice, if it has to, and "
+            "finishes a rewind that was begun"
+        )
     given = options_given(option, options_file)
     request = Request(to, allow_reemit, restore_tables, dry_run)
     with reporting(output, given) as report:
@@ -69,38 +76,26 @@ def rewind(
             if running is not None and not dry_run:
                 raise running
             begun = journal.ledger.rewinding
-            preview = None if begun is not None and _gives_up(begun, request) else rewinder.preview(to)
-            if begun is not None:
+            body: dict[str, Any] = {"process": this_process()}
+            if begun is not None and goes_on(begun, request):
+                body |= tell_begun(begun, request, report)
                 need: TwoPhaseCommitError | None = rewind_at_work(begun, query_stopped)
-                report.say(
-                    f"A rewind to checkpoint {to} was begun (journal entry {begun.token}), and was to take tables back. It will "
-                    "not: what is committed stays, and is written AGAIN."
-                )
-                report.facts.update(checkpoint=to, rewind=begun.token)
+                begin = rewinder.again
             else:
-                assert preview is not None
+                preview = rewinder.preview(to)
                 check_target(place, journal.ledger, preview)
                 tell(journal.ledger, preview, request, report)
                 need = emission(preview, sink, request)
+                body |= {"restoreTables": restore_tables, "allowReemit": allow_reemit}
+                begin = partial(rewinder.begin, preview)
             if _refused(request, report, running, need):
                 return
             report.confirm(yes)
             with alone(place):
-                body = {"restoreTables": restore_tables, "allowReemit": allow_reemit, "process": this_process()}
-                if preview is not None:
-                    rewinder.begin(preview, body)
-                else:
-                    journal.load()
-                    rewinder.again(body)
+                begin(body)
                 _finish(place, journal, rewinder, report)
         finally:
             sink.close()
-
-
-def _gives_up(begun: Rewind, request: Request) -> bool:
-    """Return whether the tables are left as they are, which a rewind to the same checkpoint was begun to take back."""
-    named = begun.checkpoint == request.to and begun.request.get("restoreTables")
-    return bool(named) and request.allow_reemit and not request.restore_tables
 
 
 def _refused(request: Request, report: Report, *needs: TwoPhaseCommitError | None) -> bool:

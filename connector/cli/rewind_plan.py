@@ -8,11 +8,11 @@ from typing import Any
 from connector.cli.report import Report
 from connector.cli.words import batches_text, output_text
 from transactional.errors import StoreError
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, output_ranges
 from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["Request", "Sink", "emission", "tell"]
+__all__ = ["Request", "Sink", "emission", "goes_on", "tell", "tell_begun"]
 
 Sink = TwoPhaseCommitSink[Any, Any]
 
@@ -28,6 +28,21 @@ class Request:
     allow_reemit: bool
     restore_tables: bool
     dry_run: bool
+
+
+def goes_on(begun: Rewind, request: Request) -> bool:
+    """Return whether the request is that of the rewind that was begun; its tables may be left as they are now."""
+    return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
+
+
+def tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
+    """Print that a rewind goes on; return what is changed of its request."""
+    report.say(f"The rewind to checkpoint {begun.checkpoint} was begun (journal entry {begun.token}), and goes on.")
+    report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
+    if request.restore_tables or not (request.allow_reemit and begun.request.get("restoreTables")):
+        return {}
+    report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
+    return {"restoreTables": False, "allowReemit": True}
 
 
 def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:

@@ -13,7 +13,7 @@ from transactional.errors import FencedError, LocationError
 from transactional.history import history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import must_own, newest_run, superseded
-from transactional.recovery import Claim, check_account, check_location, topics_of, whose_run
+from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["Claimant"]
@@ -106,10 +106,11 @@ class Claimant:
 
         entry = self._journal.append(EntryKind.RUN, body, judge)
         faults.reach("recovery.claimed")
-        topics = ", ".join(sorted(topics_of(view.lines)))
+        topics = sorted(frozenset[str]().union(*(line.topics for line in view.lines)))
         log.info(
-            "run %d begins: query %s at %s%s, %s under the prefix %s",
-            *(entry.number, view.queryId, view.location, f" reads {topics}" if topics else "", settings.sink, settings.prefix),
+            "run %d begins: query %s at %s%s, %s writes as %s",
+            *(entry.number, view.queryId, view.location, f" reads {', '.join(topics)}" if topics else ""),
+            *(settings.sink, settings.prefix),
         )
         self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
