@@ -47,21 +47,22 @@ def list_checkpoints(
             checkpoints=[each.to_json() for each in shown],
             counts=counts(journal.ledger),
         )
-        heads = ("ID", "STATUS", "BATCHES", "ROWS", "AT", "PREPARED, COMMITTED IN", "WHY")
-        report.table(heads, [_row(each) for each in shown])
+        heads = ("ID", "STATUS", "BATCHES", "ROWS", "AT", "TOOK", "WHY")
+        report.table(heads, [_row(each) for each in shown], wraps=("STATUS", "BATCHES", "WHY"))
         if len(shown) < len(found):
             report.say(f"{len(found) - len(shown)} older ones are not shown: --limit {len(found)}")
 
 
 def _row(found: CheckpointHistory) -> tuple[str, ...]:
+    took = None if found.committing_ms is None else found.committing_ms + (found.preparing_ms or 0)
     return (
         str(found.id),
         status_text(found, brief=True),
         batches_text(found.batches),
         "-" if found.status in FAILURES else str(found.rows),
         time_text(found.time),
-        f"{duration_text(found.preparing_ms)}, {duration_text(found.committing_ms)}",
-        found.sentence or found.reason or "-",
+        duration_text(took),
+        found.reason.lower().replace("_", " ") or "-",
     )
 
 

@@ -10,11 +10,11 @@ from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.ownership import unfinished
 
-__all__ = ["load_journal", "open_journal", "unchanged"]
+__all__ = ["find_location", "load_journal", "open_journal", "unchanged"]
 
 
-def load_journal(path: str, new: bool = False) -> tuple[CheckpointLocation, Journal]:
-    """Return the location and its journal, loaded; the journal is empty if there is none.
+def find_location(path: str, new: bool = False) -> CheckpointLocation:
+    """Return the location, of which it is known that it is a folder.
 
     Parameters
     ----------
@@ -36,6 +36,12 @@ def load_journal(path: str, new: bool = False) -> tuple[CheckpointLocation, Jour
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{found} is a file")
         if not (new or os.path.isdir(location.path)):
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{location.path} does not exist")
+    return location
+
+
+def load_journal(path: str, new: bool = False) -> tuple[CheckpointLocation, Journal]:
+    """Return the location, see `find_location`, and its journal, loaded; the journal is empty if there is none."""
+    location = find_location(path, new)
     journal = location.journal()
     journal.load()
     return location, journal

@@ -7,25 +7,19 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from transactional.errors import TwoPhaseCommitError
 from transactional.secrets import hiding, secrets_of
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 __all__ = ["EXIT_STATUS", "MEANINGS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
 
 WIDTH = 160
 """Columns of a table that goes into a file or a pipe, unless ``COLUMNS`` is set: wide enough to cut nothing."""
-
-GAP = 2
-"""Columns between two columns of a table, as rich pads them."""
 
 
 class Status(enum.IntEnum):
@@ -107,18 +101,16 @@ class Report:
         """Print what went wrong on standard error."""
         print(line, file=sys.stderr)
 
-    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print rows under heads."""
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], wraps: Collection[str]) -> None:
+        """Print rows under heads; only the columns of these heads may take several lines."""
         from rich.table import Table
 
-        console = self._console()
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for head, width in zip(heads, _widths([heads, *rows], console.width), strict=True):
-            table.add_column(head, overflow="fold", width=width)
+        for head in heads:
+            table.add_column(head, overflow="fold", no_wrap=head not in wraps)
         for row in rows:
             table.add_row(*row)
-        if not self.json:
-            console.print(table)
+        self._draw(table)
 
     def pairs(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Print a title, and names with their values."""
@@ -129,13 +121,14 @@ class Report:
             table.add_row(f"  {name}", value)
         if not self.json:
             print(title)
-            self._console().print(table)
+        self._draw(table)
 
-    def _console(self) -> Console:
+    def _draw(self, table: Any) -> None:
         from rich.console import Console
 
-        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
-        return Console(markup=False, highlight=False, emoji=False, width=width)
+        if not self.json:
+            width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+            Console(markup=False, highlight=False, emoji=False, width=width).print(table)
 
     def confirm(self, yes: bool) -> None:
         """Ask whether to go on.
@@ -160,21 +153,6 @@ class Report:
         """Write the document."""
         if self.json:
             print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
-
-
-def _widths(rows: Sequence[Sequence[str]], available: int) -> list[int]:
-    """Return widths of columns that cut no word, as far as they fit; then columns that need little more get it first."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
-    more = [max(map(len, column)) - width for column, width in zip(columns, widths, strict=True)]
-    left = available - sum(widths) - GAP * (len(columns) - 1)
-    for index in sorted(range(len(columns)), key=more.__getitem__):
-        given = min(more[index], max(left, 0))
-        widths[index] += given
-        left -= given
-    for _ in range(-left):
-        widths[widths.index(max(widths))] -= 1
-    return widths
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def rewind(
     to: Annotated[
         int | None,
         typer.Option(
-            metavar="CHECKPOINT", help="Go back to this one (`barrier checkpoints list`).", show_default=False
+            metavar="CHECKPOINT", help="Go back to this one (`barrier checkpoints list`); needed.", show_default=False
         ),
     ] = None,
     allow_reemit: Annotated[

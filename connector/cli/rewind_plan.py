@@ -39,7 +39,12 @@ def tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any
     """Print that a rewind goes on; return what is changed of its request."""
     report.say(f"The rewind to checkpoint {begun.checkpoint} was begun (journal entry {begun.token}), and goes on.")
     report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
-    if request.restore_tables or not (request.allow_reemit and begun.request.get("restoreTables")):
+    if not begun.request.get("restoreTables"):
+        return {}
+    if request.restore_tables or not request.allow_reemit:
+        report.say(
+            "Its tables are taken back still: pass --allow-reemit, without --restore-tables, to leave them as they are."
+        )
         return {}
     report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
     return {"restoreTables": False, "allowReemit": True}

@@ -18,6 +18,9 @@ from connector.savepoints.take import TIMEOUT
 
 __all__ = ["dispose", "list_savepoints", "show", "take"]
 
+QUERY = 8
+"""Characters of a query's id in a table; the JSON document has all."""
+
 Saved = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="Its folder.", show_default=False)]
 
 
@@ -67,8 +70,8 @@ def list_savepoints(
             savepoints=[{"path": each.path, "size": each.size, **each.to_json()} for each in whole],
             unreadable=[{"condition": each.condition, "message": each.message} for each in broken],
         )
-        heads = ("SAVEPOINT", "AT", "CHECKPOINT", "MICRO-BATCH", "QUERY", "BYTES")
-        report.table(heads, [_row(each) for each in whole])
+        heads = ("SAVEPOINT", "AT", "CHECKPOINT", "BATCH", "QUERY", "BYTES")
+        report.table(heads, [_row(each) for each in whole], wraps=("SAVEPOINT",))
         if not found:
             report.say(f"no savepoint lies in {folder}")
         for each in broken:
@@ -76,8 +79,8 @@ def list_savepoints(
 
 
 def _row(found: Savepoint) -> tuple[str, ...]:
-    time = time_text(found.time)
-    return found.path, time, str(found.checkpoint), str(found.batch), found.query, str(found.size)
+    name, time = found.path.rpartition("/")[2], time_text(found.time)
+    return name, time, str(found.checkpoint), str(found.batch), found.query[:QUERY], str(found.size)
 
 
 def show(
