@@ -43,7 +43,7 @@ MEANINGS = {
     Status.PENDING: "asked for, and not done yet when --timeout was over",
     Status.INTERRUPTED: "interrupted from the keyboard",
 }
-"""Every exit status, for each --help and for docs/operations.md."""
+"""Every exit status, for each --help."""
 
 EXIT_STATUS = f"Exit status: {'; '.join(f'{status.value} {meaning}' for status, meaning in MEANINGS.items())}."
 
