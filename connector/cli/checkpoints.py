@@ -16,7 +16,7 @@ from transactional.clock import SystemClock
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
 from transactional.ledger import CheckpointState, Ledger
-from transactional.ownership import moved_on
+from transactional.ownership import must_own, newest_run
 from transactional.stats import CheckpointHistory, Pending, counts, figures, history, pending, unsettled
 
 __all__ = ["list_checkpoints", "show", "trigger"]
@@ -184,7 +184,7 @@ def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:
     """Ask for a checkpoint: the next micro-batch of the query closes one, whatever its barrierInterval.
 
     The command does not wait for the checkpoint, and makes no micro-batch: a query without new rows closes one when rows come.
-    If the query has stopped, or its driver is gone, there is none to ask.
+    If the query has ended, or its driver is gone, there is none to ask.
     """
     with reporting(output) as report:
         place, journal = open_journal(location, "no query to ask")
@@ -202,11 +202,7 @@ def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:
 
 
 def _refuse_unless_running(ledger: Ledger) -> None:
-    if ledger.moved is not None:
-        raise moved_on(ledger)
-    if ledger.rewinding is not None:
-        raise LocationError("REWIND_BEGUN", rewind=ledger.rewinding.token)
-    run = ledger.newest_run
-    if run is None or run.ended == EntryKind.STOPPED or is_alive(run.process) is False:
-        why = "it never began" if run is None else run.ended or "its driver is gone"
-        raise FencedError("RUN_ENDED", run=run.token if run else 0, ended=why)
+    run = newest_run(ledger)
+    must_own(run.token)(ledger)
+    if is_alive(run.process) is False:
+        raise FencedError("RUN_ENDED", run=run.token, ended="its driver is gone")

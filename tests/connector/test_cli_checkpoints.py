@@ -172,16 +172,18 @@ def test_no_checkpoint_is_asked_for_where_none_can_come(place: CliPlace, capsys:
     (place.path / "barrier" / "batch-writer.json").write_text("{}")
     assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "LOCATION_OF_BATCH_WRITES"
     (place.path / "barrier" / "batch-writer.json").unlink()
-    for gone in ("its driver is gone", "stopped"):
-        token = place.run(process=dead_process() if gone != "stopped" else this_process())
+    for gone in ("its driver is gone", "stopped", "aborted"):
+        token = place.run(process=dead_process() if gone == "its driver is gone" else this_process())
         if gone == "stopped":
             place.append(EntryKind.STOPPED, {"run": token})
+        elif gone == "aborted":
+            place.append(EntryKind.ABORTED, {"run": token, "batch": 3})
         before = place.ledger().position
         status, document, _ = answer(capsys, "checkpoints", "trigger", str(place))
         assert (status, document["condition"], place.ledger().position) == (1, "RUN_ENDED", before)
         assert f"Run {token} has ended ({gone}). Start the query again." in document["message"]
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
-    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_BEGUN"
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_NOT_DONE"
 
 
 def test_what_only_reads_changes_nothing(place: CliPlace) -> None:
