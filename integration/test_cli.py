@@ -153,6 +153,7 @@ def test_a_dead_query_is_taken_back_by_the_command_and_goes_on_from_there(tmp_pa
         assert again == list(range(20 + emitted)), "what was committed stays"
         driver.start(batches=4)
         assert driver.wait_exit() == 0, driver.tail()
+        assert "rows up to micro-batch 3 are visible" in driver.tail(), "a healthy query is not silent"
         # However far it came before the kill: what was emitted stays, and micro-batches 2 and 3 are written again.
         assert place.output.rows() == Counter(range(20 + emitted)) + Counter(range(20, 40))
 
