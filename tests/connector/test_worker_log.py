@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -23,25 +24,26 @@ class Reader(Query):
         return QueryView("q", "/place", batch, self.committed, lines(LINE), lines(LINE))
 
 
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A Python worker of Spark's, in which nothing configures logging."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    monkeypatch.setattr(PROTOCOL, "handlers", [])
+@contextmanager
+def worker() -> Iterator[None]:
+    """A Python worker of Spark's, in which nothing configures logging; pytest does, before each test."""
     level = PROTOCOL.level
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger(), "handlers", [])
+        patch.setattr(PROTOCOL, "handlers", [])
+        yield
     PROTOCOL.setLevel(level)
 
 
-@pytest.mark.usefixtures("worker")
 def test_a_healthy_query_prints_a_line_for_its_run_and_one_for_each_checkpoint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     query = Reader()
-    for batch in range(2):
-        show_progress()
-        query.run(batch)
-        query.committed = batch
+    with worker():
+        for batch in range(2):
+            show_progress()
+            query.run(batch)
+            query.committed = batch
     began, *settled = capsys.readouterr().err.splitlines()
     assert re.search(
         r"INFO transactional\S*: run 1 begins: query q at /place reads events, orders, \S+ writes as p$", began
@@ -52,9 +54,9 @@ def test_a_healthy_query_prints_a_line_for_its_run_and_one_for_each_checkpoint(
     assert [found and found.groups()[1:] for found in told] == [("2", "0"), ("2", "1")]
 
 
-@pytest.mark.usefixtures("worker")
 def test_a_worker_whose_logging_is_configured_is_left_alone() -> None:
     """As by spark.sql.pyspark.worker.logging.enabled."""
-    logging.getLogger().addHandler(logging.NullHandler())
-    show_progress()
-    assert PROTOCOL.handlers == []
+    with worker():
+        logging.getLogger().addHandler(logging.NullHandler())
+        show_progress()
+        assert PROTOCOL.handlers == []
