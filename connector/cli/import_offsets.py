@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from connector.cli.place import find_location
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.words import time_text
 from connector.kafka.source.offsets import Positions, positions_to_json
@@ -48,6 +49,7 @@ def import_offsets(
     and with NEW_LOCATION as its checkpointLocation.
     """
     with reporting(output) as report:
+        find_location(old)
         _import(read_old_query(old, take_uncommitted=take_uncommitted), new, source, drop_state, yes, report)
 
 

@@ -95,7 +95,7 @@ def _resolve(
         "decision": decision.value,
     }
     journal.append(EntryKind.RESOLVE, body, lambda found: unchanged(found, ledger.position))
-    on = "finish the rewind (`barrier rewind LOCATION --resume`)" if ledger.rewinding else "start the query"
+    on = "finish the rewind (`barrier recover LOCATION`)" if ledger.rewinding else "start the query"
     report.say(f"resolved: {on}")
 
 

@@ -30,17 +30,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import has_offsets, lines_of, offsets_text, source_lines
+from connector.location.offset_log import has_offsets, lines_of, newest, offsets_text, source_lines, spark_view
 from connector.location.state_files import CHANGES, VERSIONED, is_of_partition, shuffle_partitions, stores_of
 from transactional import faults
 from transactional.barrier import sources_digest
-from transactional.errors import LocationError
+from transactional.errors import LocationError, RewindRequiredError
+from transactional.ledger import Ledger
+from transactional.recovery import check_sources
+from transactional.rewind import Preview
 
-__all__ = ["check_can_go_back", "delete_after", "is_replaced", "plan_ends", "put_back", "replay"]
+__all__ = [
+    "LocationLogs",
+    "check_can_go_back",
+    "check_target",
+    "delete_after",
+    "is_replaced",
+    "plan_ends",
+    "put_back",
+    "replay",
+]
 
 PLANNED = "planned"
 """The key of our source's line that lists the ends of the micro-batches after it, which `latestOffset` returns first."""
@@ -49,6 +63,31 @@ RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
 """A log's file, Hadoop's checksum of it, and the leftover of a writer that died: 7, .7.crc, .7.UUID.tmp."""
+
+
+class LocationLogs:
+    """Spark's logs of a location on any store: this module's functions, as a `transactional.rewind.QueryLogs`."""
+
+    def __init__(self, location: CheckpointLocation) -> None:
+        self.highest = lambda: (newest(location, "offsets"), newest(location, "commits"))
+        self.check_can_go_back = partial(check_can_go_back, location)
+        self.delete_after = partial(delete_after, location)
+        self.replay = partial(replay, location)
+        self.is_replaced = partial(is_replaced, location)
+        self.put_back = partial(put_back, location)
+
+
+def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
+    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1.
+
+    Raises
+    ------
+    LocationError
+        ``BATCHES_NOT_ACCOUNTED``: the journal has no copy.
+    """
+    if preview.batch >= 0:
+        with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+            check_sources(ledger, spark_view(location, preview.batch))
 
 
 def check_can_go_back(location: CheckpointLocation, batch: int) -> None:

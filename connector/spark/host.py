@@ -17,6 +17,7 @@ from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
 from connector.spark.sinks import remember_sink
+from connector.spark.worker_log import show_progress
 from transactional.checkpoint import TaskPlan
 from transactional.errors import OptionError, ProtocolError, StoreError, TwoPhaseCommitError
 from transactional.sink import Options
@@ -44,6 +45,7 @@ class HostedSinkDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
         """Make the writer. *Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
+        show_progress()
         try:
             writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
             if internals.phase() is internals.Phase.PLANNING:

@@ -234,32 +234,6 @@ def test_wrong_usage_leaves_standard_output_empty_for_people(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["checkpoints", "list"],
-        ["checkpoints", "show"],
-        ["checkpoints", "trigger"],
-        ["rewind"],
-        ["rewind", "--resume"],
-        ["adopt", "--claim"],
-        ["adopt", "--no-claim"],
-        ["resolve"],
-    ],
-    ids=" ".join,
-)
-def test_a_file_is_no_location(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    (tmp_path / "place" / "barrier").mkdir(parents=True)
-    (tmp_path / "place" / "barrier" / "log").write_text("")
-    for path, named in ((file, file), (file / "below", file), (tmp_path / "place", tmp_path / "place/barrier/log")):
-        status, document, said = answer(capsys, *arguments, str(path))
-        assert (status, document["status"], document["condition"]) == (1, "refused", "LOCATION_NOT_A_FOLDER")
-        assert f"{named} is a file" in document["message"]
-        assert "Traceback" not in said
-
-
 @pytest.mark.parametrize(("answered", "status"), [("y\n", 0), ("Yes\n", 0), ("n\n", 3), ("\n", 3), ("", 3)], ids=repr)
 def test_an_answer_counts_where_somebody_is_there_to_ask(
     location: Path, monkeypatch: pytest.MonkeyPatch, answered: str, status: int, capsys: pytest.CaptureFixture[str]
@@ -344,7 +318,7 @@ def test_a_location_that_was_moved_in_the_middle_of_a_rewind_is_adopted_and_a_co
     assert main(["adopt", str(moved), "--no-claim", "--yes"]) == 1
     assert "REWIND_NOT_DONE" in capsys.readouterr().err
     assert main(["adopt", str(moved), "--claim", "--yes"]) == 0
-    assert "adopted: finish the rewind (`barrier rewind LOCATION --resume`)" in capsys.readouterr().out
+    assert "adopted: finish the rewind (`barrier recover LOCATION`)" in capsys.readouterr().out
     assert ledger(moved).rewinding is not None
 
 
@@ -375,5 +349,6 @@ def test_a_query_that_had_another_sink_so_far_is_adopted(location: Path, capsys:
     assert main(["adopt", str(location), "--claim", "--yes"]) == 0
     assert "the query had another sink so far" in capsys.readouterr().out
     assert ledger(location).accounted == 0
-    assert main(["adopt", str(location / "nowhere"), "--claim", "--yes"]) == 1
+    (location / "below").mkdir()
+    assert main(["adopt", str(location / "below"), "--claim", "--yes"]) == 1
     assert "LOGS_INCONSISTENT" in capsys.readouterr().err

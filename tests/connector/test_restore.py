@@ -174,7 +174,7 @@ def test_a_claim_closes_the_origin_and_goes_on_above_its_numbers(
     "command",
     [
         ["checkpoints", "trigger", "HERE"],
-        ["rewind", "HERE", "--yes"],
+        ["rewind", "HERE", "--to", "2", "--yes"],
         ["adopt", "HERE", "--claim", "--yes"],
         ["savepoint", "take", "HERE", "TARGET"],
         ["stop", "HERE"],

@@ -400,7 +400,7 @@ def test_a_savepoint_is_not_taken_of_copies_that_somebody_deletes(
     take(str(place), str(tmp_path / "saved")).verify()
 
 
-def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
+def test_a_late_file_is_put_back_by_a_recovery_before_a_savepoint_is_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = CliPlace(tmp_path)
@@ -410,10 +410,10 @@ def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
         place.decided(batch)
     (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
     with pytest.raises(
-        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier rewind LOCATION`: it puts the file back"
+        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier recover LOCATION`: it puts the file back"
     ):
         take(str(place), str(tmp_path / "saved"))
-    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+    assert answer(capsys, "recover", str(place))[0] == 0
     saved = take(str(place), str(tmp_path / "saved"))
     assert (data(saved) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
 

@@ -70,8 +70,8 @@ def test_a_package_completes_the_remedies_of_another_and_adds_conditions() -> No
     both.extend("connector")
     both.extend("connector")
     assert set(core) < set(both)
-    assert "barrier rewind" not in core["PREPARED_LOST"].remedy
-    assert "`barrier rewind LOCATION`" in both["PREPARED_LOST"].remedy
+    assert "barrier recover" not in core["PREPARED_LOST"].remedy
+    assert "`barrier recover LOCATION`" in both["PREPARED_LOST"].remedy
     assert (both["PREPARED_LOST"].message, both["PREPARED_LOST"].package) == (
         core["PREPARED_LOST"].message,
         "transactional.errors",

@@ -106,6 +106,12 @@ class Claimant:
 
         entry = self._journal.append(EntryKind.RUN, body, judge)
         faults.reach("recovery.claimed")
+        topics = sorted(frozenset[str]().union(*(line.topics for line in view.lines)))
+        log.info(
+            "run %d begins: query %s at %s%s, %s writes as %s",
+            *(entry.number, view.queryId, view.location, f" reads {', '.join(topics)}" if topics else ""),
+            *(settings.sink, settings.prefix),
+        )
         self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
 
