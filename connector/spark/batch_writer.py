@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from connector.spark import internals
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
+from transactional.barrier import SourceLine
 from transactional.checkpoint import TaskPlan
 from transactional.entry import canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
@@ -91,7 +92,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     def _view(self) -> QueryView:
         """Return the view that stands for Spark's logs: a version is a batch, and versions may be left out."""
-        line = canonical({"txnAppId": self._app, "txnVersion": self._version})
+        line = SourceLine(canonical({"txnAppId": self._app, "txnVersion": self._version}))
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:

@@ -20,6 +20,7 @@ from connector.savepoints.take import take
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.connector.killed_command import killed_before
+from tests.transactional.bodies import lines
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
@@ -627,5 +628,5 @@ def goes_on_at(path: Path) -> None:
     sink = FileSink(Options({"path": str(path.parent / "output"), "transactionalIdPrefix": "p"}), pa.schema([]))
     from transactional.recovery import QueryView
 
-    view = QueryView("early", location.path, 0, -1, ["line 0"], None)
+    view = QueryView("early", location.path, 0, -1, lines("line 0"), None)
     CheckpointCoordinator(location.journal(), sink, RunSettings("e", FileSink.name(), "o", "p"), view).plan()
