@@ -15,9 +15,9 @@ HEAD = """\
 
 <!-- Written by python -m tests.proof_page, from tests/claims.json. -->
 
-The claims of each page, with the tests that would fail if they were wrong. A test of its own is given by its name
-(`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all but those that are marked `matrix`; `make matrix`
-runs these.
+The claims of each page, with the tests that would fail if they were wrong. A single test is given by its name
+(`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all tests except those that are marked `matrix`;
+`make matrix` runs these.
 """
 
 

@@ -36,7 +36,7 @@ class Request:
 
 
 def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
-    """Return why output that is committed already forbids the rewind; None if nothing does."""
+    """Return the error of a rewind whose committed output stands in its way; None if nothing does."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:

@@ -204,7 +204,7 @@ class KafkaConnection:
         )
 
     def pass_over(self, problem: Exception) -> None:
-        """Pass over the error of a broken or busy connection; raise every other one."""
+        """Ignore the error of a broken or busy connection; raise every other one."""
         from kafka.errors import (
             AuthorizationError,
             IllegalSaslStateError,
