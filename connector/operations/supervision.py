@@ -49,7 +49,7 @@ AGAIN_SECONDS = 1.0
 
 @dataclass
 class Supervision:
-    """The loop: one life after the other, of one or several queries.
+    """The restart loop of one or several queries: one life after the other.
 
     Parameters
     ----------
