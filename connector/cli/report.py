@@ -76,7 +76,7 @@ class Report:
         self.exit = Status.DONE
 
     def pending(self, status: str) -> None:
-        """Record that the query was asked, and has not responded yet."""
+        """Record that a query was asked for it and has not done it yet."""
         self.status, self.exit = status, Status.PENDING
 
     def say(self, *lines: str) -> None:
@@ -89,7 +89,7 @@ class Report:
         print(line, file=sys.stderr)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print rows under column headings."""
+        """Print rows under heads."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")

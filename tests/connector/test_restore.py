@@ -238,6 +238,22 @@ def test_an_origin_that_went_on_is_rewound_or_saved_again_first(
     assert ledger(new).accounted == 2
 
 
+def test_an_origin_that_counts_rows_behind_the_savepoint_as_handled_is_not_claimed(
+    place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Its journal was put back alone, and `adopt --claim` took over what Spark's logs hold: no checkpoint says so."""
+    shutil.copytree(place.path / "barrier", tmp_path / "barrier")
+    place.decided(3)
+    place.decided(4)
+    shutil.rmtree(place.path / "barrier")
+    shutil.copytree(tmp_path / "barrier", place.path / "barrier")
+    assert answer(capsys, "adopt", str(place), "--claim", "--yes")[0] == 0
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
+    assert "it goes on after 4" in document["message"]
+    assert place.ledger().moved is None
+
+
 @pytest.mark.parametrize("state", ["decided", "rewinding"])
 def test_an_origin_that_is_not_settled_is_left_alone(
     place: CliPlace, saved: Savepoint, new: Path, capsys: Capture, state: str

@@ -13,6 +13,7 @@ from tests.transactional.bodies import lines, recorded, run_body, settled
 from tests.transactional.state_machine import COMMIT_SECONDS, Execution, Interference, Violation, World
 from tests.transactional.state_stores import LIFETIME, MARGIN, Offset
 from transactional import faults
+from transactional.barrier import SourceLine
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -377,7 +378,8 @@ def test_a_final_barrier_is_never_declined_softly(world: World) -> None:
 def test_nor_is_a_checkpoint_of_a_source_after_which_no_barrier_is_sure_to_come(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other_lines(world, monkeypatch, lines=["rows"], previous=["fewer rows"])
+    rows, fewer = (SourceLine.parse(text) for text in ("rows", "fewer rows"))
+    other_lines(world, monkeypatch, lines=[rows], previous=[fewer])
     execution = world.start()
     declined(world, execution)
     assert (execution.condition, world.book.kinds[-1]) == ("HOOK_FAILED", EntryKind.ABORTED)

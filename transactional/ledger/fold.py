@@ -290,7 +290,7 @@ def _opened(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     if ledger.restoring is None:
         reason = f"entry {entry.number} opens a journal that is open"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
-    vars(ledger).update(vars(ledger.restoring.opened(body["position"])))
+    vars(ledger).update(vars(ledger.restoring.opened(body["position"], body.get("origin"))))
 
 
 def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:

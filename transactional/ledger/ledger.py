@@ -187,6 +187,10 @@ class Ledger:
         for run in self.runs.values():
             run.binding = False
 
+    def store_record(self) -> dict[str, Any]:
+        """Return what the journal knows of the store (`transactional.history`), as JSON types."""
+        return {"runs": {str(token): asdict(run) for token, run in self.runs.items()}, "stamp": self.stamp}
+
     # -- snapshots --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
@@ -232,19 +236,26 @@ class Restoring:
     forced: bool
     ledger: Mapping[str, Any]
 
-    def opened(self, position: int) -> Ledger:
+    def opened(self, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
         """Return the ledger with which the journal goes on.
 
         Parameters
         ----------
         position : int
             At least 2. Of a claim: no number of the origin's journal is above it.
+        origin : Mapping[str, Any], optional
+            `Ledger.store_record` of the origin that a claim has closed: the store is compared here as it would be there.
+            Without it the next run takes the store as it is.
         """
         found = Ledger.from_json(self.ledger)
         batch = max(found.checkpoints[self.checkpoint].batches)
         found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)
         found.location, found.position = self.location, position
-        found.accept_store()  # runs that came after the savepoint have left their marks there
+        if origin is not None:
+            found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
+            found.stamp = max(found.stamp, origin["stamp"])
+        else:
+            found.accept_store()  # runs that came after the savepoint have left their marks there
         if self.claim:
             for run in found.runs.values():
                 run.ended = run.ended or EntryKind.MOVED

@@ -17,6 +17,7 @@ from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
 from connector.kafka.source.rows import to_record_batch
+from connector.spark.collector import collector_patient
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import StoreError
 
@@ -127,7 +128,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
         return
     at = wanted.partition
     tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
-    with borrow_consumer(options.config, at.topic, topic_id) as consumer:
+    with collector_patient(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
         for messages in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
             yield to_record_batch(messages, at.topic, at.number, options.include_headers)
 
