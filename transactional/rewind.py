@@ -156,7 +156,7 @@ class Rewinder:
     def again(self, request: Mapping[str, Any]) -> int:
         """R2 once more, before `finish` in another process; the newest such entry counts.
 
-        Else the process that was killed could have a create on its way that ends the rewind while this one runs.
+        Otherwise a create that the killed process has sent could still arrive, and end the rewind while this one runs.
 
         Parameters
         ----------

@@ -51,7 +51,7 @@ def tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any
 
 
 def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
-    """Return why output that is committed already forbids the rewind; None if nothing does."""
+    """Return the error of a rewind whose committed output stands in its way; None if nothing does."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:

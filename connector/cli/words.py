@@ -20,7 +20,7 @@ def time_text(milliseconds: int | None) -> str:
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Format a duration in seconds; a dash if there is none."""
+    """Format milliseconds as seconds; a dash if there are none."""
     return "-" if milliseconds is None else f"{milliseconds / 1000:.3f} s"
 
 

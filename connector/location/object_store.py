@@ -264,7 +264,7 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 
 def told_error(error: Exception) -> str:
-    """Return a store's error as a message may show it: an Azure URL may have its signature, further lines the request."""
+    """Return the first line of a store's error, without the queries of URLs: those of Azure may hold a signature."""
     first = str(error).partition("\n")[0].partition(": <?xml")[0]
     return re.sub(r"\?\S+", "?...", first)[:300]
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What a supervisor knows of the queries that it keeps up.
+    """The knowledge of a supervisor about the queries that it keeps running.
 
     Parameters
     ----------

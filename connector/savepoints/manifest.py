@@ -309,7 +309,7 @@ def write(
     files: Iterable[SavedFile],
     clock: Clock,
 ) -> Savepoint | None:
-    """Finish a savepoint whose files are there: the journal, then the manifest.
+    """Finish a savepoint whose files exist: write its journal, then its manifest.
 
     Parameters
     ----------

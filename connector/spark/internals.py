@@ -52,7 +52,7 @@ _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Phase(enum.Enum):
-    """The process of Spark's in which `streamWriter` is called."""
+    """The worker process of Spark in which `streamWriter` is called."""
 
     PLANNING = "planning"
     COMMIT = "commit"

@@ -49,7 +49,7 @@ class Claimant:
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def claim(self, follows: int) -> RunRecord:
-        """Claim a run after this one only, and guard the prefix."""
+        """Claim a run if `follows` is the newest, and guard the prefix."""
         run = self._claim(follows)
         self._guard(run)
         return run

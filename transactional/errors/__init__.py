@@ -134,7 +134,7 @@ class RetriableError(TwoPhaseCommitError):
 
 
 class TransactionLostError(TwoPhaseCommitError):
-    """These prepared transactions will never be committed; all others of the call are.
+    """These prepared transactions will never be committed; the others of the call are inspected again.
 
     ``parameters["handles"]`` holds the lost handles, as they were passed in.
     """

@@ -57,7 +57,7 @@ def check_origin(ledger: Ledger, origin: str) -> None:
 
 
 def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
-    """Refuse to drop rows of a version that was new at planning because a higher one was committed meanwhile.
+    """Refuse to drop the rows of a version: it was new at planning, and a higher one was committed meanwhile.
 
     Raises
     ------

@@ -200,7 +200,7 @@ class KafkaConnection:
         return RetriableError("KAFKA_TIMEOUT", reason=f"{what} did not come{reason}", what=what)
 
     def pass_over(self, problem: Exception) -> None:
-        """Pass over the error of a broken or busy connection; raise every other one."""
+        """Ignore the error of a broken or busy connection; raise every other one."""
         from kafka.errors import (
             AuthorizationError,
             IllegalSaslStateError,

@@ -66,7 +66,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
 
 
 def answer_for(answer: Any) -> Answer:
-    """Classify an answer: a broken connection says no more than a coordinator that has moved."""
+    """Classify an answer: a broken connection counts like a coordinator that has moved."""
     if isinstance(answer, Exception):
         return Answer.FIND_COORDINATOR
     return ANSWERS.get(int(answer.error_code), Answer.REFUSED)
@@ -109,7 +109,7 @@ class TransactionEnder:
     def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
         """Abort and fence all, and return those found committed. Raises as `commit` does.
 
-        That an abort was taken does not prove that nothing was committed: a commit by another version may have come
+        That an abort was accepted does not prove that nothing was committed: a commit by another version may have come
         first, or a marker from outside. So the coordinator and the partitions are asked once more.
         """
         wholes = self._end_all(transactions, False, deadline)

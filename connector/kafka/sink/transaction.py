@@ -59,7 +59,7 @@ class KafkaTransaction:
     deliveries: Deliveries = field(default_factory=Deliveries)
 
     def drop(self) -> None:
-        """Let go of producer, threads and connections. The producer is never closed: `close()` aborts."""
+        """Release producer, threads and connections. The producer is never closed: `close()` aborts."""
         self.producer = None
         if self.admin is not None:
             self.admin.close()

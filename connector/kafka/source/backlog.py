@@ -103,7 +103,7 @@ class Backlog:
         return self._admin
 
     def drop_client(self) -> None:
-        """Let go of the client; the next question makes another one, which may ask another broker."""
+        """Drop the client; the next question creates another one, which may ask another broker."""
         self._admin = None
 
     def start(self) -> SourceOffset:

@@ -138,12 +138,12 @@ class BarrierKafkaBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BarrierKafkaBatchReader):
-    """The same, if Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
+    """A batch reader for sessions in which Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
 
     Filters on topic, partition and offset, and a minimum timestamp, narrow the ranges that are read.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note the filters; Spark evaluates all of them again. *Driver, once per scan, before* `partitions`."""
+        """Record the filters; Spark evaluates all of them again. *Driver, once per scan, before* `partitions`."""
         self._narrowing = Narrowing(tuple(filters))
         return filters

@@ -73,7 +73,7 @@ def ask_twice(
 
 @dataclass(frozen=True)
 class LossTolerance:
-    """The freedom that ``failOnDataLoss=false`` gives a task.
+    """A task's way of skipping removed rows, as ``failOnDataLoss=false`` allows.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class LossTolerance:
         return on
 
     def check_topic(self, wanted: OffsetRange, position: int) -> None:
-        """Raise if, by two answers, the topic is not the one that was planned. Brokers that are away may come back.
+        """Raise if two answers show that the topic is not the one that was planned. Brokers that are away may come back.
 
         Raises
         ------

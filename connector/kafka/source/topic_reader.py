@@ -132,7 +132,7 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `earliest`, by two answers, a pause apart, for partitions whose first row lies after the wanted one.
+        """Return `earliest`; ask again, after a pause, for partitions whose first row lies after the wanted one.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class TopicReader:
         return offsets
 
     def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `latest`, by two answers, a pause apart, for partitions that end before the wanted offset, one of each."""
+        """Return `latest`; ask again, after a pause, for partitions that end before the offset that is wanted of each."""
         return self._surely(self.latest, partitions, lambda p, offset: offset < wanted[p], max)
 
     def _surely(
