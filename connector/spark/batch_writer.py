@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from connector.spark import internals
+from connector.spark.collector import collector_paused
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
 from transactional.checkpoint import TaskPlan
 from transactional.entry import canonical
@@ -59,6 +60,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         self._version: int = own["txnVersion"]
         self._plan: TaskPlan | None = None
 
+    @collector_paused()
     def prepare(self, overwrite: bool) -> None:
         """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         if overwrite:
@@ -71,6 +73,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         partition, attempt, query = internals.batch_task()
         return TaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
 
+    @collector_paused()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide, then commit. *Called on the driver, in the commit worker.*"""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
@@ -79,6 +82,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
             compare = self._sink.own_options()["txnCompareRows"]
             coordinator.commit(acknowledgements(messages), self._version, origin, compare)
 
+    @collector_paused()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Give the write up. *Called on the driver, in the commit worker, after a failure.*"""
         with self._sink.coordinator(self._view()) as coordinator:
