@@ -24,6 +24,7 @@ from integration.test_kafka_source import (
     values,
     wait_until,
 )
+from tests.transactional.bodies import lines
 from transactional.barrier import sources_digest
 from transactional.errors import StoreError
 from transactional.testing.clock import FakeClock
@@ -156,7 +157,7 @@ def test_planned_ends_come_first_and_as_they_are(kafka: Cluster, topic_name: str
     for wanted in planned:
         found = json.loads(json.dumps(reader.latestOffset(start, ReadMaxRows(1))))
         assert json.dumps(found) != json.dumps(start)
-        assert sources_digest([json.dumps(found)]) == sources_digest([json.dumps(wanted)])
+        assert sources_digest(lines(json.dumps(found))) == sources_digest(lines(json.dumps(wanted)))
         rows = rows_between(reader, start, found)
         assert rows_between(reader_of(kafka, topic_name), start, found) == rows, "its replay in another run"
         read.append(rows)
@@ -331,7 +332,7 @@ def test_spark_runs_planned_micro_batches_as_they_were(
     assert sorted(again) == [1, 2, 3, 4]
     log = offset_log(tmp_path)
     assert (log[1]["planned"], "planned" in log[2]) == ([third], False)
-    assert [sources_digest([json.dumps(end)]) for end in log[1:3]] == [
-        sources_digest([json.dumps(end)]) for end in (second, third)
+    assert [sources_digest(lines(json.dumps(end))) for end in log[1:3]] == [
+        sources_digest(lines(json.dumps(end))) for end in (second, third)
     ]
     assert log[-1]["barrier"]["kind"] == "final"

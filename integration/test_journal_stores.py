@@ -18,7 +18,7 @@ from connector.location.object_store import ObjectFiles
 from connector.location.single_driver import FilesystemFiles
 from integration.journal_racer import race
 from integration.object_store import BUCKET, AnswerProxy, ObjectStoreServer
-from tests.transactional.bodies import run_body
+from tests.transactional.bodies import lines, run_body
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, LocationError, OptionError
 from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
@@ -192,7 +192,7 @@ def test_sparks_logs_are_read_in_every_store(location: CheckpointLocation, tmp_p
     assert sorted(files.names("offsets")) == [".10.crc", "10", "9"]
     view = offset_log.spark_view(location)
     assert (view.queryId, view.batch, view.committed, view.oldest) == ("q", 10, 0, 9)
-    assert (view.lines, view.previous) == (["line 10"], ["line 9"])
+    assert (view.lines, view.previous) == (lines("line 10"), lines("line 9"))
     assert view.location == location.path
 
 

@@ -18,6 +18,9 @@ import pytest
 from connector.cli import main
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.sink.transactional_ids import run_id
+from connector.location.location import CheckpointLocation
+from connector.savepoints.manifest import read
+from connector.savepoints.restore import Restore
 from integration.broker import Cluster
 from integration.driver_process import Faults, Place, wait_until
 from integration.engine import SCHEMA, Engine, MortalSink, Work
@@ -191,6 +194,58 @@ def test_a_copy_is_refused_by_a_stop_too(query: Query, tmp_path: Path) -> None:
     assert query.place.kinds()[: len(entries)] == entries
     assert "stopped" not in query.place.kinds()
     query.must_refuse(3)
+
+
+@pytest.mark.parametrize("what", ["origin", "new location", "new location, closed"])
+def test_a_claim_does_not_make_an_older_copy_the_query(query: Query, tmp_path: Path, what: str) -> None:
+    """Of the origin, put back before the claim; of the new location, from before its first run, put back afterwards."""
+    query.engine().run(2)
+    assert main(["stop", str(query.location), "--query-stopped", "--savepoint", str(tmp_path / "saved")]) == 0
+    new, restore = tmp_path / "new", ["restore", str(tmp_path / "saved"), str(tmp_path / "new"), "--claim", "--yes"]
+    moved = replace(query.work, location=str(new))
+    if what == "origin":
+        query.copy()
+        query.engine().run(3)
+        assert main(["stop", str(query.location), "--query-stopped"]) == 0
+        query.put_back()
+        assert main(restore) == 0
+    else:
+        if what == "new location, closed":
+            Faults(tmp_path / "faults").arm("restore.copied", "raise")
+            with pytest.raises(InjectedFault):
+                Restore(str(tmp_path / "saved"), CheckpointLocation(str(new)), True).run()
+        else:
+            assert main(restore) == 0
+        shutil.copytree(new, tmp_path / "backup")
+        assert main(restore) == 0
+        Engine(moved).run(3)
+        shutil.rmtree(new)
+        shutil.copytree(tmp_path / "backup", new)
+        assert main(restore) == 0
+    for _ in range(2):
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*barrier adopt LOCATION --claim"):
+            Engine(moved).run()
+    assert query.rows() == Counter(range(3 * query.work.rows))
+
+
+def test_a_claimed_query_goes_on_whatever_runs_its_origin_had_since_the_savepoint(query: Query, tmp_path: Path) -> None:
+    query.engine().run(2)
+    assert main(["savepoint", "take", str(query.location), str(tmp_path / "saved")]) == 0
+    for _ in range(2):
+        assert main(["stop", str(query.location), "--query-stopped"]) == 0
+        query.engine().run(2)
+    query.engine().run(3)
+    assert main(["stop", str(query.location), "--query-stopped"]) == 0
+    checkpoint = str(read(str(tmp_path / "saved")).checkpoint)
+    rewind = ["rewind", str(query.location), "--to", checkpoint, "--query-stopped", "--allow-reemit", "--yes"]
+    assert main(rewind) == 0
+    new = str(tmp_path / "new")
+    assert main(["restore", str(tmp_path / "saved"), new, "--claim", "--yes"]) == 0
+    Engine(replace(query.work, location=new)).run()
+    rows = query.work.rows
+    assert query.rows() == Counter(range(BATCHES * rows)) + Counter(range(2 * rows, 3 * rows)), (
+        "as the rewind has named"
+    )
 
 
 def test_the_broker_says_of_a_committed_transaction_when_it_began(query: Query) -> None:

@@ -15,6 +15,7 @@ from integration.file_sink import FileSink
 from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.connector.killed_command import killed_before
+from tests.transactional.bodies import lines
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
@@ -68,7 +69,7 @@ def goes_on(url: str, output: Path, prefix: str) -> Ledger:
 
 
 def is_refused(url: str, output: Path) -> None:
-    view = QueryView("early", CheckpointLocation(url).path, 0, -1, ["line 0"], None)
+    view = QueryView("early", CheckpointLocation(url).path, 0, -1, lines("line 0"), None)
     with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*Run the same command again"):
         coordinator(url, output, "p", view).plan()
 

@@ -184,7 +184,7 @@ class Query:
     def ends(self) -> dict[int, dict[str, Any]]:
         """What `offsets/` says, by micro-batch."""
         batches = sorted(int(name) for name in os.listdir(f"{self.location.path}/offsets") if name.isdigit())
-        return {batch: json.loads(source_lines(self.location, batch)[0]) for batch in batches}
+        return {batch: json.loads(source_lines(self.location, batch)[0].text) for batch in batches}
 
     def state(self) -> list[tuple[Any, ...]]:
         rows = self.session.read.format("statestore").load(self.location.path)
@@ -384,7 +384,7 @@ def test_micro_batches_run_again_as_they_were_those_without_data_too(
             interrupt(monkeypatch, death, partial(replay, other.location, first, last))
         replay(other.location, first, last)
         assert (newest(other.location, "offsets"), newest(other.location, "commits")) == (first, first - 1)
-        text = source_lines(other.location, first)[0]
+        text = source_lines(other.location, first)[0].text
         plan = [recorded[batch] for batch in range(first + 1, last + 1)]
         assert text == json.dumps({"n": recorded[first]["n"], "planned": plan, "source": "barrier-kafka"})
 

@@ -95,7 +95,7 @@ def is_done(path: str) -> bool:
     """Whether Spark has committed a micro-batch that ends behind the last row."""
     location = CheckpointLocation(path)
     committed = offset_log.newest(location, "commits")
-    return committed >= 0 and position_of_line(offset_log.source_lines(location, committed)[0]) >= ROWS
+    return committed >= 0 and position_of_line(offset_log.source_lines(location, committed)[0].text) >= ROWS
 
 
 def rewind(path: str) -> str:

@@ -49,11 +49,7 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         RestartStrategy as RestartStrategy,
     )
     from transactional.sink import TwoPhaseCommitSink as TwoPhaseCommitSink
-    from transactional.stats import (
-        CheckpointHistory as CheckpointHistory,
-        CheckpointStats as CheckpointStats,
-        Restored as Restored,
-    )
+    from transactional.stats import CheckpointHistory as CheckpointHistory, Restored as Restored
     from transactional.transaction import (
         Cutoff as Cutoff,
         HandleState as HandleState,
@@ -77,7 +73,7 @@ _HOMES = {
     "ledger": "CheckpointState",
     "restart": "ExponentialDelay FailureRate FixedDelay NoRestart RestartStrategy",
     "sink": "TwoPhaseCommitSink",
-    "stats": "CheckpointHistory CheckpointStats Restored",
+    "stats": "CheckpointHistory Restored",
     "transaction": "Cutoff HandleState Options Outcome TransactionContext",
 }
 """Modules of the public names, which are imported when they are first used."""

@@ -1,4 +1,4 @@
-"""The checkpoint barrier: a mark in a micro-batch's end offset (Flink's CheckpointBarrier)."""
+"""The checkpoint barrier, a mark in a micro-batch's end offset (Flink's CheckpointBarrier), and the lines that hold it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from transactional.entry import canonical
@@ -14,10 +15,9 @@ from transactional.entry import canonical
 __all__ = [
     "BarrierKind",
     "CheckpointBarrier",
-    "barrier_of_line",
+    "SourceLine",
     "closes_checkpoint",
     "new_barriers",
-    "offset_of_line",
     "sources_digest",
 ]
 
@@ -56,49 +56,82 @@ class CheckpointBarrier:
         return cls(int(value["number"]), BarrierKind(value["kind"]), int(value["timestamp"]))
 
 
-def offset_of_line(line: str) -> dict[str, Any] | None:
-    """Return the end offset in one source line of the offset log; None if the source carries no barriers."""
-    try:
-        offset = json.loads(line)
-    except ValueError:
-        return None
-    return offset if isinstance(offset, dict) and offset.get("source") == "barrier-kafka" else None
+@dataclass(frozen=True)
+class SourceLine:
+    """One source's line of ``offsets/N``: the end offset of a micro-batch.
+
+    Parameters
+    ----------
+    text : str
+        As the engine wrote it.
+    offset : Mapping[str, Any] or None
+        The same, parsed; None if the source carries no barriers.
+    """
+
+    text: str
+    offset: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> SourceLine:
+        """Parse a line, of any source."""
+        try:
+            offset = json.loads(text)
+        except ValueError:
+            offset = None
+        ours = isinstance(offset, dict) and offset.get("source") == "barrier-kafka"
+        return cls(text, offset if ours else None)
+
+    @property
+    def barrier(self) -> CheckpointBarrier | None:
+        """The last barrier at or before the offset; None if there is none."""
+        value = self._of("barrier")
+        return CheckpointBarrier.from_json(value) if value else None
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics whose positions it holds."""
+        return frozenset(self._of("topics") or ())
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of its topics, by their names."""
+        return self._of("ids") or {}
+
+    @property
+    def longest_wait(self) -> int:
+        """How long the source may leave its micro-batches undecided, in milliseconds."""
+        return max(self._of("interval") or 0, self._of("minPause") or 0)
+
+    @property
+    def meaning(self) -> str:
+        """What a replay of the micro-batch repeats: our positions and barrier, another source's whole line."""
+        if self.offset is None:
+            return self.text
+        return canonical({"barrier": self._of("barrier"), "topics": self._of("topics")})
+
+    def _of(self, key: str) -> Any:
+        return None if self.offset is None else self.offset.get(key)
 
 
-def barrier_of_line(line: str) -> CheckpointBarrier | None:
-    """Return the last barrier at or before one source line of the offset log; None if there is none."""
-    offset = offset_of_line(line)
-    return CheckpointBarrier.from_json(offset["barrier"]) if offset and offset.get("barrier") else None
-
-
-def new_barriers(lines: Sequence[str], previous: Sequence[str] | None) -> list[CheckpointBarrier]:
+def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> list[CheckpointBarrier]:
     """Return the barriers that stand in these lines, and not in the same line of the micro-batch before."""
-    before = [barrier_of_line(line) for line in previous or ()]
-    before += [None] * (len(lines) - len(before))
-    now = [barrier_of_line(line) for line in lines]
-    return [new for new, old in zip(now, before, strict=False) if new is not None and new != old]
+    pairs = zip_longest((line.barrier for line in lines), (line.barrier for line in previous or ()))
+    return [new for new, old in pairs if new is not None and new != old]
 
 
-def sources_digest(lines: Sequence[str]) -> str:
-    """Return the digest of a micro-batch's source lines: our positions and barrier, other sources' lines as text."""
-    parts = []
-    for line in lines:
-        offset = offset_of_line(line)
-        if offset is not None:
-            parts.append(canonical({"barrier": offset.get("barrier"), "topics": offset.get("topics")}))
-        else:
-            parts.append(line)
-    return hashlib.sha256(canonical(parts).encode()).hexdigest()[:32]
+def sources_digest(lines: Sequence[SourceLine]) -> str:
+    """Return the digest of a micro-batch's source lines."""
+    return hashlib.sha256(canonical([line.meaning for line in lines]).encode()).hexdigest()[:32]
 
 
-def closes_checkpoint(lines: Sequence[str], previous: Sequence[str] | None) -> bool:
+def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> bool:
     """Return whether the micro-batch with these source lines closes a checkpoint.
 
     Parameters
     ----------
-    lines : Sequence[str]
-        Source lines of ``offsets/N``.
-    previous : Sequence[str] or None
+    lines : Sequence[SourceLine]
+        Of ``offsets/N``.
+    previous : Sequence[SourceLine] or None
         Those of ``offsets/N-1``; None for the first batch.
 
     Returns
@@ -107,8 +140,7 @@ def closes_checkpoint(lines: Sequence[str], previous: Sequence[str] | None) -> b
         True when (1) one source is not ours, (2) all lines equal those of N-1 (a no-data batch), or (3) one of our
         lines holds a barrier that the same line of N-1 does not.
     """
-    barriers = [barrier_of_line(line) for line in lines]
+    barriers = [line.barrier for line in lines]
     if previous is None or None in barriers or sources_digest(lines) == sources_digest(previous):
         return True
-    before = [barrier_of_line(line) for line in previous]
-    return len(before) != len(barriers) or any(new != old for new, old in zip(barriers, before, strict=True))
+    return barriers != [line.barrier for line in previous]

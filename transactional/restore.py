@@ -81,6 +81,8 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
             why = f"its run {run.token} has not ended"
         elif newest is None or (newest.id, newest.time) != (checkpoint, wanted.time):
             why = f"its last checkpoint is {newest.id if newest else 'unknown'}, and the savepoint holds {checkpoint}"
+        elif ledger.accounted > max(wanted.batches):  # adopted: what is in no checkpoint counts as handled
+            why = f"it is past micro-batch {max(wanted.batches)}, where the savepoint ends: it goes on after {ledger.accounted}"
         else:
             return
         raise LocationError(

@@ -1,38 +1,28 @@
-"""Figures and history of a query's checkpoints, from its journal alone: so they survive every restart.
+"""Figures and history of a query's checkpoints, from the ledger's records alone: so they survive every restart.
 
 Times are milliseconds since the epoch, by the clocks of the drivers.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
-from transactional.ledger import (
-    CheckpointRecord,
-    CheckpointState,
-    FailureRecord,
-    Ledger,
-    Moved,
-    Origin,
-    RestartRecord,
-    Rewind,
-    RunRecord,
-)
+from transactional.ledger import CheckpointRecord, CheckpointState, FailureRecord, Ledger
 
 __all__ = [
     "CheckpointHistory",
-    "CheckpointStats",
-    "Counts",
     "Pending",
     "Restored",
     "Unsettled",
+    "counts",
+    "figures",
     "history",
+    "pending",
     "restored",
-    "stats",
+    "unsettled",
 ]
 
 
@@ -107,7 +97,7 @@ class CheckpointHistory:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON types only."""
-        return _json(self)
+        return {**asdict(self), "status": self.status.value}
 
 
 @dataclass(frozen=True)
@@ -124,33 +114,6 @@ class Restored:
 
     run: int
     checkpoint: int
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Since the journal was begun.
-
-    Parameters
-    ----------
-    triggered : int
-        Checkpoints that were decided, declined, or given up before that.
-    completed : int
-        Settled ones.
-    failed : int
-        Given up before their decision, or void after it; a micro-batch whose prepared transactions were lost, too.
-    declined : int
-    restored : int
-        Runs that went on after a settled checkpoint.
-    restarts : int
-        Times that a supervisor started the query again.
-    """
-
-    triggered: int = 0
-    completed: int = 0
-    failed: int = 0
-    declined: int = 0
-    restored: int = 0
-    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -202,97 +165,44 @@ class Unsettled:
     committed: int
 
 
-@dataclass(frozen=True)
-class CheckpointStats:
-    """A query's checkpoints at one moment.
+def counts(ledger: Ledger) -> dict[str, int]:
+    """Return the numbers since the journal was begun.
 
-    Parameters
-    ----------
-    now : int
-    location : str
-        Where the journal was written.
-    query : str
-        The engine's id of the query; empty before the first run, and after it was adopted.
-    counts : Counts
-    accounted, decided : int
-        The last micro-batch that is prepared or decided, and the last that is decided; -1 before the first.
-    completed : CheckpointHistory or None
-        The newest settled one.
-    pending : Pending
-    unsettled : Sequence[Unsettled]
-    voided : Sequence[int]
-        Micro-batches that have to run again: their transactions were lost, and none was committed.
-    declined : int
-        Checkpoints declined in a row by now.
-    requested : bool
-        A checkpoint was asked for, and none was decided since.
-    run : RunRecord or None
-        The newest.
-    rewinding : Rewind or None
-    moved : Moved or None
-        Where the query goes on.
-    restored : Origin or None
-        The savepoint that was restored here.
-    stopping : bool
-        The query was asked to stop, and has not ended.
-    restarts : Sequence[RestartRecord]
-        The last times that the query was started again, and why.
+    Returns
+    -------
+    dict[str, int]
+        ``triggered``: checkpoints that were decided, declined, or given up before that; ``completed``: settled ones;
+        ``failed``: given up before their decision, or void after it (a micro-batch whose prepared transactions were lost,
+        too); ``declined``; ``restored``: runs that went on after a settled checkpoint; ``restarts``: times that a supervisor
+        started the query again.
     """
-
-    now: int
-    location: str
-    query: str
-    counts: Counts
-    accounted: int
-    decided: int
-    completed: CheckpointHistory | None
-    pending: Pending
-    unsettled: Sequence[Unsettled]
-    voided: Sequence[int]
-    declined: int
-    requested: bool
-    run: RunRecord | None
-    rewinding: Rewind | None
-    moved: Moved | None = None
-    restored: Origin | None = None
-    stopping: bool = False
-    restarts: Sequence[RestartRecord] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON types only."""
-        return _json(self)
+    counted = ("triggered", "completed", "failed", "declined", "restored", "restarts")
+    return {**dict.fromkeys(counted, 0), **ledger.counts}
 
 
-def stats(ledger: Ledger, now: float) -> CheckpointStats:
-    """Return the figures of a journal.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    now : float
-        Seconds since the epoch.
-    """
-    completed = ledger.completed
-    return CheckpointStats(
-        now=int(now * 1000),
-        location=ledger.location,
-        query=ledger.query,
-        counts=Counts(**ledger.counts),
-        accounted=ledger.accounted,
-        decided=ledger.decided,
-        completed=None if completed is None else _of_checkpoint(completed),
-        pending=_pending(ledger, now),
-        unsettled=[_unsettled(ledger, checkpoint) for checkpoint in ledger.unsettled()],
-        voided=sorted(ledger.voided),
-        declined=len(ledger.declined),
-        requested=ledger.request is not None,
-        run=ledger.newest_run,
-        rewinding=ledger.rewinding,
-        moved=ledger.moved,
-        restored=ledger.restored,
-        stopping=ledger.stopping,
-        restarts=list(ledger.restarts),
-    )
+def figures(ledger: Ledger, now: float) -> dict[str, Any]:
+    """Return the ledger's records, and what follows from them and the time (seconds since the epoch), as JSON types."""
+    run, rewinding, moved, restored = ledger.newest_run, ledger.rewinding, ledger.moved, ledger.restored
+    return {
+        "now": int(now * 1000),
+        "location": ledger.location,
+        "query": ledger.query,
+        "counts": counts(ledger),
+        "accounted": ledger.accounted,
+        "decided": ledger.decided,
+        "completed": None if ledger.completed is None else _of_checkpoint(ledger.completed).to_json(),
+        "pending": asdict(pending(ledger, now)),
+        "unsettled": [asdict(each) for each in unsettled(ledger)],
+        "voided": sorted(ledger.voided),
+        "declined": len(ledger.declined),
+        "requested": ledger.request is not None,
+        "run": None if run is None else asdict(run),
+        "rewinding": None if rewinding is None else asdict(rewinding),
+        "moved": None if moved is None else asdict(moved),
+        "restored": None if restored is None else asdict(restored),
+        "stopping": ledger.stopping,
+        "restarts": [asdict(each) for each in ledger.restarts],
+    }
 
 
 def history(ledger: Ledger) -> list[CheckpointHistory]:
@@ -361,7 +271,8 @@ def _between(begin: int | None, end: int | None) -> int | None:
     return None if begin is None or end is None else max(0, end - begin)
 
 
-def _pending(ledger: Ledger, now: float) -> Pending:
+def pending(ledger: Ledger, now: float) -> Pending:
+    """Return what is prepared, at a time in seconds since the epoch."""
     undecided = ledger.undecided()
     parts = [part for record in undecided for part in record.parts]
     decided = [ledger.batches[batch] for checkpoint in ledger.unsettled() for batch in checkpoint.batches]
@@ -378,20 +289,11 @@ def _pending(ledger: Ledger, now: float) -> Pending:
     )
 
 
-def _unsettled(ledger: Ledger, checkpoint: CheckpointRecord) -> Unsettled:
-    parts = [part for part in ledger.parts_of(checkpoint) if part.handles]
-    return Unsettled(
-        checkpoint.id,
-        list(checkpoint.batches),
-        checkpoint.rows,
-        open=sum(part.open for part in parts),
-        lost=sum(part.lost for part in parts),
-        committed=sum(part.committed for part in parts),
-    )
-
-
-def _json(value: Any) -> dict[str, Any]:
-    def plain(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: found.value if isinstance(found, enum.Enum) else found for key, found in pairs}
-
-    return asdict(value, dict_factory=plain)
+def unsettled(ledger: Ledger) -> list[Unsettled]:
+    """Return the decisions that are not settled, oldest first."""
+    found = []
+    for checkpoint in ledger.unsettled():
+        parts = [part for part in ledger.parts_of(checkpoint) if part.handles]
+        states = {name: sum(getattr(part, name) for part in parts) for name in ("open", "lost", "committed")}
+        found.append(Unsettled(checkpoint.id, list(checkpoint.batches), checkpoint.rows, **states))
+    return found

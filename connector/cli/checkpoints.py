@@ -17,7 +17,7 @@ from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.ledger import CheckpointState, Ledger
 from transactional.ownership import moved_on
-from transactional.stats import CheckpointHistory, CheckpointStats, history, stats
+from transactional.stats import CheckpointHistory, Pending, counts, figures, history, pending, unsettled
 
 __all__ = ["list_checkpoints", "show", "trigger"]
 
@@ -45,7 +45,7 @@ def list_checkpoints(
             location=place.path,
             total=len(found),
             checkpoints=[each.to_json() for each in shown],
-            counts=_stats(journal.ledger).to_json()["counts"],
+            counts=counts(journal.ledger),
         )
         heads = ("ID", "STATUS", "MICRO-BATCHES", "ROWS", "AT", "PREPARING", "COMMITTING", "WHY")
         report.table(heads, [_row(each) for each in shown])
@@ -81,18 +81,20 @@ def show(
     with reporting(output) as report:
         place, journal = open_journal(location, "no sink of ours has run on it")
         chosen = _choose(journal.ledger, identifier)
-        found = _stats(journal.ledger)
-        alive = is_alive(found.run.process) if found.run else None
+        found, now = journal.ledger, SystemClock().now()
+        alive = is_alive(found.newest_run.process) if found.newest_run else None
         doing = is_alive(found.rewinding.request.get("process", {})) if found.rewinding else None
-        document = found.to_json()
-        if found.run:
+        document = figures(found, now)
+        if found.newest_run:
             document["run"]["alive"] = alive
         if found.rewinding:
             document["rewinding"]["alive"] = doing
         report.facts.update(location=place.path, checkpoint=chosen.to_json() if chosen else None, stats=document)
         if chosen is not None:
             report.pairs(f"Checkpoint {chosen.id}: {status_text(chosen)}", _checkpoint_pairs(chosen))
-        report.pairs(f"Query {found.query or '(adopted)'}", _query_pairs(place, found, alive, doing))
+        report.pairs(
+            f"Query {found.query or '(adopted)'}", _query_pairs(place, found, pending(found, now), alive, doing)
+        )
 
 
 def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
@@ -106,10 +108,6 @@ def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
             checkpoint=identifier,
         )
     return found[identifier]
-
-
-def _stats(ledger: Ledger) -> CheckpointStats:
-    return stats(ledger, SystemClock().now())
 
 
 def _checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
@@ -132,36 +130,36 @@ def _checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 
 
 def _query_pairs(
-    place: CheckpointLocation, found: CheckpointStats, alive: bool | None, doing: bool | None
+    place: CheckpointLocation, found: Ledger, pending: Pending, alive: bool | None, doing: bool | None
 ) -> list[tuple[str, str]]:
-    counts = found.counts
+    number = counts(found)
     moved = "" if found.location == place.path else f" (the journal was written at {found.location}: `barrier adopt`)"
-    totals = f"{counts.triggered} triggered, {counts.completed} completed, {counts.failed} failed"
+    totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"
     rows = [
         ("location", f"{place.path}{moved}"),
-        ("checkpoints", f"{totals}, {counts.declined} declined, {counts.restored} restored"),
+        ("checkpoints", f"{totals}, {number['declined']} declined, {number['restored']} restored"),
         ("newest completed", str(found.completed.id) if found.completed else "none"),
         ("micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"),
     ]
-    if found.run is not None:
-        ended = f", ended ({found.run.ended})" if found.run.ended else ""
-        rows.append(("run", f"{found.run.token}{ended}, {found.run.sink}, transactions under {found.run.prefix}"))
-        rows.append(("driver", driver_text(found.run.process, alive)))
-    pending = found.pending
+    run = found.newest_run
+    if run is not None:
+        ended = f", ended ({run.ended})" if run.ended else ""
+        rows.append(("run", f"{run.token}{ended}, {run.sink}, transactions under {run.prefix}"))
+        rows.append(("driver", driver_text(run.process, alive)))
     undecided = f"micro-batches {batches_text(pending.batches)}: {pending.rows} rows in {pending.handles} transactions"
     rows.append(("undecided", undecided if pending.batches else "nothing"))
     if pending.oldest_age is not None:
         limit = "no timeout known" if pending.lifetime is None else f"timeout {pending.lifetime:g} s"
         late = ", OVER it: it may be lost" if pending.overdue else ""
         rows.append(("oldest transaction", f"{pending.oldest_age:.0f} s old, {limit}{late}"))
-    for each in found.unsettled:
+    for each in unsettled(found):
         which = f"checkpoint {each.checkpoint}, micro-batches {batches_text(each.batches)}, {each.rows} rows"
         rows.append(("not settled", f"{which}: parts open {each.open}, lost {each.lost}, committed {each.committed}"))
     if found.voided:
         rows.append(("to run again", f"micro-batches {batches_text(found.voided)}: their transactions were lost"))
     if found.declined:
-        rows.append(("declined in a row", str(found.declined)))
-    if found.requested:
+        rows.append(("declined in a row", str(len(found.declined))))
+    if found.request is not None:
         rows.append(("asked for", "the next micro-batch closes a checkpoint"))
     if found.moved is not None:
         rows.append(("MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"))

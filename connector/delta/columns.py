@@ -6,6 +6,7 @@ Everything that a table asks of its writers is honoured or refused by name, neve
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,16 @@ from transactional.errors import OptionError, RowRefusedError, StoreError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["Columns", "check_creatable", "check_protocol", "fit_columns", "new_columns", "nullable"]
+__all__ = [
+    "Columns",
+    "arrow_schema",
+    "check_creatable",
+    "check_protocol",
+    "columns_digest",
+    "fit_columns",
+    "new_columns",
+    "nullable",
+]
 
 HONOURED: Final = frozenset(
     {"appendOnly", "invariants", "timestampNtz", "changeDataFeed", "deletionVectors", "v2Checkpoint"}
@@ -32,6 +42,17 @@ ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "column
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
+
+
+def arrow_schema(table: DeltaTable) -> pa.Schema:
+    """Return the table's columns."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def columns_digest(table: DeltaTable) -> str:
+    """Return a digest of columns and partitioning, to see that they have not changed."""
+    text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_protocol(table: DeltaTable) -> None:

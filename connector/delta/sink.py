@@ -7,28 +7,30 @@ decides whether a transaction is committed: by the adding of its files, or by th
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 import tenacity
 
 from connector.delta.columns import (
     Columns,
+    arrow_schema,
     check_creatable,
     check_protocol,
     column_of,
+    columns_digest,
     fit_columns,
     new_columns,
     nullable,
 )
-from connector.delta.data_files import AddedFile, DataFiles
-from connector.delta.delta_log import MARK, Past, read_past
+from connector.delta.commits import add_files, check_unchanged, exclude
+from connector.delta.data_files import DataFiles
+from connector.delta.delta_log import Past, read_past
 from connector.delta.format import NAME
+from connector.delta.handles import FORMAT, DeltaHandle, is_added, is_of, outcome
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
@@ -46,25 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
-FORMAT: Final = 1
-
 INDEXED_COLUMNS: Final = 32
 """Delta's own default of delta.dataSkippingNumIndexedCols."""
 
 RETRY_SECONDS: Final = 0.05
 """Seconds between two attempts at a commit; deltalake itself has tried again if only others' appends were in the way."""
-
-
-class DeltaHandle(TypedDict):
-    """A prepared transaction: files that are not in the table yet."""
-
-    format: int
-    app: str
-    nonce: str
-    table: str
-    version: int
-    columns: str
-    files: list[AddedFile]
 
 
 @dataclass
@@ -133,7 +121,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             indexed=indexed,
             announce=lambda paths: self._notes.put(Note(**{**vars(note), "files": tuple(paths)})),
         )
-        return DeltaTransaction(note, app, columns, digest_of(table), files)
+        return DeltaTransaction(note, app, columns, columns_digest(table), files)
 
     def write(self, transaction: DeltaTransaction, batch: pa.RecordBatch) -> None:
         """Write a batch's rows into files."""
@@ -230,8 +218,8 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             lost = [handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.LOST]
             if living and not lost:  # all of them are one version of the table, or none is
                 check_protocol(table)
-                self._check_unchanged(table, living)
-                self._add(table, living, checkpoint)
+                check_unchanged(self._folder, table, living)
+                add_files(table, living, checkpoint)
                 # After a very long pause deltalake can write a version that was cleaned up meanwhile: look whether it is there.
                 self._must_be_known(self._outcomes(self._folder.open(), living), living, checkpoint)
             return lost
@@ -274,7 +262,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
                 raise AmbiguousOutcomeError("OUTCOME_UNKNOWN", transaction=transaction, evidence=evidence)
             rest = [h for h in handles if h not in committed and h["nonce"] not in past.aborted and is_of(table, h)]
             if rest:
-                self._exclude(table, rest)
+                exclude(table, rest)
             return committed
 
         if not handles:
@@ -338,39 +326,6 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         sizes = iter(self._folder.sizes([file["path"] for handle in handles for file in handle["files"]]))
         return [outcome(table, past, handle, [next(sizes) for _ in handle["files"]]) for handle in handles]
 
-    def _add(self, table: DeltaTable, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> None:
-        from deltalake.transaction import AddAction
-
-        actions = [
-            AddAction(
-                file["path"], file["size"], file["partitionValues"], file["modificationTime"], True, file["stats"]
-            )
-            for handle in handles
-            for file in handle["files"]
-        ]
-        mark = {"checkpoint": checkpoint.id, "outcome": "committed", "batches": list(checkpoint.batches)}
-        self._write(table, actions, handles[0]["app"], checkpoint.id, mark)
-
-    def _exclude(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-        app = handles[0]["app"]
-        mark = {"outcome": "aborted", "aborted": [handle["nonce"] for handle in handles]}
-        self._write(table, [], app, table.transaction_version(app) or 0, mark)
-
-    @staticmethod
-    def _write(table: DeltaTable, actions: list[Any], app: str, version: int, mark: dict[str, Any]) -> None:
-        """Write one commit on the version that was judged; fail if another commit of this app has come between."""
-        from deltalake import CommitProperties, Transaction
-
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            table.metadata().partition_columns,
-            commit_properties=CommitProperties(
-                custom_metadata={MARK: mark}, app_transactions=[Transaction(app, version)]
-            ),
-        )
-
     def _try(self, attempt: Callable[[], list[DeltaHandle]], what: str) -> list[DeltaHandle]:
         """Judge and commit again until it succeeds or ``commitTimeoutMs`` is over."""
         from deltalake.exceptions import DeltaError, DeltaProtocolError
@@ -395,20 +350,6 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
                 "DELTA_COMMIT_FAILED", what=what, table=self._folder.uri, limit=limit, reason=str(problem)
             ) from problem
 
-    def _check_unchanged(self, table: DeltaTable, handles: Sequence[DeltaHandle]) -> None:
-        """Check that the table's columns have not changed since the files were prepared; new ones may have been added."""
-        now, present = digest_of(table), {field.name: field for field in arrow_schema(table)}
-        for version in sorted({handle["version"] for handle in handles if handle["columns"] != now}):
-            before = self._folder.open()
-            before.load_as_version(version)
-            former = {field.name: field for field in arrow_schema(before)}
-            changed = [name for name, field in former.items() if present.get(name) != field]
-            changed += [name for name, field in present.items() if name not in former and not field.nullable]
-            same_folders = before.metadata().partition_columns == table.metadata().partition_columns
-            if changed or not same_folders:
-                columns = changed or ["its partition columns"]
-                raise StoreError("TABLE_CHANGED", table=self._folder.uri, columns=columns)
-
     def _delete(self, handles: Sequence[DeltaHandle]) -> None:
         self._folder.delete([file["path"] for handle in handles for file in handle["files"]])
         self._notes.delete([handle["nonce"] for handle in handles])
@@ -426,46 +367,3 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         self._folder.delete([path for note in lost for path in note.files])
         self._notes.delete([note.nonce for note in notes])
         return len(lost)
-
-
-def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
-    """Return one handle's state, from the log and from its files' sizes."""
-    if handle["format"] != FORMAT:
-        return HandleState(
-            Outcome.UNKNOWN, evidence=f"handle of format {handle['format']}, this version reads {FORMAT}"
-        )
-    if not is_of(table, handle):
-        return HandleState(Outcome.UNKNOWN, evidence="the table was deleted and created again")
-    if is_added(past, handle):
-        return HandleState(Outcome.COMMITTED, evidence="its files are in the log")
-    if handle["nonce"] in past.aborted:
-        return HandleState(Outcome.LOST, evidence="its abort is in the log")
-    if not past.complete:
-        return HandleState(
-            Outcome.UNKNOWN, evidence=f"commits after version {handle['version']} were cleaned up from the log"
-        )
-    wrong = [f["path"] for f, size in zip(handle["files"], sizes, strict=True) if size != f["size"]]
-    if wrong:
-        return HandleState(Outcome.LOST, evidence=f"{len(wrong)} of its files are gone or torn, first {wrong[0]}")
-    return HandleState(Outcome.PREPARED, evidence="its files are there and not in the log")
-
-
-def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
-    """Return whether the handle was prepared for this very table."""
-    return str(table.metadata().id) == handle["table"]
-
-
-def is_added(past: Past, handle: DeltaHandle) -> bool:
-    """Return whether its files were added; one commit adds all."""
-    return any(file["path"] in past.added for file in handle["files"])
-
-
-def arrow_schema(table: DeltaTable) -> pa.Schema:
-    """Return the table's columns."""
-    return pa.schema(table.schema().to_arrow())
-
-
-def digest_of(table: DeltaTable) -> str:
-    """Return a digest of columns and partitioning, to see that they have not changed."""
-    text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

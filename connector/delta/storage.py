@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
@@ -72,16 +73,13 @@ class TableFolder:
     def create(self, path: str) -> BinaryIO | pa.NativeFile:
         """Create a file to write to; on a local disk, create its folders."""
         if self._options.local:
-            whole = self._inside(path)
-            os.makedirs(os.path.dirname(whole), exist_ok=True)
-            return open(whole, "xb")
+            return open(self._with_folders(path), "xb")
         return self._files().open_output_stream(path)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a small file, whole or not at all, over what is there."""
         if self._options.local:
-            whole = self._inside(path)
-            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            whole = self._with_folders(path)
             temporary = f"{whole}.{uuid.uuid4().hex}.tmp"
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -108,18 +106,16 @@ class TableFolder:
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files; those that are not there are no error."""
-        for path in paths:
-            self._inside(path)
+        whole = [self._inside(path) for path in paths]
         if self._options.local:
-            for path in paths:
-                _unlink(os.path.join(self.uri, path))
+            for path in whole:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
             return
 
         def delete(path: str) -> None:
-            try:
+            with suppress(FileNotFoundError):
                 self._files().delete_file(path)
-            except FileNotFoundError:
-                return
 
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             list(pool.map(delete, paths))
@@ -146,6 +142,11 @@ class TableFolder:
             raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)
 
+    def _with_folders(self, path: str) -> str:
+        whole = self._inside(path)
+        os.makedirs(os.path.dirname(whole), exist_ok=True)
+        return whole
+
     def _files(self) -> fs.FileSystem:
         if self._filesystem is None:
             from deltalake.fs.fs_handler import DeltaStorageHandler
@@ -159,10 +160,3 @@ def _size(path: str) -> int | None:
         return os.stat(path).st_size
     except FileNotFoundError:
         return None
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

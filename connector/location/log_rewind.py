@@ -37,7 +37,7 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import has_offsets, lines_of, offsets_text, source_lines
 from connector.location.state_files import CHANGES, VERSIONED, is_of_partition, shuffle_partitions, stores_of
 from transactional import faults
-from transactional.barrier import offset_of_line, sources_digest
+from transactional.barrier import sources_digest
 from transactional.errors import LocationError
 
 __all__ = ["check_can_go_back", "delete_after", "is_replaced", "plan_ends", "put_back", "replay"]
@@ -187,8 +187,7 @@ def _plan(first: int, last: int, line: Mapping[str, Any], ends: Mapping[int, Map
 def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any]]:
     found = []
     for line in source_lines(location, batch):
-        offset = offset_of_line(line)
-        if offset is None:
+        if line.offset is None:
             raise LocationError(
                 "REWIND_FOREIGN_SOURCE",
                 f"offsets/{batch} of {location.path} has a source that is not barrier-kafka: it can't be made to end its "
@@ -196,7 +195,7 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
                 "planned ends",
                 batch=batch,
             )
-        found.append(offset)
+        found.append(dict(line.offset))
     return found
 
 

@@ -8,11 +8,8 @@ from functools import partial
 
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
-from connector.location.state_files import (
-    SHUFFLE_PARTITIONS,
-    metadata_line,
-    partitions_of,
-)
+from connector.location.state_files import SHUFFLE_PARTITIONS, metadata_line, partitions_of
+from transactional.barrier import SourceLine
 from transactional.errors import LocationError
 from transactional.recovery import QueryView
 
@@ -33,7 +30,7 @@ def newest(location: CheckpointLocation, log: str) -> int:
     return max((int(name) for name in location.files.names(log) if name.isdigit()), default=-1)
 
 
-def source_lines(location: CheckpointLocation, batch: int) -> Sequence[str]:
+def source_lines(location: CheckpointLocation, batch: int) -> Sequence[SourceLine]:
     """Return the source lines of ``offsets/<batch>``, in Spark's order.
 
     Raises
@@ -53,12 +50,12 @@ def offsets_text(location: CheckpointLocation, batch: int) -> str:
         raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
 
 
-def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[str]:
+def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[SourceLine]:
     """Return the source lines in the text of an offset file."""
     lines = text.splitlines()
     version = lines[0] if lines else ""
     if version == "v1" and len(lines) >= 3:
-        return lines[2:]
+        return [SourceLine.parse(line) for line in lines[2:]]
     path = location.files.shown(f"offsets/{batch}")
     raise LocationError(
         "SPARK_OFFSETS_UNKNOWN",

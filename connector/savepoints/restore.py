@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import AT_ONCE, SavedFile, Savepoint, read
@@ -367,21 +367,22 @@ class Restore:
                 raise self._not_empty("an open query", "Nothing is left to do: start it")
 
         try:
-            self._journal.append(EntryKind.OPENED, {"position": self._position(begun)}, judge)
+            self._journal.append(EntryKind.OPENED, self._opening(begun), judge)
         except LocationError:
             if self._journal.load().restored is None:
                 raise
         faults.reach("restore.opened")
 
-    def _position(self, begun: Restoring) -> int:
+    def _opening(self, begun: Restoring) -> dict[str, Any]:
+        """Return the body of `opened`: where its numbers begin; of a claim, also what the origin knows of the store."""
         saved = Ledger.from_json(begun.ledger)
         if not begun.claim:
-            return saved.position
+            return {"position": saved.position}
         if self.lost is not None:
-            return begins_far_above(saved.position, int(SystemClock().now() * 1000))
-        moved = CheckpointLocation(begun.origin).journal().load().moved
-        assert moved is not None, "N4"
-        return begins_at(moved.entry, saved)
+            return {"position": begins_far_above(saved.position, int(SystemClock().now() * 1000))}
+        origin = CheckpointLocation(begun.origin).journal().load()
+        assert origin.moved is not None, "N4"
+        return {"position": begins_at(origin.moved.entry, saved), "origin": origin.store_record()}
 
 
 def _number(name: str) -> int:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from connector.spark import internals
-from connector.spark.collector import collector_paused
+from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
+from transactional.barrier import SourceLine
 from transactional.checkpoint import TaskPlan
 from transactional.entry import canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
@@ -60,7 +61,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         self._version: int = own["txnVersion"]
         self._plan: TaskPlan | None = None
 
-    @collector_paused()
+    @collector_patient()
     def prepare(self, overwrite: bool) -> None:
         """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         if overwrite:
@@ -73,7 +74,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         partition, attempt, query = internals.batch_task()
         return TaskMessage(self._sink.write(self._planned(), iterator, partition, attempt), query)
 
-    @collector_paused()
+    @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide, then commit. *Called on the driver, in the commit worker.*"""
         queries = {message.query for message in messages if isinstance(message, TaskMessage)}
@@ -82,7 +83,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
             compare = self._sink.own_options()["txnCompareRows"]
             coordinator.commit(acknowledgements(messages), self._version, origin, compare)
 
-    @collector_paused()
+    @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Give the write up. *Called on the driver, in the commit worker, after a failure.*"""
         with self._sink.coordinator(self._view()) as coordinator:
@@ -95,7 +96,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     def _view(self) -> QueryView:
         """Return the view that stands for Spark's logs: a version is a batch, and versions may be left out."""
-        line = canonical({"txnAppId": self._app, "txnVersion": self._version})
+        line = SourceLine(canonical({"txnAppId": self._app, "txnVersion": self._version}))
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from connector.location.offset_log import spark_view
 from connector.spark import internals, life_report
 from connector.spark.batch_writer import HostedBatchWriter
-from connector.spark.collector import collector_paused
+from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
 from connector.spark.sinks import remember_sink
 from transactional.checkpoint import TaskPlan
@@ -82,7 +82,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         self._sink = sink
         self._plan: TaskPlan | None = None
 
-    @collector_paused()
+    @collector_patient()
     def prepare(self, overwrite: bool) -> None:
         """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
         with life_report.telling(self._sink.location, internals.driver_identity):
@@ -119,7 +119,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
             )
         return TaskMessage(self._sink.write(plan, iterator, partition, attempt))
 
-    @collector_paused()
+    @collector_patient()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Decide, then commit. *Called on the driver, once per micro-batch, in the commit worker.*"""
         view = spark_view(self._sink.location, batchId)
@@ -129,7 +129,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         ):
             coordinator.commit(acknowledgements(messages), batchId)
 
-    @collector_paused()
+    @collector_patient()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Give the micro-batch up unless the journal has it. *Called on the driver, after a failure or a stop.*"""
         with self._sink.coordinator(spark_view(self._sink.location, batchId)) as coordinator:

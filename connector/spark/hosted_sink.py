@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from connector.location.location import CheckpointLocation
 from connector.options import HOST_OPTIONS
 from connector.spark import internals
-from connector.spark.collector import collector_paused
+from connector.spark.collector import collector_patient
 from connector.spark.process import driver_process
 from connector.spark.sinks import SinkType
 from transactional import faults
@@ -218,7 +218,7 @@ class HostedSink:
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
-    @collector_paused()
+    @collector_patient()
     def write(
         self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int
     ) -> Acknowledgement:

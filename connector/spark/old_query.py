@@ -25,7 +25,7 @@ from connector.kafka.source.offsets import Positions, SourceOffset, positions_fr
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
-from transactional.barrier import BarrierKind, CheckpointBarrier, offset_of_line
+from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine
 from transactional.clock import Clock, SystemClock
 from transactional.errors import LocationError
 
@@ -132,14 +132,13 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     uncommitted = begun if committed < begun else None
     batch = begun if take_uncommitted else committed
     lines, watermark = source_lines(location, max(batch, 0)), _watermark(location, batch, uncommitted)
-    if batch < 0:
-        lines = [_initial_line(location, number) for number in range(len(lines))]
+    texts = [line.text if batch >= 0 else _VOID for line in lines]
     return OldQuery(
         path=location.path,
         query=query,
         batch=batch,
         uncommitted=uncommitted,
-        sources=[_source(location, number, line) for number, line in enumerate(lines)],
+        sources=[_source(location, number, line) for number, line in enumerate(texts)],
         metadata=_with_watermark(_line(location, "offsets", max(batch, 0)), watermark),
         watermark=watermark,
         has_state=location.files.exists("state"),
@@ -196,7 +195,7 @@ def make_location(
 def _source(location: CheckpointLocation, number: int, line: str) -> OldSource:
     if line == _VOID:
         line = _initial_line(location, number)
-    if offset_of_line(line) is not None:
+    if SourceLine.parse(line).offset is not None:
         raise LocationError(
             "ALREADY_BARRIER_KAFKA",
             f"{location.path} is a query of barrier-kafka already: it goes on where it is. For a location that was moved or "

@@ -22,7 +22,7 @@ from connector.cli import main
 from connector.location.location import CheckpointLocation
 from connector.spark.sinks import remember_sink
 from integration.file_sink import FileSink
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import lines, recorded, run_body, settled
 from transactional import faults
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
@@ -115,7 +115,7 @@ class CliPlace:
         sink.write(transaction, pa.record_batch({"value": list(range(rows))}))
         part = {"partition": 0, "handle": sink.preCommit(transaction), "rows": rows, "bytes": 8 * rows, "digest": "1:0"}
         log = f"v1\n{{}}\nline {batch}" if self.keeps_logs else ""
-        return recorded(batch, [part], covers, sources=sources_digest([f"line {batch}"]), log=log, **replaced)
+        return recorded(batch, [part], covers, sources=sources_digest(lines(f"line {batch}")), log=log, **replaced)
 
     def _move(self, handle: Mapping[str, Any], folder: str) -> None:
         (self.output / "pending" / handle["file"]).rename(self.output / folder / handle["file"])

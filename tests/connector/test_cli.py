@@ -15,7 +15,7 @@ from connector.cli import main
 from connector.cli.report import EXIT_STATUS, Report, Status
 from connector.location.location import CheckpointLocation
 from tests.connector.cli_place import answer
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import lines, recorded, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
 from transactional.ledger import Ledger
@@ -37,7 +37,7 @@ def location(tmp_path: Path) -> Path:
     for batch in (0, 1):
         (place / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")
         parts = [{"partition": p, "handle": HANDLE, "rows": 5, "bytes": 1, "digest": "1:0"} for p in (0, 1)]
-        sources = sources_digest([f"line {batch}"])
+        sources = sources_digest(lines(f"line {batch}"))
         body = recorded(batch, parts, covers=[], sources=sources)
         decided = journal.append(EntryKind.DECIDED, body, lambda ledger: None)
         if batch == 0:

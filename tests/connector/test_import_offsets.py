@@ -76,7 +76,7 @@ def test_the_new_location_is_that_of_a_query_whose_first_micro_batch_ended_there
     assert location.query_id() == document["query"] != "old-query"
     assert (new / "offsets" / "0").read_text().splitlines()[1] == METADATA.replace('Ms":5', 'Ms":9')
     assert sorted(os.listdir(new)) == ["metadata", "offsets"]
-    at = SourceOffset.from_json(json.loads(source_lines(location, 0)[0]))
+    at = SourceOffset.from_json(source_lines(location, 0)[0].offset)
     assert at.topics == at.start == {Partition("orders", 0): 23, Partition("orders", 1): 4}
     assert (at.barrier.number if at.barrier else None, at.barrier_rows, at.barrier_empty) == (1, False, True)
     assert {path: path.read_bytes() for path in old.path.rglob("*") if path.is_file()} == before
@@ -139,7 +139,7 @@ def test_sources_that_are_not_kafkas_are_named_and_one_of_kafkas_can_be_taken_al
 def test_several_sources_of_kafka_keep_their_order(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old.committed(3, '{"payments":{"0":1}}', KAFKA)
     run(capsys, old, new)
-    lines = [SourceOffset.from_json(json.loads(line)) for line in source_lines(CheckpointLocation(str(new)), 0)]
+    lines = [SourceOffset.from_json(line.offset) for line in source_lines(CheckpointLocation(str(new)), 0)]
     assert [sorted({each.topic for each in line.topics}) for line in lines] == [["payments"], ["orders"]]
 
 

@@ -228,7 +228,7 @@ def test_the_beginning_keeps_the_offsets_of_micro_batch_0(place: Place) -> None:
 
 
 def planned(place: Place, batch: int) -> list[Any]:
-    return [json.loads(line)["planned"] for line in source_lines(place.location, batch)]
+    return [json.loads(line.text)["planned"] for line in source_lines(place.location, batch)]
 
 
 def test_planned_ends_stand_in_the_first_micro_batchs_line(place: Place) -> None:
@@ -383,7 +383,7 @@ def check_spark_can_read(place: Place, step: str) -> None:
     assert offsets == set(range(max(offsets) + 1))
     assert commits in (offsets, offsets - {max(offsets)})
     if len(offsets) < 7:
-        first = json.loads(source_lines(place.location, min(4, max(offsets)))[0])
+        first = json.loads(source_lines(place.location, min(4, max(offsets)))[0].text)
         assert first.get("planned") in (None, [offset(5), offset(6)])
         assert "planned" in first or step != "replay"
 

@@ -20,6 +20,7 @@ from connector.savepoints.take import take
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.connector.killed_command import killed_before
+from tests.transactional.bodies import lines
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
@@ -235,6 +236,22 @@ def test_an_origin_that_went_on_is_rewound_or_saved_again_first(
     assert answer(capsys, *rewind, "--allow-reemit")[0] == 0
     assert restore(capsys, saved, new, "--claim")[0] == 0
     assert ledger(new).accounted == 2
+
+
+def test_an_origin_that_counts_rows_behind_the_savepoint_as_handled_is_not_claimed(
+    place: CliPlace, saved: Savepoint, new: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Its journal was put back alone, and `adopt --claim` took over what Spark's logs hold: no checkpoint says so."""
+    shutil.copytree(place.path / "barrier", tmp_path / "barrier")
+    place.decided(3)
+    place.decided(4)
+    shutil.rmtree(place.path / "barrier")
+    shutil.copytree(tmp_path / "barrier", place.path / "barrier")
+    assert answer(capsys, "adopt", str(place), "--claim", "--yes")[0] == 0
+    status, document, _ = restore(capsys, saved, new, "--claim")
+    assert (status, document["condition"]) == (1, "ORIGIN_NOT_AT_SAVEPOINT")
+    assert "it goes on after 4" in document["message"]
+    assert place.ledger().moved is None
 
 
 @pytest.mark.parametrize("state", ["decided", "rewinding"])
@@ -627,5 +644,5 @@ def goes_on_at(path: Path) -> None:
     sink = FileSink(Options({"path": str(path.parent / "output"), "transactionalIdPrefix": "p"}), pa.schema([]))
     from transactional.recovery import QueryView
 
-    view = QueryView("early", location.path, 0, -1, ["line 0"], None)
+    view = QueryView("early", location.path, 0, -1, lines("line 0"), None)
     CheckpointCoordinator(location.journal(), sink, RunSettings("e", FileSink.name(), "o", "p"), view).plan()

@@ -6,10 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from transactional.barrier import SourceLine
 from transactional.entry import canonical
 from transactional.ledger import Ledger, Restoring
 
-__all__ = ["recorded", "restored", "run_body", "settled"]
+__all__ = ["lines", "recorded", "restored", "run_body", "settled"]
+
+
+def lines(*texts: str) -> list[SourceLine]:
+    """The source lines of one file of ``offsets/``."""
+    return [SourceLine.parse(text) for text in texts]
 
 
 def run_body(**replaced: Any) -> dict[str, Any]:

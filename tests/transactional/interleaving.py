@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.transactional.bodies import lines
+from transactional.barrier import SourceLine
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import Entry, EntryKind, decode
@@ -252,12 +254,12 @@ class World:
         self.actors.append(actor)
         return actor
 
-    def lines(self, batch: int) -> list[str]:
+    def lines(self, batch: int) -> list[SourceLine]:
         """The source lines of a micro-batch's end offset."""
         if not self.spans:
-            return [f"offset {batch}"]
+            return lines(f"offset {batch}")
         barrier = {"kind": "checkpoint", "number": 1 if batch < LAST else 2, "timestamp": 0}
-        return [json.dumps({"source": "barrier-kafka", "topics": {"t": {"0": batch}}, "barrier": barrier})]
+        return lines(json.dumps({"source": "barrier-kafka", "topics": {"t": {"0": batch}}, "barrier": barrier}))
 
     def _view(self, batch: int) -> QueryView:
         previous = self.lines(batch - 1) if batch - 1 in self.offsets else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tests.transactional.bodies import lines
 from transactional import faults
 from transactional.entry import Entry
 from transactional.errors import LocationError, TransactionLostError
@@ -92,9 +93,9 @@ class SparkFiles:
 
     def view(self, batch: int, place: str = "here") -> QueryView:
         """As the processes of the driver read it."""
-        previous = [self.offsets[batch - 1].line] if batch - 1 in self.offsets else None
-        lines = [self.offsets[batch].line]
-        return QueryView(QUERY, place, batch, max(self.commits, default=-1), lines, previous, oldest=min(self.offsets))
+        previous = lines(self.offsets[batch - 1].line) if batch - 1 in self.offsets else None
+        now, committed = lines(self.offsets[batch].line), max(self.commits, default=-1)
+        return QueryView(QUERY, place, batch, committed, now, previous, oldest=min(self.offsets))
 
     def purge(self, batch: int) -> None:
         """``minBatchesToRetain``."""

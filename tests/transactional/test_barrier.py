@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from transactional.barrier import BarrierKind, CheckpointBarrier, barrier_of_line, closes_checkpoint, sources_digest
+from tests.transactional.bodies import lines
+from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine, closes_checkpoint, sources_digest
 
 
 def line(offset: int, barrier: int | None = 1, **more: object) -> str:
@@ -17,16 +18,16 @@ def line(offset: int, barrier: int | None = 1, **more: object) -> str:
 def test_a_barrier_survives_its_json() -> None:
     barrier = CheckpointBarrier(3, BarrierKind.FINAL, 17)
     assert CheckpointBarrier.from_json(json.loads(json.dumps(barrier.to_json()))) == barrier
-    assert barrier_of_line(line(1, 3)) == CheckpointBarrier(3, BarrierKind.CHECKPOINT, 5)
+    assert SourceLine.parse(line(1, 3)).barrier == CheckpointBarrier(3, BarrierKind.CHECKPOINT, 5)
 
 
 @pytest.mark.parametrize("foreign", ["17", "not JSON", '{"t":{"0":4}}', "null", line(1, None)])
 def test_a_line_without_our_barrier_has_none(foreign: str) -> None:
-    assert barrier_of_line(foreign) is None
+    assert SourceLine.parse(foreign).barrier is None
 
 
 @pytest.mark.parametrize(
-    ("lines", "previous", "closes"),
+    ("now", "previous", "closes"),
     [
         ([line(1)], None, True),
         ([line(2, 2)], [line(1, 1)], True),
@@ -40,13 +41,14 @@ def test_a_line_without_our_barrier_has_none(foreign: str) -> None:
     ],
     ids=["first", "new barrier", "none", "no data", "foreign", "one foreign", "two sources", "one of two", "added"],
 )
-def test_a_micro_batch_closes_a_checkpoint(lines: list[str], previous: list[str] | None, closes: bool) -> None:
-    assert closes_checkpoint(lines, previous) is closes
+def test_a_micro_batch_closes_a_checkpoint(now: list[str], previous: list[str] | None, closes: bool) -> None:
+    before = None if previous is None else lines(*previous)
+    assert closes_checkpoint(lines(*now), before) is closes
 
 
 def test_the_digest_is_over_positions_and_barrier_only() -> None:
-    assert sources_digest([line(1, planned=[5])]) == sources_digest([line(1)])
-    assert sources_digest([line(2)]) != sources_digest([line(1)])
-    assert sources_digest([line(1, 2)]) != sources_digest([line(1, 1)])
-    assert sources_digest(['{"a": 1}']) != sources_digest(['{"a":1}'])
-    assert sources_digest(["a", "b"]) != sources_digest(["b", "a"])
+    assert sources_digest(lines(line(1, planned=[5]))) == sources_digest(lines(line(1)))
+    assert sources_digest(lines(line(2))) != sources_digest(lines(line(1)))
+    assert sources_digest(lines(line(1, 2))) != sources_digest(lines(line(1, 1)))
+    assert sources_digest(lines('{"a": 1}')) != sources_digest(lines('{"a":1}'))
+    assert sources_digest(lines("a", "b")) != sources_digest(lines("b", "a"))

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import recorded, restored, run_body, settled
+from tests.transactional.bodies import lines, recorded, restored, run_body, settled
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
@@ -66,7 +66,7 @@ class Place:
     ) -> CheckpointCoordinator:
         sink = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
         sink.answer, sink.identity = self.answer, {"cluster": cluster}
-        view = QueryView("q", "/place", batch, batch - 1, [f"line {batch}"], None)
+        view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), None)
         settings = RunSettings(driver, sink.name(), "options", prefix)
         return CheckpointCoordinator(Journal(self.store), sink, settings, view)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import lines, recorded, run_body, settled
 from tests.transactional.state_machine import COMMIT_SECONDS, Execution, Interference, Violation, World
 from tests.transactional.state_stores import LIFETIME, MARGIN, Offset
 from transactional import faults
+from transactional.barrier import SourceLine
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -143,9 +144,9 @@ def closes_by(reason: ClosingReason, monkeypatch: pytest.MonkeyPatch) -> str:
         other_lines(world, monkeypatch, oldest=1)
     if reason is ClosingReason.OTHER_SOURCE:
         view = world.files.view
-        lines = [[f"line {batch}"] for batch in range(3)]
+        logs = [lines(f"line {batch}") for batch in range(3)]
         monkeypatch.setattr(
-            world.files, "view", lambda n: replace(view(n), lines=lines[n], previous=lines[n - 1] if n else None)
+            world.files, "view", lambda n: replace(view(n), lines=logs[n], previous=logs[n - 1] if n else None)
         )
     execution = piled_up(world, 0)
     if reason in (ClosingReason.BARRIER, ClosingReason.FINAL):
@@ -377,7 +378,8 @@ def test_a_final_barrier_is_never_declined_softly(world: World) -> None:
 def test_nor_is_a_checkpoint_of_a_source_after_which_no_barrier_is_sure_to_come(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other_lines(world, monkeypatch, lines=["rows"], previous=["fewer rows"])
+    rows, fewer = (SourceLine.parse(text) for text in ("rows", "fewer rows"))
+    other_lines(world, monkeypatch, lines=[rows], previous=[fewer])
     execution = world.start()
     declined(world, execution)
     assert (execution.condition, world.book.kinds[-1]) == ("HOOK_FAILED", EntryKind.ABORTED)
@@ -493,7 +495,7 @@ def test_a_task_that_ends_after_its_micro_batch_was_decided_is_swept(world: Worl
 
 def planned_with(world: World, monkeypatch: pytest.MonkeyPatch, **of_line: Any) -> Execution:
     """A planning whose offset line has other keys; a second line where `foreign` is set."""
-    foreign = ["another source's"] if of_line.pop("foreign", False) else []
+    foreign = lines("another source's") if of_line.pop("foreign", False) else []
     to_json = Offset.to_json
     monkeypatch.setattr(Offset, "to_json", lambda self: {**to_json(self), **of_line})
     view = world.files.view
@@ -599,7 +601,7 @@ def test_planning_reads_a_bounded_number_of_files_after_any_number_of_checkpoint
 
 
 def view(batch: int) -> QueryView:
-    return QueryView("q", "/place", batch, batch - 1, [f"line {batch}"], [f"line {batch - 1}"])
+    return QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), lines(f"line {batch - 1}"))
 
 
 # -- another parallelism ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.transactional.bodies import lines
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
@@ -94,7 +95,7 @@ def other_place(query: Query, saved: Ledger) -> Query:
     journal.append(EntryKind.OPENED, {"position": begins_at(moved.entry, saved)}, lambda _: None)
     there.transactions, there.committed = query.transactions, 0
     there.view = lambda batch: QueryView(  # type: ignore[method-assign]
-        "q", "/there", batch, there.committed, [f"line {batch}"], [f"line {batch - 1}"]
+        "q", "/there", batch, there.committed, lines(f"line {batch}"), lines(f"line {batch - 1}")
     )
     return there
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.transactional.bodies import lines
 from tests.transactional.test_ledger import RUN, batch, fold
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
@@ -33,7 +34,9 @@ STATES = {
 
 
 def view(number: int, committed: int | None = None, location: str = "here") -> QueryView:
-    return QueryView("q", location, number, number - 1 if committed is None else committed, [f"line {number}"], None)
+    return QueryView(
+        "q", location, number, number - 1 if committed is None else committed, lines(f"line {number}"), None
+    )
 
 
 def runs(*drivers: str) -> Ledger:
@@ -189,32 +192,30 @@ def test_a_prepared_transaction_that_somebody_has_committed_is_never_written_ane
             judge_prepared(record, [STATES["L"], STATES["C"]], view(number))
 
 
-@pytest.mark.parametrize(("lines", "previous"), [("another", "line 0"), ("line 1", "another")])
-def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_query(lines: str, previous: str) -> None:
+@pytest.mark.parametrize(("line", "previous"), [("another", "line 0"), ("line 1", "another")])
+def test_a_file_of_offsets_that_was_replaced_after_it_was_recorded_stops_the_query(line: str, previous: str) -> None:
     """A former driver that stood still in Spark's rename puts its own file over the one that was read."""
     ledger = fold(
         *(
-            (EntryKind.DECIDED, {**batch(number, 1, covers=[]), "sources": sources_digest([f"line {number}"])})
+            (EntryKind.DECIDED, {**batch(number, 1, covers=[]), "sources": sources_digest(lines(f"line {number}"))})
             for number in (0, 1)
         )
     )
-    right = QueryView("q", "here", 1, 0, ["line 1"], ["line 0"])
+    right = QueryView("q", "here", 1, 0, lines("line 1"), lines("line 0"))
     check_account(ledger, right)
     with pytest.raises(LocationError, match=r"BATCHES_NOT_ACCOUNTED.*offsets/[01].*adopt"):
-        check_account(ledger, replace(right, lines=[lines], previous=[previous]))
+        check_account(ledger, replace(right, lines=lines(line), previous=lines(previous)))
 
 
-@pytest.mark.parametrize(("lines", "previous"), [("another", "line 0"), ("line 1", "another")])
-def test_a_replaced_file_of_offsets_of_which_the_journal_has_a_copy_asks_for_a_rewind(
-    lines: str, previous: str
-) -> None:
+@pytest.mark.parametrize(("line", "previous"), [("another", "line 0"), ("line 1", "another")])
+def test_a_replaced_file_of_offsets_of_which_the_journal_has_a_copy_asks_for_a_rewind(line: str, previous: str) -> None:
     ledger = fold(
         *(
             (
                 EntryKind.DECIDED,
                 {
                     **batch(number, 1, covers=[]),
-                    "sources": sources_digest([f"line {number}"]),
+                    "sources": sources_digest(lines(f"line {number}")),
                     "log": f"v1\n{{}}\nline {number}",
                 },
             )
@@ -222,7 +223,7 @@ def test_a_replaced_file_of_offsets_of_which_the_journal_has_a_copy_asks_for_a_r
         )
     )
     assert sorted(ledger.logs) == [0, 1]
-    replaced = QueryView("q", "here", 1, 0, [lines], [previous])
+    replaced = QueryView("q", "here", 1, 0, lines(line), lines(previous))
     with pytest.raises(RewindRequiredError, match=r"OFFSETS_REPLACED.*offsets/[01].*barrier rewind LOCATION"):
         check_account(ledger, replaced)
 

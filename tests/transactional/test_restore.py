@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import recorded, restored, run_body, settled
+from tests.transactional.bodies import lines, recorded, restored, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind, canonical
@@ -24,7 +24,7 @@ from transactional.testing import MemoryTransactions, RecordingSink
 
 LINE = '{"source": "barrier-kafka", "topics": {"in": {"0": 1}}, "barrier": null}'
 
-SOURCES = sources_digest([LINE])
+SOURCES = sources_digest(lines(LINE))
 
 
 def part(number: int) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> 
     assert (found.query, found.location, found.originals, found.runs) == ("", "there", ["p"], {})
     assert found.restored is not None
     assert (found.restored.origin, found.restored.batch, found.restored.claim) == ("here", 2, False)
-    check_account(found, QueryView("new", "there", 3, 2, ["x"], None))
+    check_account(found, QueryView("new", "there", 3, 2, lines("x"), None))
 
 
 def test_a_claimed_journal_is_the_querys_own_above_all_numbers_that_were_taken() -> None:
@@ -224,7 +224,7 @@ def recording() -> RecordingSink:
 
 
 def coordinator(journal: Journal, sink: RecordingSink, batch: int) -> CheckpointCoordinator:
-    view = QueryView("q", "here", batch, batch - 1, [LINE], [LINE])
+    view = QueryView("q", "here", batch, batch - 1, lines(LINE), lines(LINE))
     return CheckpointCoordinator(journal, sink, RunSettings("d", "x", "s", "p"), view)
 
 
@@ -258,20 +258,20 @@ def line(**topics: int) -> str:
 
 def test_a_state_or_a_position_that_nobody_takes_any_more_is_named() -> None:
     begun = restored(cut(three().ledger, 3), 3, False, "there", 8)
-    view = QueryView("new", "there", 2, 1, [line(a=5)], [line(a=3, b=4)])
+    view = QueryView("new", "there", 2, 1, lines(line(a=5)), lines(line(a=3, b=4)))
     with pytest.raises(LocationError, match=r"STATE_NOT_RESTORED.*hook m:H.*topic b.*allowNonRestoredState") as caught:
         check_restored(begun, view, ["m:Other"])
     assert (caught.value.parameters["hooks"], caught.value.parameters["topics"]) == (["m:H"], ["b"])
     with pytest.raises(LocationError, match=r"holds the position in the topic b,"):
         check_restored(begun, view, ["m:H"])
-    check_restored(begun, replace(view, lines=[line(a=5, b=4, c=1)]), ["m:H", "m:New"])
+    check_restored(begun, replace(view, lines=lines(line(a=5, b=4, c=1))), ["m:H", "m:New"])
     check_restored(three().ledger, view, [])
 
 
 def test_after_its_first_micro_batch_a_restored_query_may_change_as_any_other() -> None:
     begun = restored(cut(three().ledger, 3), 3, False, "there", 8)
     begun.batches[2] = three().ledger.batches[2]
-    check_restored(begun, QueryView("new", "there", 3, 2, [line(a=5)], [line(b=3)]), [])
+    check_restored(begun, QueryView("new", "there", 3, 2, lines(line(a=5)), lines(line(b=3))), [])
 
 
 # -- Spark's repartition ---------------------------------------------------------------------------------------------
@@ -285,8 +285,8 @@ def repartitioned(ledger: Ledger, first: int, count: int = 1, committed: int | N
         ledger.location,
         at_work,
         at_work - 1 if committed is None else committed,
-        [LINE],
-        [LINE],
+        lines(LINE),
+        lines(LINE),
         repartitions=lambda: batches,
     )
 
@@ -344,6 +344,6 @@ def test_a_copys_first_run_leaves_what_its_original_has_prepared_alone() -> None
     def under(prefix: str) -> RecordingSink:
         return RecordingSink(Options({"transactionalIdPrefix": prefix}), pa.schema([]), store)
 
-    view = QueryView("q", "there", 1, 0, [LINE], [LINE])
+    view = QueryView("q", "there", 1, 0, lines(LINE), lines(LINE))
     CheckpointCoordinator(journal, under("q-1"), RunSettings("e", "x", "s", "q-1"), view, under).plan()
     assert store.unfinished() == [number]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import run_body, settled
+from tests.transactional.bodies import lines, run_body, settled
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import Entry, EntryKind, decode, encode
@@ -44,7 +44,7 @@ class Query:
         self.sinks: list[RecordingSink] = []
 
     def view(self, batch: int) -> QueryView:
-        return QueryView("q", "/place", batch, self.committed, [f"line {batch}"], [f"line {batch - 1}"])
+        return QueryView("q", "/place", batch, self.committed, lines(f"line {batch}"), lines(f"line {batch - 1}"))
 
     def coordinator(self, batch: int, driver: str = "A") -> CheckpointCoordinator:
         sink = RecordingSink(Options({"transactionalIdPrefix": "p"}), SCHEMA, self.transactions)
@@ -313,7 +313,7 @@ def test_a_micro_batch_that_the_journal_does_not_expect_stops_the_query(batch: i
 def test_a_copied_location_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query()
     query.run(0)
-    elsewhere = QueryView("q", "/copy", 1, 0, ["line 1"], ["line 0"])
+    elsewhere = QueryView("q", "/copy", 1, 0, lines("line 1"), lines("line 0"))
     monkeypatch.setattr(query, "view", lambda batch: elsewhere)
     with pytest.raises(LocationError, match=r"LOCATION_MOVED.*adopt"):
         query.plan(1)
@@ -435,7 +435,7 @@ def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tas
     query = Query()
     messages = query.tasks(query.plan(0))
     view = query.view
-    query.view = lambda batch: replace(view(batch), lines=["another"])  # type: ignore[method-assign]
+    query.view = lambda batch: replace(view(batch), lines=lines("another"))  # type: ignore[method-assign]
     with pytest.raises(RetriableError, match=r"CONCURRENT_COMMIT.*offsets/0 is not the file that the tasks"):
         query.commit(messages, 0)
     assert "decided" not in query.kinds()

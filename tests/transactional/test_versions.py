@@ -11,6 +11,7 @@ import pytest
 
 from connector.cli import main
 from connector.location.location import CheckpointLocation
+from tests.transactional.bodies import lines
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.digest import RowDigest, digest_of_all
@@ -59,7 +60,7 @@ class Writes:
         return sink
 
     def coordinator(self, version: int, driver: str = "A") -> CheckpointCoordinator:
-        view = QueryView("app", "/writes", version, -1, [f"version {version}"], None, gaps=True)
+        view = QueryView("app", "/writes", version, -1, lines(f"version {version}"), None, gaps=True)
         settings = RunSettings(driver, "2pc-recording", "options", "p", retained=self.retained)
         return CheckpointCoordinator(self.journal(), self.sink(), settings, view)
 

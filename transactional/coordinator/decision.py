@@ -16,7 +16,7 @@ from transactional.checkpoint import (
     PendingCheckpoint,
 )
 from transactional.clock import Deadline
-from transactional.coordinator.session import Session
+from transactional.coordinator.session import Session, record_body
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, HookError, JournalError, ProtocolError, RetriableError
 from transactional.ledger import BatchRecord, Ledger
@@ -82,19 +82,18 @@ class Decision:
         reason = self._look(batch, pending, covered)  # C5
         faults.reach("commit.looked")
         barriers = new_barriers(self._view.lines, self._view.previous)
-        body = {
-            "run": token,
-            "batch": batch,
-            "sources": self._view.sources,
-            "log": self._view.text if found is None else "",  # else its `prepared` has it
-            "writers": len(messages),
-            "origin": origin,
-            "parts": [part.to_json() for part in pending.parts],
-            "barrier": max((barrier.timestamp for barrier in barriers), default=None),
-            "began": began,
-            "reason": reason.name if reason else "",
-            "hooks": {},
-        }
+        body = record_body(
+            token,
+            batch,
+            self._view.sources,
+            began,
+            log=self._view.text if found is None else "",  # else its `prepared` has it
+            writers=len(messages),
+            origin=origin,
+            parts=[part.to_json() for part in pending.parts],
+            barrier=max((barrier.timestamp for barrier in barriers), default=None),
+            reason=reason.name if reason else "",
+        )
         covers = [record.batch for record in covered]
         judge = may_record(token, batch, found is not None, covers, self._view.gaps)
         if reason is None:
@@ -136,19 +135,10 @@ class Decision:
         covers = [record.batch for record in covered]
         began = self._session.milliseconds()
         states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
-        body = {
-            "run": token,
-            "batch": last.batch,
-            "sources": last.sources,
-            "writers": last.writers,
-            "origin": "",
-            "parts": [],
-            "barrier": None,
-            "began": began,
-            "reason": ClosingReason.STOP.name,
-            "hooks": states,
-            "covers": covers,
-        }
+        reason, writers = ClosingReason.STOP.name, last.writers
+        body = record_body(
+            token, last.batch, last.sources, began, writers=writers, reason=reason, hooks=states, covers=covers
+        )
         judge = may_record(token, last.batch, True, covers, self._view.gaps)
         entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
         self._commit_decided(entry.number, token)  # C8, C9

@@ -7,7 +7,7 @@ import logging
 from transactional import faults, hooks
 from transactional.barrier import sources_digest
 from transactional.checkpoint import ClosingReason, Mode, TaskPlan
-from transactional.coordinator.session import Session
+from transactional.coordinator.session import Session, record_body
 from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, QueryStoppedError, RewindRequiredError
 from transactional.ledger import RunRecord
@@ -118,18 +118,9 @@ class Planning:
             ledger = self._journal.ledger
             covered = [record.batch for record in ledger.undecided()]
             newest = ledger.checkpoints[max(ledger.checkpoints)] if ledger.checkpoints else None
-            body = {
-                "run": token,
-                "batch": batch,
-                "sources": sources_digest(self._view.previous or ()),
-                "writers": 0,
-                "origin": "",
-                "parts": [],
-                "barrier": None,
-                "began": self._session.milliseconds(),
-                "reason": ClosingReason.REPARTITION.name,
-                "hooks": dict(newest.hooks) if newest else {},
-            }
+            sources, began = sources_digest(self._view.previous or ()), self._session.milliseconds()
+            states = dict(newest.hooks) if newest else {}
+            body = record_body(token, batch, sources, began, reason=ClosingReason.REPARTITION.name, hooks=states)
             judge = may_record(token, batch, False, covered, False)
             if covered:  # what is prepared before it is the next decision's, and so is it
                 self._journal.append(EntryKind.PREPARED, body, judge)

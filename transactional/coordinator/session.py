@@ -15,7 +15,7 @@ from transactional.settlement import Settlement
 from transactional.sink import TwoPhaseCommitSink
 from transactional.transaction import Cutoff
 
-__all__ = ["RunSettings", "Session"]
+__all__ = ["RunSettings", "Session", "record_body"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,12 @@ class RunSettings:
     hooks: Sequence[CheckpointHook] = ()
     allow_non_restored: bool = False
     secrets: Collection[str] = field(default=(), repr=False)
+
+
+def record_body(run: int, batch: int, sources: str, began: int, **others: Any) -> dict[str, Any]:
+    """Return the body of a `prepared` entry, or of a `decided` one without its `covers`: of a micro-batch, without rows."""
+    empty = {"writers": 0, "origin": "", "parts": [], "barrier": None, "reason": "", "hooks": {}}
+    return {**empty, "run": run, "batch": batch, "sources": sources, "began": began, **others}
 
 
 class Session:

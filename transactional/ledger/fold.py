@@ -102,17 +102,8 @@ def _record(ledger: Ledger, entry: Entry, body: Mapping[str, Any], checkpoint: i
     if ledger.replay is not None and body["batch"] > ledger.accounted:
         ledger.replay = None
     written = Written.of(body["parts"]) if body["reason"] == ClosingReason.WRITE.name else None
-    return BatchRecord(
-        body["batch"],
-        body["sources"],
-        body["writers"],
-        entry.number,
-        body["run"],
-        parts,
-        checkpoint,
-        entry.time,
-        written,
-    )
+    batch, sources, writers, run = (body[key] for key in ("batch", "sources", "writers", "run"))
+    return BatchRecord(batch, sources, writers, entry.number, run, parts, checkpoint, entry.time, written)
 
 
 def _prepared(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -179,11 +170,10 @@ def _count(ledger: Ledger, what: str) -> None:
     ledger.counts[what] = ledger.counts.get(what, 0) + 1
 
 
-def _failed(ledger: Ledger, entry: Entry, reason: str, batches: list[int], detail: str = "") -> None:
-    _count(ledger, "failed")
-    ledger.failures = [*ledger.failures, FailureRecord(entry.number, entry.time, reason, batches, detail)][
-        -KEPT_FAILURES:
-    ]
+def _failed(ledger: Ledger, entry: Entry, what: str, reason: str, batches: list[int], detail: str = "") -> None:
+    _count(ledger, what)
+    failure = FailureRecord(entry.number, entry.time, reason, batches, detail)
+    ledger.failures = [*ledger.failures, failure][-KEPT_FAILURES:]
 
 
 def _settled(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -228,7 +218,7 @@ def _void(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         del ledger.batches[batch]
         ledger.logs.pop(batch, None)
     ledger.voided += batches
-    _failed(ledger, entry, CheckpointFailureReason.VOID.name, batches)
+    _failed(ledger, entry, "failed", CheckpointFailureReason.VOID.name, batches)
 
 
 def _end_run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -236,15 +226,13 @@ def _end_run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         ledger.runs[body["run"]].ended = entry.kind
     if entry.kind == EntryKind.ABORTED:
         _count(ledger, "triggered")
-        _failed(ledger, entry, CheckpointFailureReason.ABORTED.name, [body["batch"]])
+        _failed(ledger, entry, "failed", CheckpointFailureReason.ABORTED.name, [body["batch"]])
 
 
 def _declined(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     _count(ledger, "triggered")
-    _count(ledger, "declined")
     ledger.declined.append(Declined(body["batch"], entry.time, body["reason"], body["detail"]))
-    failure = FailureRecord(entry.number, entry.time, body["reason"], [body["batch"]], body["detail"])
-    ledger.failures = [*ledger.failures, failure][-KEPT_FAILURES:]
+    _failed(ledger, entry, "declined", body["reason"], [body["batch"]], body["detail"])
 
 
 def _restored(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -302,7 +290,7 @@ def _opened(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     if ledger.restoring is None:
         reason = f"entry {entry.number} opens a journal that is open"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
-    vars(ledger).update(vars(ledger.restoring.opened(body["position"])))
+    vars(ledger).update(vars(ledger.restoring.opened(body["position"], body.get("origin"))))
 
 
 def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:

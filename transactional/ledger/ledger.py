@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from transactional.entry import EntryKind
@@ -187,6 +187,10 @@ class Ledger:
         for run in self.runs.values():
             run.binding = False
 
+    def store_record(self) -> dict[str, Any]:
+        """Return what the journal knows of the store (`transactional.history`), as JSON types."""
+        return {"runs": {str(token): asdict(run) for token, run in self.runs.items()}, "stamp": self.stamp}
+
     # -- snapshots --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
@@ -196,43 +200,9 @@ class Ledger:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Return a ledger from what `to_json` returned."""
-        return cls(
-            position=value["position"],
-            base=value["base"],
-            location=value["location"],
-            identity_suffix=value["identity_suffix"],
-            query=value["query"],
-            originals=list(value["originals"]),
-            origin=value["origin"],
-            voided=list(value["voided"]),
-            retained=value["retained"],
-            counts=dict(value["counts"]),
-            declined=[Declined(**v) for v in value["declined"]],
-            failures=[FailureRecord(**v) for v in value["failures"]],
-            rewinding=Rewind(**value["rewinding"]) if value["rewinding"] else None,
-            replay=value["replay"],
-            request=value["request"],
-            moved=Moved(**value["moved"]) if value.get("moved") else None,
-            restored=Origin.from_json(value["restored"]) if value.get("restored") else None,
-            restoring=Restoring(**value["restoring"]) if value.get("restoring") else None,
-            stop=value.get("stop"),  # not in older snapshots
-            stamp=value.get("stamp", 0),
-            restarts=[RestartRecord(**v) for v in value.get("restarts", ())],
-            runs={int(k): RunRecord(**{"binding": False, **v}) for k, v in value["runs"].items()},  # not in older ones
-            batches={
-                int(k): BatchRecord(
-                    **{
-                        **v,
-                        "parts": [PartRecord(**p) for p in v["parts"]],
-                        "written": Written(**v["written"]) if v.get("written") else None,
-                    }
-                )
-                for k, v in value["batches"].items()
-            },
-            checkpoints={int(k): CheckpointRecord.from_json(v) for k, v in value["checkpoints"].items()},
-            logs={int(k): v for k, v in value.get("logs", {}).items()},
-        )
+        """Return a ledger from what `to_json` returned; what an older snapshot does not have is as at the beginning."""
+        held = [each.name for each in fields(cls) if value.get(each.name) is not None]
+        return cls(**{name: _READERS.get(name, copy)(value[name]) for name in held})
 
 
 @dataclass(frozen=True)
@@ -266,19 +236,26 @@ class Restoring:
     forced: bool
     ledger: Mapping[str, Any]
 
-    def opened(self, position: int) -> Ledger:
+    def opened(self, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
         """Return the ledger with which the journal goes on.
 
         Parameters
         ----------
         position : int
             At least 2. Of a claim: no number of the origin's journal is above it.
+        origin : Mapping[str, Any], optional
+            `Ledger.store_record` of the origin that a claim has closed: the store is compared here as it would be there.
+            Without it the next run takes the store as it is.
         """
         found = Ledger.from_json(self.ledger)
         batch = max(found.checkpoints[self.checkpoint].batches)
         found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)
         found.location, found.position = self.location, position
-        found.accept_store()  # runs that came after the savepoint have left their marks there
+        if origin is not None:
+            found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
+            found.stamp = max(found.stamp, origin["stamp"])
+        else:
+            found.accept_store()  # runs that came after the savepoint have left their marks there
         if self.claim:
             for run in found.runs.values():
                 run.ended = run.ended or EntryKind.MOVED
@@ -286,3 +263,28 @@ class Restoring:
             found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
             found.runs, found.query, found.identity_suffix = {}, "", ""
         return found
+
+
+def _numbered(read: Callable[..., Any]) -> Callable[[Mapping[str, Any]], dict[int, Any]]:
+    return lambda values: {int(number): read(each) for number, each in values.items()}
+
+
+def _batch(value: Mapping[str, Any]) -> BatchRecord:
+    written = Written(**value["written"]) if value.get("written") else None
+    return BatchRecord(**{**value, "parts": [PartRecord(**part) for part in value["parts"]], "written": written})
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "declined": lambda values: [Declined(**each) for each in values],
+    "failures": lambda values: [FailureRecord(**each) for each in values],
+    "restarts": lambda values: [RestartRecord(**each) for each in values],
+    "rewinding": lambda value: Rewind(**value),
+    "moved": lambda value: Moved(**value),
+    "restored": Origin.from_json,
+    "restoring": lambda value: Restoring(**value),
+    "runs": _numbered(lambda value: RunRecord(**{"binding": False, **value})),  # not in older ones
+    "batches": _numbered(_batch),
+    "checkpoints": _numbered(CheckpointRecord.from_json),
+    "logs": _numbered(str),
+}
+"""The attributes of a ledger that are no plain JSON, and how each is read from a snapshot."""

@@ -22,7 +22,7 @@ from transactional.recovery.judgement import (
     lost_batches,
     out_of_order,
 )
-from transactional.recovery.view import QueryView, topics_of
+from transactional.recovery.view import QueryView
 
 __all__ = [
     "Claim",
@@ -42,7 +42,6 @@ __all__ = [
     "lost_batches",
     "out_of_order",
     "replaced_since_planned",
-    "topics_of",
     "unrecorded_repartitions",
     "whose_run",
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Sequence
 
-from transactional.barrier import offset_of_line, sources_digest
+from transactional.barrier import SourceLine, sources_digest
 from transactional.errors import LocationError, OptionError, RetriableError, RewindRequiredError
 from transactional.ledger import Ledger, RunRecord
 from transactional.recovery.versions import check_version
-from transactional.recovery.view import QueryView, topics_of
+from transactional.recovery.view import QueryView
 
 __all__ = [
     "Claim",
@@ -134,11 +134,15 @@ def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> N
         return
     checkpoint = ledger.checkpoints.get(restored.checkpoint)
     orphans = sorted(set(checkpoint.hooks if checkpoint else ()) - set(hooks))
-    left_topics = sorted(topics_of(view.previous or ()) - topics_of(view.lines))
+    left_topics = sorted(_topics(view.previous or ()) - _topics(view.lines))
     left = [f"the state of the hook {orphan}, which checkpointHooks does not name" for orphan in orphans]
     left += [f"the position in the topic {topic}, which no source of the query reads" for topic in left_topics]
     if left:
         raise LocationError("STATE_NOT_RESTORED", left="; ".join(left), hooks=orphans, topics=left_topics)
+
+
+def _topics(lines: Sequence[SourceLine]) -> frozenset[str]:
+    return frozenset().union(*(line.topics for line in lines))
 
 
 def check_sources(ledger: Ledger, view: QueryView) -> None:
@@ -157,15 +161,15 @@ def check_sources(ledger: Ledger, view: QueryView) -> None:
             check_recorded(ledger, batch, lines)
 
 
-def check_recorded(ledger: Ledger, batch: int, lines: Sequence[str]) -> None:
+def check_recorded(ledger: Ledger, batch: int, lines: Sequence[SourceLine]) -> None:
     """Check that one file of ``offsets/`` is the one that the journal recorded, if it did; see `check_sources`.
 
     Parameters
     ----------
     ledger : Ledger
     batch : int
-    lines : Sequence[str]
-        Source lines of the file.
+    lines : Sequence[SourceLine]
+        Those of the file.
 
     Raises
     ------
@@ -207,14 +211,12 @@ def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | 
     OptionError
         ``INTERVAL_NOT_POSSIBLE``
     """
-    offsets = [offset_of_line(line) for line in view.lines]
-    ours = [offset for offset in offsets if offset is not None]
-    longest = max((max(each.get("interval", 0), each.get("minPause", 0)) for each in ours), default=0)
+    longest = max((line.longest_wait for line in view.lines), default=0)
     if not longest:
         return
-    topics = {identity: topic for each in ours for topic, identity in each.get("ids", {}).items()}
+    topics = {identity: topic for line in view.lines for topic, identity in line.topic_ids.items()}
     own = sorted(topics[identity] for identity in targets if identity in topics)
-    if len(ours) < len(offsets):
+    if any(line.offset is None for line in view.lines):
         reason = "one of the query's sources carries no barriers, so that every micro-batch closes a checkpoint"
     elif lifetime is not None and longest > lifetime * 500:
         reason = (

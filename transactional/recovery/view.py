@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from transactional.barrier import offset_of_line, sources_digest
+from transactional.barrier import SourceLine, sources_digest
 
-__all__ = ["QueryView", "topics_of"]
+__all__ = ["QueryView"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class QueryView:
         The current micro-batch: the highest of ``offsets/``.
     committed : int
         The highest of ``commits/``; -1 if there is none.
-    lines : Sequence[str]
-        Source lines of ``offsets/<batch>``; empty if the query has stopped and not begun it.
-    previous : Sequence[str] or None
+    lines : Sequence[SourceLine]
+        Of ``offsets/<batch>``; empty if the query has stopped and not begun it.
+    previous : Sequence[SourceLine] or None
         Those of ``offsets/<batch - 1>``.
     gaps : bool
         Whether numbers of batches may be left out: the versions of batch writes. Then `committed` means nothing.
@@ -43,8 +43,8 @@ class QueryView:
     location: str
     batch: int
     committed: int
-    lines: Sequence[str]
-    previous: Sequence[str] | None
+    lines: Sequence[SourceLine]
+    previous: Sequence[SourceLine] | None
     gaps: bool = False
     oldest: int = 0
     repartitions: Callable[[], Sequence[int]] = tuple
@@ -54,8 +54,3 @@ class QueryView:
     def sources(self) -> str:
         """Digest of the micro-batch's source lines."""
         return sources_digest(self.lines)
-
-
-def topics_of(lines: Sequence[str]) -> set[str]:
-    """Return the topics whose positions these source lines hold."""
-    return {topic for line in lines for topic in (offset_of_line(line) or {}).get("topics", {})}

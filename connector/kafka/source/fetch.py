@@ -14,7 +14,7 @@ from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
 from connector.kafka.source.records import Notice, RangeConsumer, Records
-from connector.spark.collector import collector_paused
+from connector.spark.collector import collector_patient
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import StoreError
 
@@ -89,7 +89,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
         return
     at = wanted.partition
     tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
-    with collector_paused(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
+    with collector_patient(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
         for records in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
             yield records.to_batch(at, options.include_headers)
 

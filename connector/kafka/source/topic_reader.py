@@ -129,9 +129,7 @@ class TopicReader:
 
     def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Return the offset of the first row that is left, per partition."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._offsets({partition: OffsetSpec.earliest() for partition in partitions})
+        return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
         """Return `earliest`, by two answers, a pause apart, for partitions whose first row lies after the wanted one.
@@ -142,12 +140,7 @@ class TopicReader:
         wanted : Positions
             The row to read next; 0 for partitions that are not in it.
         """
-        offsets = self.earliest(partitions)
-        behind = [partition for partition in partitions if offsets[partition] > wanted.get(partition, 0)]
-        if behind:
-            self._clock.sleep(self._retries.pause_seconds)
-            offsets.update({p: min(offsets[p], offset) for p, offset in self.earliest(behind).items()})
-        return offsets
+        return self._surely(self.earliest, partitions, lambda p, offset: offset > wanted.get(p, 0), min)
 
     def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
         """Return where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
@@ -160,10 +153,8 @@ class TopicReader:
             has just become the leader may be behind; the answer stays if a read_uncommitted reader has read rows of open
             transactions.
         """
-        from confluent_kafka.admin import OffsetSpec
-
         known = known or {}
-        offsets = self._offsets({partition: OffsetSpec.latest() for partition in partitions})
+        offsets = self._offsets(dict.fromkeys(partitions, LATEST))
         for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
             behind = [partition for partition in partitions if offsets[partition] < known.get(partition, 0)]
             if not behind:
@@ -174,26 +165,26 @@ class TopicReader:
         return offsets
 
     def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `latest`, by two answers, a pause apart, for partitions that end before the wanted offset.
+        """Return `latest`, by two answers, a pause apart, for partitions that end before the wanted offset, one of each."""
+        return self._surely(self.latest, partitions, lambda p, offset: offset < wanted[p], max)
 
-        Parameters
-        ----------
-        partitions : Sequence[Partition]
-        wanted : Positions
-            An offset of each of them.
-        """
-        offsets = self.latest(partitions)
-        short = [partition for partition in partitions if offsets[partition] < wanted[partition]]
-        if short:
+    def _surely(
+        self,
+        ask: Callable[[Sequence[Partition]], dict[Partition, int]],
+        partitions: Sequence[Partition],
+        is_doubtful: Callable[[Partition, int], bool],
+        better: Callable[[int, int], int],
+    ) -> dict[Partition, int]:
+        offsets = ask(partitions)
+        doubtful = [partition for partition in partitions if is_doubtful(partition, offsets[partition])]
+        if doubtful:
             self._clock.sleep(self._retries.pause_seconds)
-            offsets.update({p: max(offsets[p], offset) for p, offset in self.latest(short).items()})
+            offsets.update({p: better(offsets[p], offset) for p, offset in ask(doubtful).items()})
         return offsets
 
     def since(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Return the first row that is not older than a time (milliseconds since 1970), per partition; None without one."""
-        from confluent_kafka.admin import OffsetSpec
-
-        offsets = self._offsets({partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()})
+        offsets = self._offsets(times)
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
@@ -243,21 +234,25 @@ class TopicReader:
         return {p: latest[p] if offset is None else offset for p, offset in offsets.items()}
 
     def _high(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        return self._offsets(dict.fromkeys(partitions, LATEST), committed=False)
+
+    def _offsets(self, wanted: Mapping[Partition, int], committed: bool | None = None) -> dict[Partition, int]:
+        """Return the offset of each: of `EARLIEST`, of `LATEST`, or of the first row that is not older than a time."""
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        return self._offsets({partition: OffsetSpec.latest() for partition in partitions}, committed=False)
-
-    def _offsets(self, specs: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, int]:
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-
-        if not specs:
+        if not wanted:
             return {}
+        ends = {EARLIEST: OffsetSpec.earliest(), LATEST: OffsetSpec.latest()}
         if committed is None:
             committed = self._config.settings.get("isolation.level", "read_committed") == "read_committed"
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def ask() -> dict[Partition, int]:
-            question = {TopicPartition(p.topic, p.number): spec for p, spec in specs.items()}
+            question = {
+                TopicPartition(p.topic, p.number): ends.get(at) or OffsetSpec.for_timestamp(at)
+                for p, at in wanted.items()
+            }
             answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
                 question, isolation_level=isolation, request_timeout=REQUEST_SECONDS
             )
@@ -267,11 +262,11 @@ class TopicReader:
                 }
             except KafkaException as problem:
                 if problem.args[0].name() in _OF_A_TOPIC:
-                    self._check_same([*specs])
+                    self._check_same([*wanted])
                 raise
 
-        offsets = self._patiently(ask, "the offsets", sorted({partition.topic for partition in specs}))
-        return {partition: offsets[partition] for partition in specs}
+        offsets = self._patiently(ask, "the offsets", sorted({partition.topic for partition in wanted}))
+        return {partition: offsets[partition] for partition in wanted}
 
     def _check_same(self, partitions: Sequence[Partition]) -> None:
         """Raise if these are not the partitions any more that `partitions` saw: no waiting brings them back.

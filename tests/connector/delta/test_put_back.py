@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from connector.delta.sink import DeltaSink
+from tests.transactional.bodies import lines
 from transactional.checkpoint import Acknowledgement, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
@@ -30,8 +31,8 @@ class Query:
 
     def coordinator(self, batch: int, driver: str) -> CheckpointCoordinator:
         settings = RunSettings(driver, DeltaSink.name(), "options", "p")
-        previous = [f"line {batch - 1}"] if batch else None
-        view = QueryView("q", "/place", batch, batch - 1, [f"line {batch}"], previous)
+        previous = lines(f"line {batch - 1}") if batch else None
+        view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), previous)
         return CheckpointCoordinator(self.journal(), DeltaSink(self.options, SCHEMA), settings, view)
 
     def journal(self) -> Journal:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from connector.delta import commits
 from connector.delta.sink import DeltaHandle, DeltaSink
 from tests.test_delta_conformance import SCHEMA, checkpoint, prepare, values
 from transactional.errors import AmbiguousOutcomeError, TransactionLostError
@@ -86,7 +87,7 @@ def test_a_commit_that_wrote_a_version_which_had_been_cleaned_up_is_no_commit(
         gone = tmp_path / "table" / "_delta_log" / f"{table.version() + 1:020d}.json"
         gone.write_text(json.dumps({"add": {"path": handle["files"][0]["path"]}}))
 
-    monkeypatch.setattr(DeltaSink, "_write", staticmethod(late))
+    monkeypatch.setattr(commits, "_write", late)
     with pytest.raises(AmbiguousOutcomeError, match="cleaned up from the log"):
         sink.commit([handle], checkpoint(1))
     assert files_there(tmp_path, handle) == [True]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.offsets import SourceOffset
-from transactional.barrier import BarrierKind, CheckpointBarrier, barrier_of_line, sources_digest
+from tests.transactional.bodies import lines
+from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine, sources_digest
 from transactional.errors import LocationError
 
 partitions = st.builds(Partition, st.text("abc.-_", min_size=1, max_size=4), st.integers(0, 300))
@@ -57,7 +58,7 @@ def test_an_offset_survives_its_text_to_the_letter(offset: SourceOffset) -> None
 @unhurried
 @given(offsets)
 def test_the_protocol_reads_the_barrier_of_our_line(offset: SourceOffset) -> None:
-    assert barrier_of_line(json.dumps(offset.to_json())) == offset.barrier
+    assert SourceLine.parse(json.dumps(offset.to_json())).barrier == offset.barrier
 
 
 OFFSET = SourceOffset(
@@ -112,7 +113,7 @@ def test_planned_ends_come_in_their_order_and_each_carries_the_others(planned: l
 @given(offsets)
 def test_a_planned_micro_batch_has_the_digest_of_the_one_that_it_repeats(offset: SourceOffset) -> None:
     plain = json.dumps(replace(offset, planned=()).to_json())
-    assert sources_digest([json.dumps(offset.to_json())]) == sources_digest([plain])
+    assert sources_digest(lines(json.dumps(offset.to_json()))) == sources_digest(lines(plain))
 
 
 def test_planned_ends_within_planned_ends_are_refused() -> None:

@@ -1,0 +1,61 @@
+"""The handle of a prepared transaction, and what has become of it, by the table's log and the files themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from connector.delta.data_files import AddedFile
+from connector.delta.delta_log import Past
+from transactional.sink import HandleState, Outcome
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["FORMAT", "DeltaHandle", "is_added", "is_of", "outcome"]
+
+FORMAT: Final = 1
+
+
+class DeltaHandle(TypedDict):
+    """A prepared transaction: files that are not in the table yet."""
+
+    format: int
+    app: str
+    nonce: str
+    table: str
+    version: int
+    columns: str
+    files: list[AddedFile]
+
+
+def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[int | None]) -> HandleState:
+    """Return one handle's state, from the log and from its files' sizes."""
+    if handle["format"] != FORMAT:
+        return HandleState(
+            Outcome.UNKNOWN, evidence=f"handle of format {handle['format']}, this version reads {FORMAT}"
+        )
+    if not is_of(table, handle):
+        return HandleState(Outcome.UNKNOWN, evidence="the table was deleted and created again")
+    if is_added(past, handle):
+        return HandleState(Outcome.COMMITTED, evidence="its files are in the log")
+    if handle["nonce"] in past.aborted:
+        return HandleState(Outcome.LOST, evidence="its abort is in the log")
+    if not past.complete:
+        return HandleState(
+            Outcome.UNKNOWN, evidence=f"commits after version {handle['version']} were cleaned up from the log"
+        )
+    wrong = [f["path"] for f, size in zip(handle["files"], sizes, strict=True) if size != f["size"]]
+    if wrong:
+        return HandleState(Outcome.LOST, evidence=f"{len(wrong)} of its files are gone or torn, first {wrong[0]}")
+    return HandleState(Outcome.PREPARED, evidence="its files are there and not in the log")
+
+
+def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
+    """Return whether the handle was prepared for this very table."""
+    return str(table.metadata().id) == handle["table"]
+
+
+def is_added(past: Past, handle: DeltaHandle) -> bool:
+    """Return whether its files were added; one commit adds all."""
+    return any(file["path"] in past.added for file in handle["files"])
