@@ -43,10 +43,12 @@ class Columns:
 @lru_cache(maxsize=1)
 def native_columns() -> Columns | None:
     """Return the helper; None if it was not compiled at the installation."""
-    for path in sorted(Path(__file__).parent.glob("_columns*.so")):
+    path = next(iter(sorted(Path(__file__).parent.glob("_columns*.so"))), None)
+    problem: object = "no C compiler was there at the installation"
+    if path is not None:
         try:
             return Columns(str(path))
-        except (OSError, AttributeError) as problem:
-            _log.info("%s can't be used: %s", path, problem)
-    _log.info("Rows are read through confluent-kafka's objects, which is slower: no C compiler was there at the installation.")
+        except (OSError, AttributeError) as error:
+            problem = error
+    _log.info("Rows are read through confluent-kafka's objects, which is slower: %s.", problem)
     return None

@@ -16,7 +16,16 @@ from ctypes import CFUNCTYPE, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssi
 from functools import lru_cache
 from typing import Any, Final
 
-__all__ = ["INVALID_ARGUMENT", "OBJECTS_ONLY", "COMPLAINT", "REPORT", "Library", "Message", "failure", "native_library"]
+__all__ = [
+    "COMPLAINT",
+    "INVALID_ARGUMENT",
+    "OBJECTS_ONLY",
+    "REPORT",
+    "Library",
+    "Message",
+    "failure",
+    "native_library",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -32,11 +41,10 @@ INVALID_ARGUMENT: Final = -186
 """``RD_KAFKA_RESP_ERR__INVALID_ARG``."""
 
 
-
 class Message(ctypes.Structure):
     """``rd_kafka_message_t``."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes wants a list
+    _fields_ = [
         ("err", c_int),
         ("topic", c_void_p),
         ("partition", c_int32),
@@ -97,6 +105,11 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "error_is_retriable": (c_int, (_POINTER,)),
     "error_txn_requires_abort": (c_int, (_POINTER,)),
     "error_destroy": (None, (_POINTER,)),
+    "message_errstr": (c_char_p, (_POINTER,)),
+    "message_destroy": (None, (_POINTER,)),
+    "message_timestamp": (c_int64, (_POINTER, _POINTER)),
+    "message_headers": (c_int, (_POINTER, _POINTER)),
+    "header_get_all": (c_int, (_POINTER, c_size_t, _POINTER, _POINTER, _POINTER)),
 }
 """Name without ``rd_kafka_`` → result and arguments, as in ``rdkafka.h``."""
 
@@ -166,6 +179,24 @@ class Library:
         code = self.error_code(error)
         self.error_destroy(error)
         raise failure(code, text, *flags)
+
+    def check_code(self, code: int) -> None:
+        """Raise what an error code says; 0 is success.
+
+        Raises
+        ------
+        confluent_kafka.KafkaException
+        """
+        if code:
+            raise failure(code, self.text(code))
+
+    def text(self, code: int) -> str:
+        """Return what an error code means."""
+        return str(self.err2str(code).decode(errors="replace"))
+
+    def address(self, name: str) -> int:
+        """Return where a function lies, for compiled code that calls it."""
+        return ctypes.cast(getattr(self, name), c_void_p).value or 0
 
     def check_alive(self, client: int) -> None:
         """Raise the error for which a client has failed for good, if it has.

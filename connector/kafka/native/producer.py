@@ -57,9 +57,9 @@ class ArrowProducer:
         library.conf_set_dr_msg_cb(configuration, self._callback)
         self._client = library.client(PRODUCER, configuration)
 
-    def __del__(self) -> None:
+    def __del__(self, process: Callable[[], int] = os.getpid) -> None:
         client, self._client = self._client, 0
-        if client and os.getpid() == self._process:  # a forked copy has none of its threads
+        if client and process() == self._process:  # a forked copy has none of its threads
             for topic in self._topics.values():
                 self._library.topic_destroy(topic)
             self._library.destroy(client)
@@ -78,7 +78,7 @@ class ArrowProducer:
         """Return the client's error of this code."""
         from confluent_kafka import KafkaError
 
-        return KafkaError(code, self._library.err2str(code).decode())
+        return KafkaError(code, self._library.text(code))
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -133,8 +133,7 @@ class ArrowProducer:
         """Ask a broker for a topic, so that the connection to it is there."""
         answer = ctypes.c_void_p()
         code = self._library.metadata(self._client, 0, self._topic(topic), ctypes.byref(answer), _milliseconds(timeout))
-        if code:
-            raise failure(code, self._library.err2str(code).decode())
+        self._library.check_code(code)
         self._library.metadata_destroy(answer)
 
     def _topic(self, name: str) -> int:

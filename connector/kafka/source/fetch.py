@@ -60,6 +60,7 @@ _OUT_OF_RANGE: Final = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 _NO_TOPIC: Final = frozenset({"_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"})
 """Errors that mean that the topic is gone, or that a broker does not know it yet; `LossTolerance` asks which."""
 
+
 class KafkaInputPartition(InputPartition):
     """One reader task's range, and its topic's id. *Made on the driver, read on an executor*."""
 

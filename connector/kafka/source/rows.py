@@ -12,17 +12,23 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from confluent_kafka import Message
     from pyspark.sql.types import StructType
 
-__all__ = ["arrow_schema", "spark_schema", "to_record_batch"]
+__all__ = ["UNREADABLE_HEADER", "arrow_schema", "assemble", "bad_record", "spark_schema", "to_record_batch"]
 
 LATEST_MS: Final = (2**63 - 1) // 1000
 """Spark's timestamps are 64 bits of microseconds."""
+
+UNREADABLE_HEADER: Final = (
+    "a header whose key is not UTF-8, and the client can't read it: leave out includeHeaders, or start after it."
+)
 
 
 def spark_schema(include_headers: bool) -> StructType:
@@ -96,7 +102,7 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     """
     import numpy as np
     import pyarrow as pa
-    from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+    from confluent_kafka import Message
 
     count = len(messages)
     first, last = messages[0].offset(), messages[-1].offset()
@@ -108,37 +114,78 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     stamps = list(map(Message.timestamp, messages))
     millis = np.fromiter(map(itemgetter(1), stamps), np.int64, count)
     kinds = np.fromiter(map(itemgetter(0), stamps), np.int32, count)
-    absent = kinds == 0
-    _check_times(millis, messages, topic, partition)
-    # librdkafka counts 0 none, 1 create, 2 append; Java and Spark -1, 0, 1.
-    timestamps = pa.array(millis * 1000, pa.int64(), mask=absent if absent.any() else None)
+    at = Partition(topic, partition)
+    keys = pa.array(list(map(Message.key, messages)), pa.binary())
+    values = pa.array(list(map(Message.value, messages)), pa.binary())
+    return assemble(at, keys, values, offsets, millis, kinds, _headers(messages, at) if include_headers else None)
+
+
+def assemble(
+    at: Partition,
+    keys: pa.Array,
+    values: pa.Array,
+    offsets: np.ndarray[Any, Any],
+    millis: np.ndarray[Any, Any],
+    kinds: np.ndarray[Any, Any],
+    headers: pa.Array | None,
+) -> pa.RecordBatch:
+    """Make a batch of one partition's columns. It makes no scalar and infers no type, because pyarrow imports pandas for that.
+
+    Parameters
+    ----------
+    at : Partition
+    keys, values : pyarrow.BinaryArray
+    offsets : numpy.ndarray of int64
+    millis : numpy.ndarray of int64
+        Timestamps in milliseconds since 1970.
+    kinds : numpy.ndarray of int32
+        The timestamps' kinds, as librdkafka counts them: 0 none, 1 set by the producer, 2 set by the broker.
+    headers : pyarrow.ListArray, optional
+
+    Raises
+    ------
+    StoreError
+        ``BAD_RECORD``: a timestamp that Spark's can't hold.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    count = len(offsets)
+    if abs(int(millis.max())) > LATEST_MS or abs(int(millis.min())) > LATEST_MS:
+        # Spark's own source refuses them, too.
+        row = int(np.flatnonzero((millis > LATEST_MS) | (millis < -LATEST_MS))[0])
+        problem = (
+            f"the timestamp {millis[row]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
+            "another unit. Start after it."
+        )
+        raise bad_record(at, int(offsets[row]), problem)
+    present = None if kinds.all() else pa.py_buffer(np.packbits(kinds != 0, bitorder="little"))
+    name = at.topic.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
     columns = [
-        pa.array(list(map(Message.key, messages)), pa.binary()),
-        pa.array(list(map(Message.value, messages)), pa.binary()),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.array(np.full(count, partition, np.int32)),
-        pa.array(offsets),
-        timestamps.cast(pa.timestamp("us", "UTC")),
-        pa.array(kinds - TIMESTAMP_CREATE_TIME),
+        keys,
+        values,
+        pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(name * count)]),
+        _numbers(np.full(count, at.number, np.int32)),
+        _numbers(offsets),
+        pa.Array.from_buffers(pa.timestamp("us", "UTC"), count, [present, pa.py_buffer(millis * 1000)]),
+        _numbers(kinds - np.int32(1)),  # Java and Spark count from -1
     ]
-    if include_headers:
-        columns.append(_headers(messages, topic, partition))
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
+    if headers is not None:
+        columns.append(headers)
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(headers is not None))
 
 
-def _check_times(millis: Any, messages: Sequence[Message], topic: str, partition: int) -> None:
-    """Refuse times that Spark's microseconds can't hold, as Spark's own source does: a producer has sent nanoseconds."""
-    if abs(int(millis.max())) <= LATEST_MS and abs(int(millis.min())) <= LATEST_MS:
-        return
-    at = next(index for index, time in enumerate(millis.tolist()) if abs(time) > LATEST_MS)
-    problem = (
-        f"the timestamp {millis[at]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
-        "another unit. Start after it."
+def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Return whole numbers of 32 or 64 bits as a column of the same type."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(
+        pa.int32() if values.itemsize == 4 else pa.int64(), len(values), [None, pa.py_buffer(values)]
     )
-    raise _bad_record(topic, partition, messages[at], problem)
 
 
-def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
+def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
@@ -150,14 +197,13 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
         for message in messages:
             lists.append(read(message))  # noqa: PERF401 - the length shows which one failed
     except (UnicodeDecodeError, SystemError):  # the client returns with the error set
-        problem = "a header whose key is not UTF-8, and the client can't read it: leave out includeHeaders, or start after it."
-        raise _bad_record(topic, partition, messages[len(lists)], problem) from None
+        raise bad_record(at, messages[len(lists)].offset(), UNREADABLE_HEADER) from None
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     keys = [key for key, _ in flat]
     if None in keys:
-        at = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
+        row = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
         problem = "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after it."
-        raise _bad_record(topic, partition, messages[at], problem)
+        raise bad_record(at, messages[row].offset(), problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
     none = np.fromiter((headers is None for headers in lists), np.bool_, len(lists))
@@ -171,10 +217,11 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
     return pa.ListArray.from_arrays(pa.array(starts), values, type=kind, mask=pa.array(none) if none.any() else None)
 
 
-def _bad_record(topic: str, partition: int, message: Message, problem: str) -> StoreError:
+def bad_record(at: Partition, offset: int | None, problem: str) -> StoreError:
+    """Return the error of a row that no column can hold."""
     return StoreError(
         "BAD_RECORD",
-        f"barrier-kafka: the row of {topic}-{partition} at offset {message.offset()} has {problem}",
-        partition=f"{topic}-{partition}",
-        offset=message.offset(),
+        f"barrier-kafka: the row of {at} at offset {offset} has {problem}",
+        partition=str(at),
+        offset=offset,
     )
