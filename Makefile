@@ -84,7 +84,7 @@ java:
 
 # An editable install has its modules found by a hook, and PySpark lists only folders: the .pth file names both roots,
 # so that the formats are discovered, and new files are seen at once.
-$(STAMP): setup.cfg pyproject.toml
+$(STAMP): setup.cfg pyproject.toml connector/kafka/native/columns.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "Python 3.10 or newer is missing: '$(PYTHON)' says: $$($(PYTHON) --version 2>&1 | head -1)" >&2; \
 	    echo "Install one, or name it: make PYTHON=python3.12" >&2; \

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
+from connector.kafka.client.topics import Partition
 from connector.kafka.source.rows import LATEST_MS, arrow_schema, spark_schema, to_record_batch
 from transactional.errors import StoreError
 
@@ -106,4 +107,4 @@ def test_a_header_whose_key_the_client_can_not_read_is_named() -> None:
     from connector.kafka.source.rows import _headers
 
     with pytest.raises(StoreError, match=r"BAD_RECORD.*offset 9.*not UTF-8"):
-        _headers([message(8), Unreadable()], "t", 3)  # type: ignore[list-item]
+        _headers([message(8), Unreadable()], Partition("t", 3))  # type: ignore[list-item]
