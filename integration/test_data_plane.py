@@ -26,7 +26,8 @@ from connector.kafka.source.fetch import fetch
 from connector.kafka.source.native_records import NativeConsumer
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import READ_DEFAULTS, READ_OPTIONS, SOURCE_FORBIDDEN
-from connector.kafka.source.records import MessageConsumer
+from connector.kafka.source.records import MessageConsumer, Records
+from connector.kafka.source.rows import arrow_schema
 from integration.broker import Cluster
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
@@ -100,8 +101,7 @@ def read(
             for batch in batches:
                 batch.validate(full=True)
                 assert set(batch.column("topic").to_pylist()) == {topic}
-            schema = batches[0].schema if batches else pa.schema([pa.field("topic", pa.string())])
-            tables.append(pa.Table.from_batches(batches, schema).drop_columns(["topic"]))
+            tables.append(pa.Table.from_batches(batches, arrow_schema(headers)).drop_columns(["topic"]))
     return tables
 
 
@@ -152,9 +152,8 @@ def test_a_sink_writes_the_same_rows_on_both_ways(
         batches = [batch, batch.slice(min(cut, len(rows) - 1))]
         write(kafka, f"plane-{number}-{objects}", batches, objects, **options)
         found.append([read(config_of(kafka), topic, True) for topic in topics.values()])
-    by_objects, by_buffers = (
-        [[t.select(["key", "value", "partition", "offset"]) for t in one] for one in two] for two in found
-    )
+    written = ["key", "value", "partition", "offset"]
+    by_objects, by_buffers = ([[table.select(written) for table in topic] for topic in one] for one in found)
     assert by_objects == by_buffers
     assert sum(len(table) for topic in by_buffers for table in topic) == 2 * len(rows) - min(cut, len(rows) - 1)
 
@@ -259,6 +258,8 @@ def unreadable(kafka: Cluster, topic: str) -> None:
     from kafka import KafkaProducer
 
     class Raw(str):
+        __slots__ = ()
+
         def encode(self, *_: Any) -> bytes:
             return b"\xff\xfe"
 
@@ -276,17 +277,20 @@ def test_rows_outlive_their_consumer(kafka: Cluster, topic_name: str) -> None:
         producer.produce(topic_name, str(number).encode(), partition=0)
     producer.flush(60)
     at = Partition(topic_name, 0)
-    kept = []
-    with pytest.raises(KeyError), borrow_consumer(config_of(kafka)) as consumer:
-        for records in fetch(consumer, OffsetRange(at, 0, 2000)):
-            kept.append(records)
-            if len(kept) == 2:
-                raise KeyError
-    del consumer
+    kept: list[Records] = []
+
+    def fail_at_the_second_batch() -> None:
+        with borrow_consumer(config_of(kafka)) as consumer:
+            for records in fetch(consumer, OffsetRange(at, 0, 2000)):
+                kept.append(records)
+                if len(kept) == 2:
+                    raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_at_the_second_batch()
     gc.collect()
     values = [value for records in kept for value in records.to_batch(at, False).column("value").to_pylist()]
     assert values == [str(number).encode() for number in range(2000)]
-    kept.clear()
 
 
 def test_a_forked_process_touches_no_client_of_its_parent(kafka: Cluster, topic_name: str) -> None:
