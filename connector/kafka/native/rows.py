@@ -94,4 +94,4 @@ def _bits(buffer: pa.Buffer, offset: int, count: int) -> np.ndarray[Any, Any]:
     """Return a bitmap's bits as booleans."""
     first = offset // 8
     some = np.frombuffer(buffer, np.uint8)[first : (offset + count + 7) // 8]
-    return np.unpack_bits(some, bitorder="little")[offset - first * 8 :][:count].astype(bool)
+    return np.unpackbits(some, bitorder="little")[offset - first * 8 :][:count].astype(bool)
