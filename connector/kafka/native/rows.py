@@ -80,6 +80,8 @@ def grouped(column: pa.Array) -> list[tuple[str, np.ndarray[Any, Any]]]:
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if not len(column):
+        return []
     encoded = column.cast(pa.string()).dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     codes = np.frombuffer(encoded.indices.buffers()[1], np.int32)[encoded.indices.offset :][: len(column)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.kafka.native.library import Message
@@ -17,6 +17,8 @@ from connector.kafka.native.rows import MESSAGE, grouped, integers, spans
 TEXT = [pa.string(), pa.large_string(), pa.string_view()]
 BYTES = [pa.binary(), pa.large_binary(), pa.binary_view()]
 DICTIONARIES = [pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.binary())]
+
+quick = settings(deadline=None)  # the first call imports
 
 texts = st.lists(st.one_of(st.none(), st.text("aé€😀", max_size=20)), max_size=50)
 cuts = st.tuples(st.integers(0, 60), st.integers(0, 60))
@@ -40,6 +42,7 @@ def as_bytes(column: pa.Array) -> list[bytes | None]:
     return [value.encode() if isinstance(value, str) else value for value in column.to_pylist()]
 
 
+@quick
 @given(texts, st.sampled_from([*TEXT, *BYTES]), cuts)
 def test_every_row_lies_where_it_is_said_to(values: list[str | None], kind: pa.DataType, cut: tuple[int, int]) -> None:
     raw = [value.encode() if value is not None and kind in BYTES else value for value in values]
@@ -47,6 +50,7 @@ def test_every_row_lies_where_it_is_said_to(values: list[str | None], kind: pa.D
     assert read(column) == as_bytes(column)
 
 
+@quick
 @given(texts, st.sampled_from(DICTIONARIES), cuts)
 def test_so_do_rows_of_a_dictionary(values: list[str | None], kind: pa.DataType, cut: tuple[int, int]) -> None:
     raw = [value.encode() if value is not None and kind.value_type == pa.binary() else value for value in values]
@@ -63,6 +67,7 @@ def test_null_lies_nowhere_and_an_empty_value_somewhere() -> None:
     assert read(pa.array([], pa.string())) == []
 
 
+@quick
 @given(
     st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), max_size=50),
     st.sampled_from([pa.int32(), pa.int64()]),
@@ -80,6 +85,7 @@ def test_a_whole_number_that_is_too_large_is_refused() -> None:
         integers(pa.array([2**63], pa.uint64()))
 
 
+@quick
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=50), st.sampled_from([*TEXT, *BYTES, *DICTIONARIES]), cuts)
 def test_rows_of_one_text_are_grouped_in_their_order(
     values: list[str], kind: pa.DataType, cut: tuple[int, int]
