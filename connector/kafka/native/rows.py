@@ -9,6 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Array = np.ndarray[Any, Any]
+
 __all__ = ["MESSAGE", "grouped", "integers", "spans"]
 
 MESSAGE: Final = np.dtype(
@@ -25,7 +27,7 @@ _NOTHING: Final = np.zeros(8, np.uint8)
 """An empty value lies somewhere; one that lies nowhere is null."""
 
 
-def spans(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], pa.Array]:
+def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:
     """Return where each row's bytes begin, and how many they are.
 
     Parameters
@@ -52,10 +54,10 @@ def spans(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any],
     large = column.type in (pa.large_string(), pa.large_binary())
     owner = column.cast(pa.large_binary() if large else pa.binary())
     validity, offsets, data = owner.buffers()
-    ends = np.frombuffer(offsets, np.int64 if large else np.int32)[owner.offset : owner.offset + count + 1]
+    ends: Array = np.frombuffer(offsets, np.int64 if large else np.int32)[owner.offset : owner.offset + count + 1]
     first = data.address if data is not None and data.size else _NOTHING.ctypes.data
     addresses = np.uint64(first) + ends[:-1].astype(np.uint64)
-    lengths = (ends[1:] - ends[:-1]).astype(np.uint64)
+    lengths = np.diff(ends).astype(np.uint64)
     if owner.null_count:
         null = ~_bits(validity, owner.offset, count)
         addresses[null] = 0
@@ -63,7 +65,7 @@ def spans(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any],
     return addresses, lengths, owner
 
 
-def integers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def integers(column: pa.Array) -> tuple[Array, Array]:
     """Return a column of whole numbers as int64, and which of them are null; the number of a null is arbitrary."""
     import pyarrow as pa
 
@@ -74,7 +76,7 @@ def integers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
     return np.frombuffer(numbers, np.int64)[wide.offset : wide.offset + count], null
 
 
-def grouped(column: pa.Array) -> list[tuple[str, np.ndarray[Any, Any]]]:
+def grouped(column: pa.Array) -> list[tuple[str, Array]]:
     """Return each distinct text of a column without nulls, and the numbers of its rows, which rise."""
     import pyarrow as pa
 
@@ -92,7 +94,7 @@ def grouped(column: pa.Array) -> list[tuple[str, np.ndarray[Any, Any]]]:
     return list(zip(texts, parts, strict=True))
 
 
-def _bits(buffer: pa.Buffer, offset: int, count: int) -> np.ndarray[Any, Any]:
+def _bits(buffer: pa.Buffer, offset: int, count: int) -> Array:
     """Return a bitmap's bits as booleans."""
     first = offset // 8
     some = np.frombuffer(buffer, np.uint8)[first : (offset + count + 7) // 8]

@@ -105,8 +105,9 @@ def test_rows_of_one_text_are_grouped_in_their_order(
 
 def test_an_array_of_messages_has_the_library_s_layout() -> None:
     assert ctypes.sizeof(Message) == MESSAGE.itemsize
-    for name, kind in Message._fields_:
-        assert (getattr(Message, name).offset, ctypes.sizeof(kind)) == (
-            MESSAGE.fields[name][1],
-            MESSAGE.fields[name][0].itemsize,
-        )
+    fields = MESSAGE.fields
+    assert fields is not None
+    for name in fields:
+        field = getattr(Message, name)
+        assert (field.offset, field.size) == (fields[name][1], fields[name][0].itemsize), name
+    assert len(fields) == len(Message._fields_)
