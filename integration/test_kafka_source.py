@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from connector.kafka.source.consumers import borrow_consumer
 from connector.kafka.source.data_source import BarrierKafkaDataSource
 from connector.kafka.source.fetch import KafkaInputPartition
-from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from transactional.errors import OptionError, StoreError
@@ -45,7 +45,7 @@ def options_of(kafka: Cluster, topic: str, **more: str) -> dict[str, str]:
 
 def reader_of(kafka: Cluster, topic: str, **more: str) -> BarrierKafkaStreamReader:
     source = BarrierKafkaDataSource(options_of(kafka, topic, **more))
-    return source.streamReader(spark_schema(more.get("includeHeaders") == "true"))
+    return source.streamReader(spark_schema(all_columns(more.get("includeHeaders") == "true")))
 
 
 def rows_between(reader: BarrierKafkaStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:

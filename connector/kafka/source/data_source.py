@@ -72,7 +72,7 @@ class BarrierKafkaDataSource(DataSource):
         # Patience is for queries that run; at load() a user waits, so a topic without a leader is an error soon.
         topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
-        return spark_schema(options.include_headers)
+        return spark_schema(options.columns)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
         """Make the reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
@@ -114,11 +114,11 @@ class BarrierKafkaDataSource(DataSource):
 def _check_schema(schema: StructType, options: ReadOptions) -> None:
     from connector.kafka.source.rows import spark_schema
 
-    expected = spark_schema(options.include_headers)
+    expected = spark_schema(options.columns)
     if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
         raise OptionError(
             "SCHEMA_IS_FIXED",
             f"barrier-kafka has the schema {expected.simpleString()}: leave out .schema(...), and parse the "
-            "column value.",
+            "column value; the option columns chooses among its columns.",
             expected=expected.simpleString(),
         )

@@ -92,7 +92,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
     tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
     with collector_patient(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
         for records in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
-            yield records.to_batch(at, options.include_headers)
+            yield records.to_batch(at, options.columns)
 
 
 def fetch(

@@ -13,7 +13,7 @@ from connector.kafka.client.topics import Partition
 from connector.kafka.native.columns import Columns
 from connector.kafka.native.library import COMPLAINT, Library
 from connector.kafka.source.records import Notice, Records
-from connector.kafka.source.rows import UNREADABLE_HEADER, arrow_schema, assemble, bad_record
+from connector.kafka.source.rows import HEADERS, UNREADABLE_HEADER, assemble, bad_record, headers_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +133,7 @@ class NativeRecords:
     def _of(self, messages: Array, offsets: Array, held: Sequence[object]) -> NativeRecords:
         return NativeRecords(self._library, self._columns, messages, offsets, held)
 
-    def to_batch(self, at: Partition, include_headers: bool) -> pa.RecordBatch:
+    def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return them in the schema of `connector.kafka.source.rows.arrow_schema`.
 
         Raises
@@ -141,13 +141,18 @@ class NativeRecords:
         StoreError
             ``BAD_RECORD``: a timestamp or a header that no column can hold.
         """
-        count = len(self)
+        own = {
+            "key": lambda: self._bytes(0, self._key_bytes),
+            "value": lambda: self._bytes(1, self._value_bytes),
+            HEADERS: lambda: self._headers(at),
+        }
+        return assemble(at, columns, self._offsets, self._times, own)
+
+    def _times(self) -> tuple[Array, Array]:
+        count, read = len(self), self._library.address("message_timestamp")
         millis, kinds = np.empty(count, np.int64), np.empty(count, np.int32)
-        timestamp = self._library.address("message_timestamp")
-        self._columns.times(self._messages.ctypes.data, count, timestamp, millis.ctypes.data, kinds.ctypes.data)
-        keys, values = self._bytes(0, self._key_bytes), self._bytes(1, self._value_bytes)
-        headers = self._headers(at) if include_headers else None
-        return assemble(at, keys, values, self._offsets, millis, kinds, headers)
+        self._columns.times(self._messages.ctypes.data, count, read, millis.ctypes.data, kinds.ctypes.data)
+        return millis, kinds
 
     def _bytes(self, which: int, size: int) -> pa.Array:
         import pyarrow as pa
@@ -184,7 +189,7 @@ class NativeRecords:
             raise bad_record(
                 at, self._offset_of(_first_unreadable(name_ends, names), ends), UNREADABLE_HEADER
             ) from None
-        kind = arrow_schema(True).field("headers").type
+        kind = headers_type()
         entries = pa.StructArray.from_arrays(
             [keys, pa.Array.from_buffers(pa.binary(), total, _buffers(valid, value_ends, values), nulls)],
             fields=list(kind.value_type),

@@ -39,7 +39,7 @@ class Records(Protocol):
     def joined(self, others: Sequence[Any]) -> Records:
         """Return these rows and those of the others, which follow them."""
 
-    def to_batch(self, at: Partition, include_headers: bool) -> pa.RecordBatch:
+    def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return them in the schema of `connector.kafka.source.rows.arrow_schema`."""
 
 
@@ -107,9 +107,9 @@ class MessageRecords:
         """Return these rows and those of the others, which follow them."""
         return MessageRecords([*self.messages, *(message for other in others for message in other.messages)])
 
-    def to_batch(self, at: Partition, include_headers: bool) -> pa.RecordBatch:
+    def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return them in the schema of `connector.kafka.source.rows.arrow_schema`."""
-        return to_record_batch(self.messages, at.topic, at.number, include_headers)
+        return to_record_batch(self.messages, at, columns)
 
 
 class MessageConsumer:

@@ -6,7 +6,7 @@ No Python loop over fields: each column is one ``map`` of a C method over the me
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from pyspark.sql.types import StructType
 
-__all__ = ["UNREADABLE_HEADER", "arrow_schema", "assemble", "bad_record", "spark_schema", "to_record_batch"]
+__all__ = [
+    "COLUMNS",
+    "HEADERS",
+    "UNREADABLE_HEADER",
+    "all_columns",
+    "arrow_schema",
+    "assemble",
+    "bad_record",
+    "headers_type",
+    "spark_schema",
+    "to_record_batch",
+]
 
 LATEST_MS: Final = (2**63 - 1) // 1000
 """Spark's timestamps are 64 bits of microseconds."""
@@ -31,8 +42,19 @@ UNREADABLE_HEADER: Final = (
 )
 
 
-def spark_schema(include_headers: bool) -> StructType:
-    """Return the rows' schema, which is that of Spark's Kafka source."""
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Of Spark's Kafka source, in its order."""
+
+HEADERS: Final = "headers"
+
+
+def all_columns(include_headers: bool) -> tuple[str, ...]:
+    """Return the columns of Spark's source, which has headers on demand."""
+    return (*COLUMNS, HEADERS) if include_headers else COLUMNS
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """Return the rows' schema: the types of Spark's Kafka source."""
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -44,51 +66,56 @@ def spark_schema(include_headers: bool) -> StructType:
         TimestampType,
     )
 
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        fields.append(StructField("headers", ArrayType(header)))
-    return StructType(fields)
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    types = {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
+        HEADERS: ArrayType(header),
+    }
+    return StructType([StructField(name, types[name]) for name in columns])
 
 
-@lru_cache(maxsize=2)
-def arrow_schema(include_headers: bool) -> pa.Schema:
+@lru_cache(maxsize=8)
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """Return the same schema in Arrow's types, as Spark wants it from a Python source."""
     import pyarrow as pa
 
-    fields = [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", "UTC")),
-        pa.field("timestampType", pa.int32()),
-    ]
-    if include_headers:
-        header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-        fields.append(pa.field("headers", pa.list_(pa.field("element", header))))
-    return pa.schema(fields)
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestampType": pa.int32(),
+        HEADERS: headers_type(),
+    }
+    return pa.schema([pa.field(name, types[name]) for name in columns])
 
 
-def to_record_batch(messages: Sequence[Message], topic: str, partition: int, include_headers: bool) -> pa.RecordBatch:
+def headers_type() -> pa.ListType:
+    """Return the Arrow type of the column ``headers``."""
+    import pyarrow as pa
+
+    return pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+
+def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
     """Make one batch of messages of one partition.
 
     Parameters
     ----------
     messages : Sequence[Message]
         At least one, without errors, in the order of their offsets.
-    topic, partition
+    at : Partition
         The partition that all of them come from.
-    include_headers : bool
+    columns : tuple[str, ...]
+        Of `COLUMNS` and ``headers``.
 
     Returns
     -------
@@ -111,36 +138,40 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
         offsets = np.arange(first, last + 1, dtype=np.int64)
     else:
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
-    stamps = list(map(Message.timestamp, messages))
-    millis = np.fromiter(map(itemgetter(1), stamps), np.int64, count)
-    kinds = np.fromiter(map(itemgetter(0), stamps), np.int32, count)
-    at = Partition(topic, partition)
-    keys = pa.array(list(map(Message.key, messages)), pa.binary())
-    values = pa.array(list(map(Message.value, messages)), pa.binary())
-    return assemble(at, keys, values, offsets, millis, kinds, _headers(messages, at) if include_headers else None)
+
+    def times() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        stamps = list(map(Message.timestamp, messages))
+        kinds = np.fromiter(map(itemgetter(0), stamps), np.int32, count)
+        return np.fromiter(map(itemgetter(1), stamps), np.int64, count), kinds
+
+    own = {
+        "key": lambda: pa.array(list(map(Message.key, messages)), pa.binary()),
+        "value": lambda: pa.array(list(map(Message.value, messages)), pa.binary()),
+        HEADERS: lambda: _headers(messages, at),
+    }
+    return assemble(at, columns, offsets, times, own)
 
 
 def assemble(
     at: Partition,
-    keys: pa.Array,
-    values: pa.Array,
+    columns: tuple[str, ...],
     offsets: np.ndarray[Any, Any],
-    millis: np.ndarray[Any, Any],
-    kinds: np.ndarray[Any, Any],
-    headers: pa.Array | None,
+    times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+    own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
     """Make a batch of one partition's columns. It makes no scalar and infers no type, because pyarrow imports pandas for that.
 
     Parameters
     ----------
     at : Partition
-    keys, values : pyarrow.BinaryArray
+    columns : tuple[str, ...]
+        Only these are made.
     offsets : numpy.ndarray of int64
-    millis : numpy.ndarray of int64
-        Timestamps in milliseconds since 1970.
-    kinds : numpy.ndarray of int32
-        The timestamps' kinds, as librdkafka counts them: 0 none, 1 set by the producer, 2 set by the broker.
-    headers : pyarrow.ListArray, optional
+    times : Callable
+        Returns the timestamps, in milliseconds since 1970 (int64), and their kinds (int32) as librdkafka counts them: 0 none,
+        1 set by the producer, 2 set by the broker.
+    own : Mapping[str, Callable[[], pyarrow.Array]]
+        Makes ``key``, ``value`` and ``headers``.
 
     Raises
     ------
@@ -151,6 +182,29 @@ def assemble(
     import pyarrow as pa
 
     count = len(offsets)
+    made = {name: make() for name, make in own.items() if name in columns}
+    if "topic" in columns:
+        name = at.topic.encode()
+        ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(name * count)]
+        made["topic"] = pa.Array.from_buffers(pa.string(), count, buffers)
+    if "partition" in columns:
+        made["partition"] = _numbers(np.full(count, at.number, np.int32))
+    if "offset" in columns:
+        made["offset"] = _numbers(offsets)
+    if "timestamp" in columns or "timestampType" in columns:
+        millis, kinds = times()
+        made["timestamp"] = _timestamps(at, offsets, millis, kinds)
+        made["timestampType"] = _numbers(kinds - np.int32(1))  # Java and Spark count from -1
+    return pa.RecordBatch.from_arrays([made[name] for name in columns], schema=arrow_schema(columns))
+
+
+def _timestamps(
+    at: Partition, offsets: np.ndarray[Any, Any], millis: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any]
+) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
     if abs(int(millis.max())) > LATEST_MS or abs(int(millis.min())) > LATEST_MS:
         # Spark's own source refuses them, too.
         row = int(np.flatnonzero((millis > LATEST_MS) | (millis < -LATEST_MS))[0])
@@ -160,36 +214,22 @@ def assemble(
         )
         raise bad_record(at, int(offsets[row]), problem)
     present = None if kinds.all() else pa.py_buffer(np.packbits(kinds != 0, bitorder="little"))
-    name = at.topic.encode()
-    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
-    columns = [
-        keys,
-        values,
-        pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(name * count)]),
-        _numbers(np.full(count, at.number, np.int32)),
-        _numbers(offsets),
-        pa.Array.from_buffers(pa.timestamp("us", "UTC"), count, [present, pa.py_buffer(millis * 1000)]),
-        _numbers(kinds - np.int32(1)),  # Java and Spark count from -1
-    ]
-    if headers is not None:
-        columns.append(headers)
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(headers is not None))
+    return pa.Array.from_buffers(pa.timestamp("us", "UTC"), len(millis), [present, pa.py_buffer(millis * 1000)])
 
 
 def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
     """Return whole numbers of 32 or 64 bits as a column of the same type."""
     import pyarrow as pa
 
-    return pa.Array.from_buffers(
-        pa.int32() if values.itemsize == 4 else pa.int64(), len(values), [None, pa.py_buffer(values)]
-    )
+    kind = pa.int32() if values.itemsize == 4 else pa.int64()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
-    kind = arrow_schema(True).field("headers").type
+    kind = headers_type()
     # This way its result is checked: the client returns with the error set, and a direct call raises it some steps later.
     read = operator.methodcaller("headers")
     lists: list[Any] = []
