@@ -320,8 +320,8 @@ def test_spark_runs_planned_micro_batches_as_they_were(
         for name in ("2", ".2.crc", "1", ".1.crc"):
             (tmp_path / folder / name).unlink()
     kept = tmp_path / "offsets" / "0"
-    lines = kept.read_text().splitlines()
-    kept.write_text("\n".join([*lines[:2], json.dumps(planned_behind(first, [second, third]))]))
+    written = kept.read_text().splitlines()
+    kept.write_text("\n".join([*written[:2], json.dumps(planned_behind(first, [second, third]))]))
     (tmp_path / "offsets" / ".0.crc").unlink()
     produce(kafka, topic_name, range(10, 12))
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from connector.delta.commits import add_files
 from connector.delta.sink import DeltaHandle, DeltaSink
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import AmbiguousOutcomeError, OptionError, TransactionLostError
@@ -73,14 +74,14 @@ def test_a_commit_that_stood_still_meanwhile_adds_nothing_after_an_abort(
     sink: DeltaSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has seen the files; the abort takes the app transaction first, and deletes then."""
-    handle, real = prepare(sink, "1"), DeltaSink._add
+    handle, real = prepare(sink, "1"), add_files
 
     def late(*args: Any) -> None:
-        monkeypatch.setattr(DeltaSink, "_add", real)
+        monkeypatch.setattr("connector.delta.sink.add_files", real)
         assert list(sink.abort([handle])) == []
         real(*args)
 
-    monkeypatch.setattr(DeltaSink, "_add", late)
+    monkeypatch.setattr("connector.delta.sink.add_files", late)
     with pytest.raises(TransactionLostError):
         sink.commit([handle], checkpoint(1))
     assert values(tmp_path) == []
