@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
+from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import OBJECTS_ONLY, native_library
@@ -25,7 +25,7 @@ from connector.kafka.source.consumers import borrow_consumer
 from connector.kafka.source.fetch import fetch
 from connector.kafka.source.native_records import NativeConsumer
 from connector.kafka.source.ranges import OffsetRange
-from connector.kafka.source.read_options import READ_DEFAULTS, READ_OPTIONS
+from connector.kafka.source.read_options import parse_read_options
 from connector.kafka.source.records import MessageConsumer, Records
 from connector.kafka.source.rows import COLUMNS, all_columns, arrow_schema
 from integration.broker import Cluster
@@ -46,6 +46,7 @@ def way(objects: bool) -> Iterator[None]:
     """Let rows take one of the two ways in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(OBJECTS_ONLY, "1" if objects else "0")
+        patch.setattr("connector.kafka.source.consumers._idle", {})
         native_library.cache_clear()
         try:
             yield
@@ -73,16 +74,16 @@ def write(kafka: Cluster, prefix: str, batches: list[pa.RecordBatch], objects: b
         except TwoPhaseCommitError:
             sink.rollback(transaction)
             raise
-        finally:
-            sink.close()
         if handle is not None:
-            sink.commit([handle], cast("DecidedCheckpoint", None))
+            checkpoint = DecidedCheckpoint(1, (0,), 0, "query", prefix)
+            sink.commit([handle], checkpoint)
+            sink.ensureVisible([handle], checkpoint)
         sink.close()
 
 
 def config_of(kafka: Cluster, **options: str) -> ClientConfig:
-    parsed = READ_OPTIONS.parse({"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": "any", **options})
-    return client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": "any", **options}
+    return parse_read_options(given).config
 
 
 def read(

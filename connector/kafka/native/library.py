@@ -57,6 +57,23 @@ class Message(ctypes.Structure):
     ]
 
 
+class _TopicMetadata(ctypes.Structure):
+    """``rd_kafka_metadata_topic``."""
+
+    _fields_ = [("topic", c_char_p), ("count", c_int), ("partitions", c_void_p), ("err", c_int)]
+
+
+class _Metadata(ctypes.Structure):
+    """``rd_kafka_metadata``: its begin."""
+
+    _fields_ = [
+        ("broker_count", c_int),
+        ("brokers", c_void_p),
+        ("count", c_int),
+        ("topics", ctypes.POINTER(_TopicMetadata)),
+    ]
+
+
 REPORT: Final = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 """A delivery report: client, message, opaque."""
 
@@ -197,6 +214,22 @@ class Library:
     def address(self, name: str) -> int:
         """Return where a function lies, for compiled code that calls it."""
         return ctypes.cast(getattr(self, name), c_void_p).value or 0
+
+    def ask_topic(self, client: int, topic: int, milliseconds: int) -> tuple[int, int]:
+        """Ask a broker for a topic, whose partitions the client knows then; 0 is success.
+
+        Returns
+        -------
+        asking, topic : int
+            Error codes: of the request, and of the topic.
+        """
+        answer = ctypes.POINTER(_Metadata)()
+        code = int(self.metadata(client, 0, topic, ctypes.byref(answer), milliseconds))
+        if code:
+            return code, 0
+        found = [answer.contents.topics[number].err for number in range(answer.contents.count)]
+        self.metadata_destroy(answer)
+        return 0, max(found, key=abs, default=0)
 
     def check_alive(self, client: int) -> None:
         """Raise the error for which a client has failed for good, if it has.

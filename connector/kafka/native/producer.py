@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,15 @@ PRODUCER: Final = 0
 COPY, BY_ROW = 0x2, 0x8
 """Flags of a batch: copy the bytes before the call returns; each message has a partition of its own."""
 PURGE_QUEUE, PURGE_IN_FLIGHT, PURGE_NO_WAIT = 0x1, 0x2, 0x4
+TOPIC_SECONDS: Final = 30.0
+"""How long rows wait for a topic that no broker knows: librdkafka's ``topic.metadata.propagation.max.ms``."""
+
+PAUSE_SECONDS: Final = 0.1
+
+PASSING: Final = frozenset({3, 5, 9})
+"""Errors of a topic that pass: it is not known there yet, or its leader is not (UNKNOWN_TOPIC_OR_PART, LEADER_NOT_AVAILABLE,
+REPLICA_NOT_AVAILABLE)."""
+
 UNASSIGNED: Final = -1
 """A row's partition that the partitioner chooses."""
 
@@ -48,6 +57,7 @@ class ArrowProducer:
     def __init__(self, library: Library, settings: Mapping[str, Any], report: Report) -> None:
         self._library = library
         self._topics: dict[str, int] = {}
+        self._known: set[str] = set()
         self._client = 0
         self._process = os.getpid()
         self._report = report
@@ -107,8 +117,11 @@ class ArrowProducer:
         by_row : bool
             Whether each row has its partition, or -1; else the partitioner chooses.
         """
+        topic_object = self._topic(topic)
+        if by_row:
+            self._await_partitions(topic)
         taken: int = self._library.produce_batch(
-            self._topic(topic), UNASSIGNED, COPY | (BY_ROW if by_row else 0), rows.ctypes.data, len(rows)
+            topic_object, UNASSIGNED, COPY | (BY_ROW if by_row else 0), rows.ctypes.data, len(rows)
         )
         return taken
 
@@ -131,10 +144,24 @@ class ArrowProducer:
 
     def list_topics(self, topic: str, timeout: float) -> None:
         """Ask a broker for a topic, so that the connection to it is there."""
-        answer = ctypes.c_void_p()
-        code = self._library.metadata(self._client, 0, self._topic(topic), ctypes.byref(answer), _milliseconds(timeout))
+        code, _ = self._library.ask_topic(self._client, self._topic(topic), _milliseconds(timeout))
         self._library.check_code(code)
-        self._library.metadata_destroy(answer)
+
+    def _await_partitions(self, topic: str) -> None:
+        """Wait until the client knows a topic's partitions.
+
+        librdkafka (2.16) adds a partition that it does not know yet to the transaction as number -1 if the batch call names
+        it: the transaction fails, or waits for ever. Without partitions in the call it waits by itself.
+        """
+        deadline = time.monotonic() + TOPIC_SECONDS
+        while topic not in self._known:
+            asking, code = self._library.ask_topic(self._client, self._topic(topic), _milliseconds(TOPIC_SECONDS / 3))
+            if not asking and not code:
+                self._known.add(topic)
+            elif (code and code not in PASSING) or time.monotonic() > deadline:
+                self._library.check_code(asking or code)
+            else:
+                time.sleep(PAUSE_SECONDS)
 
     def _topic(self, name: str) -> int:
         if name not in self._topics:
