@@ -71,7 +71,7 @@ def test_a_table_that_was_created_again_is_another_target(spark: SparkSession, t
     save(rows(spark, 1), tmp_path, 0)
     shutil.rmtree(tmp_path / "table")
     for version in (0, 1):
-        with pytest.raises(Exception, match=r"LOCATION_OF_ANOTHER_TARGET.*table was .* its own checkpointLocation"):
+        with pytest.raises(Exception, match=r"LOCATION_TAKEN.*table was .* its own checkpointLocation"):
             save(rows(spark, 1), tmp_path, version)
     assert values(tmp_path) == []
     save(rows(spark, 1), tmp_path, 0, checkpointLocation=str(tmp_path / "new"))
@@ -115,7 +115,7 @@ def test_a_topic_that_was_created_again_is_another_target(
     kafka.delete_topic(topic_name)
     kafka.create_topic(topic_name, partitions=1)
     for version in (5, 6):
-        with pytest.raises(Exception, match=r"LOCATION_OF_ANOTHER_TARGET.*topicId was"):
+        with pytest.raises(Exception, match=r"LOCATION_TAKEN.*topicId was"):
             to_kafka(frame, tmp_path, version, kafka.bootstrap_servers, topic=topic_name)
     assert written(kafka, topic_name) == []
 
@@ -130,7 +130,7 @@ def test_another_cluster_is_another_target(
     with Cluster() as other:
         other.create_topic(topic_name, partitions=1)
         for version in (5, 6):
-            with pytest.raises(Exception, match=r"LOCATION_OF_ANOTHER_TARGET.*cluster was"):
+            with pytest.raises(Exception, match=r"LOCATION_TAKEN.*cluster was"):
                 to_kafka(frame, tmp_path, version, other.bootstrap_servers)
         assert written(other, topic_name) == []
         to_kafka(frame, tmp_path / "other", 5, other.bootstrap_servers)
@@ -160,8 +160,8 @@ def test_a_write_that_fails_is_written_once_by_its_repetition(
         # One of the two alone: Delta's extension of the session says it first, where there is one.
         ({"txnAppId": None, "txnVersion": None}, r"MISSING_OPTION.*txnAppId"),
         ({"checkpointLocation": None}, r"MISSING_OPTION.*checkpointLocation"),
-        ({"txnAppId": "other"}, r"LOCATION_OF_ANOTHER_APP.*'app'.*'other'"),
-        ({"path": "elsewhere"}, r"LOCATION_OF_ANOTHER_TARGET.*a micro-batch would get nothing"),
+        ({"txnAppId": "other"}, r"LOCATION_TAKEN.*'app'.*'other'"),
+        ({"path": "elsewhere"}, r"LOCATION_TAKEN.*elsewhere would get nothing"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(

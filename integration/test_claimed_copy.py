@@ -96,8 +96,8 @@ class Claim(Schedule):
         self.met = origin.running
         checkpoint = str(read(str(savepoint)).checkpoint)
         rewound, said = self.command("rewind", self.origin.location, "--to", checkpoint, "--query-stopped", "--yes")
-        if said in ("REWIND_BEGUN", "REWIND_RUNS"):
-            self.command("rewind", self.origin.location, "--resume", "--query-stopped", "--yes")
+        if said in ("REWIND_NOT_DONE", "LOCATION_BUSY"):
+            self.command("recover", self.origin.location, "--query-stopped")
         if rewound and origin.frozen and self.chance.random() < 0.3:
             self.do(origin, "thaw")
             self.let_them()

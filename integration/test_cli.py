@@ -81,9 +81,9 @@ def test_a_query_is_seen_while_it_runs_and_its_listener_hears_of_each_checkpoint
         assert (stats["run"]["sink"], stats["run"]["alive"], stats["run"]["ended"]) == ("2pc-testfile", True, None)
         assert stats["query"] == str(query.query.id)
         before = place.ledger().position
-        status, refused, said = answer(capsys, place, "rewind", "--yes")
+        status, refused, said = answer(capsys, place, "recover")
         assert (status, refused["condition"]) == (1, "QUERY_RUNS")
-        assert f"pid {stats['run']['process']['pid']}: runs" in said
+        assert f"pid {stats['run']['process']['pid']})" in said
         assert place.ledger().rewinding is None
         assert place.ledger().position >= before
         wait_until(lambda: len(told.completed) >= 4, "events of four micro-batches")
@@ -138,7 +138,7 @@ def test_a_dead_query_is_taken_back_by_the_command_and_goes_on_from_there(tmp_pa
         place = driver.place
         driver.start()
         driver.wait_committed(3)
-        assert answer(capsys, place, "rewind", "--yes")[1]["condition"] == "QUERY_RUNS"
+        assert answer(capsys, place, "rewind", "--to=2", "--yes")[1]["condition"] == "QUERY_RUNS"
         driver.kill()
         _, shown, _ = answer(capsys, place, "checkpoints", "show")
         assert shown["stats"]["run"]["alive"] is False
@@ -153,6 +153,7 @@ def test_a_dead_query_is_taken_back_by_the_command_and_goes_on_from_there(tmp_pa
         assert again == list(range(20 + emitted)), "what was committed stays"
         driver.start(batches=4)
         assert driver.wait_exit() == 0, driver.tail()
+        assert "rows up to micro-batch 3 are visible" in driver.tail(), "a healthy query is not silent"
         # However far it came before the kill: what was emitted stays, and micro-batches 2 and 3 are written again.
         assert place.output.rows() == Counter(range(20 + emitted)) + Counter(range(20, 40))
 

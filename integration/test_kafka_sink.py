@@ -500,7 +500,7 @@ def test_a_handle_of_another_cluster_or_format_is_never_judged(sink: KafkaSink) 
     assert state(sink, {**handle, "clusterId": "another"}).outcome is Outcome.UNKNOWN
     with pytest.raises(AmbiguousOutcomeError, match="another"):
         sink.commit([{**handle, "clusterId": "another"}], CHECKPOINT)
-    with pytest.raises(StoreError, match="UNKNOWN_HANDLE_FORMAT"):
+    with pytest.raises(StoreError, match="FORMAT_UNKNOWN"):
         sink.inspect([{**handle, "format": 3}])
     assert state(sink, handle).ready
 

@@ -16,7 +16,7 @@ from connector.kafka.source.offsets import SourceOffset
 from integration.broker import Cluster
 from integration.driver_process import Place
 from integration.engine import SCHEMA, Engine, MortalSink, Work
-from integration.test_rewind import rewind
+from integration.test_rewind import recovered
 from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.barrier import BarrierKind, CheckpointBarrier
@@ -68,7 +68,7 @@ def test_a_topic_has_its_rows_in_order_after_a_micro_batch_of_a_checkpoint_was_l
     if lost < BATCHES - 1:
         with pytest.raises(RewindRequiredError, match="PREPARED_LOST"):
             Engine(work).run(error=True)
-        rewind(place, "--query-stopped")
+        recovered(place)
     Engine(work).run(error=True)
     assert list(output.rows()) == list(range(work.expected))
     assert set(output.rows().values()) == {1}

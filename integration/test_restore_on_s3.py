@@ -83,7 +83,7 @@ def test_a_savepoint_from_s3_to_s3_is_taken_listed_and_disposed_of(
         status, _, said = answer(capsys, "savepoint", "take", str(place), target)
         assert status == 0, said
         read(target).verify()
-        assert answer(capsys, "savepoint", "take", str(place), target)[1]["condition"] == "SAVEPOINT_EXISTS"
+        assert answer(capsys, "savepoint", "take", str(place), target)[1]["condition"] == "LOCATION_NOT_EMPTY"
     _, listed, _ = answer(capsys, "savepoint", "list", f"{here}/saved")
     assert [each["path"] for each in listed["savepoints"]] == [f"s3://{BUCKET}/taken/saved/one"]
     assert answer(capsys, "savepoint", "dispose", f"{here}/saved/one", "--yes")[0] == 0

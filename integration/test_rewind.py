@@ -1,4 +1,4 @@
-"""Going back with `barrier rewind`: after outages longer than the transaction timeout, and because a user wants to."""
+"""Going back: with `barrier recover` after outages longer than the transaction timeout, with `barrier rewind` by wish."""
 
 from __future__ import annotations
 
@@ -43,9 +43,14 @@ def barrier(*arguments: str, faults: Path | None = None) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def rewind(place: Place, *arguments: str) -> dict[str, Any]:
-    """`barrier rewind`, which has to succeed; what it says."""
-    done = barrier("rewind", str(place.location), "--yes", "--output", "json", *arguments)
+def recovered(place: Place) -> dict[str, Any]:
+    """`barrier recover` of a query that has stopped in a driver that lives; what it says."""
+    return succeeds("recover", str(place.location), "--query-stopped")
+
+
+def succeeds(*arguments: str) -> dict[str, Any]:
+    """A command that has to succeed; what it says."""
+    done = barrier(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -74,11 +79,11 @@ def test_prepared_micro_batches_that_were_lost_are_named_and_written_again(
         query.start()
         problem = query.wait_failed()
         assert "[PREPARED_LOST]" in problem
-        assert "barrier rewind" in problem
+        assert "barrier recover" in problem
         assert "micro-batch 1 " in problem
-        refused = barrier("rewind", str(query.place.location), "--yes")
+        refused = barrier("recover", str(query.place.location))
         assert refused.returncode == 1, "the driver lives: it has to be said that its query was stopped"
-        rewind(query.place, "--query-stopped")
+        recovered(query.place)
         assert query.place.committed() == 0
         finish(query, 300)
 
@@ -94,7 +99,7 @@ def test_a_decision_over_ten_micro_batches_of_which_nothing_was_committed_is_voi
         lose_all(query.place)
         query.start()
         assert "[PREPARED_LOST]" in query.wait_failed()
-        rewind(query.place, "--query-stopped")
+        recovered(query.place)
         query.job = replace(query.job, writers=writers)
         finish(query, 300)
     assert "void" in query.place.kinds()
@@ -116,7 +121,7 @@ def test_a_decision_over_ten_micro_batches_of_which_some_was_committed_is_repair
         assert committed > 0
         query.start()
         assert "[PREPARED_LOST]" in query.wait_failed()
-        done = rewind(query.place, "--query-stopped")
+        done = recovered(query.place)
         assert query.place.ledger().replay is not None, done
         if again:
             faults.arm(again, "raise")
@@ -175,7 +180,7 @@ def test_a_query_that_was_down_for_longer_than_the_timeout_comes_back(
         wait_until(lambda: not query.place.output.open_transactions(), "expiry")
         query.start()
         assert "[PREPARED_LOST]" in query.wait_failed()
-        rewind(query.place, "--query-stopped")
+        recovered(query.place)
         finish(query, 300)
 
 
@@ -191,18 +196,17 @@ def test_a_rewind_that_was_killed_at_every_step_is_finished_by_another(
     with query, only_decided_rows_are_seen(query.place):
         lose_all(query.place)
         location = str(query.place.location)
-        first = ["rewind", location, "--yes", "--query-stopped"]
-        for number, point in enumerate(STEPS):
+        for point in STEPS:
             faults.arm(point, "kill")
-            killed = barrier(*first, *(["--resume"] if number else []), faults=faults.folder)
+            killed = barrier("recover", location, "--query-stopped", faults=faults.folder)
             assert killed.returncode == -9, (point, killed.stderr)
             assert faults.fired(point)
             if point in ("rewind.begun", "rewind.deleted"):
                 query.start()
                 assert "[REWIND_NOT_DONE]" in query.wait_failed()
-        refused = barrier(*first)
+        refused = barrier("rewind", location, "--to", "2", "--yes", "--query-stopped")
         assert (refused.returncode, "REWIND_NOT_DONE" in refused.stderr) == (1, True)
-        rewind(query.place, "--query-stopped", "--resume")
+        recovered(query.place)
         finish(query, 300)
 
 
@@ -237,7 +241,8 @@ def test_a_stateful_query_that_was_killed_goes_back_three_checkpoints_with_its_t
         assert refused.returncode == 1
         assert "--allow-reemit" in refused.stderr
         assert all(str(checkpoint.output["version"]) in refused.stderr for checkpoint in checkpoints(place)[-3:])
-        rewind(place, "--to", str(target.id), "--allow-reemit", "--restore-tables")
+        back = ("rewind", str(place.location), "--to", str(target.id), "--yes")
+        succeeds(*back, "--allow-reemit", "--restore-tables")
         assert place.committed() == target.batches[-1]
         assert sum(output.rows().values()) == 10 * (target.batches[-1] + 1)
         driver.start()
@@ -260,7 +265,8 @@ def test_going_back_behind_what_a_topic_holds_writes_exactly_the_named_rows_agai
         refused = barrier("rewind", str(place.location), "--to", str(target.id), "--query-stopped", "--yes")
         assert refused.returncode == 1
         assert f"{topic_name}-0" in refused.stderr, "partitions and offsets are named"
-        rewind(place, "--to", str(target.id), "--query-stopped", "--allow-reemit")
+        back = ("rewind", str(place.location), "--to", str(target.id), "--yes")
+        succeeds(*back, "--query-stopped", "--allow-reemit")
         query.start()
         query.query.processAllAvailable()
         query.stop()

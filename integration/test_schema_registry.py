@@ -119,7 +119,7 @@ def test_a_bad_avro_record_goes_where_the_mode_says_and_no_plan_or_error_shows_t
     assert "2 bytes are too few" in found[2].error
     failing = frame.select(decode_avro("value", registry, topic="modes", position=WHERE))
     with pytest.raises(
-        Exception, match=r"\[BAD_RECORD\] the record of flights-3 at offset 1: it is not Avro"
+        Exception, match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 1: it is not Avro"
     ) as caught:
         failing.collect()
     shown = io.StringIO()
@@ -164,7 +164,9 @@ def test_json_becomes_columns_and_a_bad_record_goes_where_the_mode_says(
     assert "does not begin with byte 0" in found[3].error
     assert "too short" in found[4].error
     assert [(row.value and row.value.id, row.error) for row in found[5:]] == [(None, None), (1, None)]
-    with pytest.raises(Exception, match=r"\[BAD_RECORD\] the record of flights-3 at offset 0: it is not JSON"):
+    with pytest.raises(
+        Exception, match=r"\[BAD_RECORD\] A record can't be read: the record of flights-3 at offset 0: it is not JSON"
+    ):
         bad.select(decode_json("value", registry, topic="orders", position=WHERE)).collect()
     with pytest.raises(Exception, match="position= would name it"):
         bad.select(decode_json("value", registry, topic="orders")).collect()

@@ -283,7 +283,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "password": ("AUTHENTICATION_FAILED", "invalid credentials", "kafka.sasl.password"),
     "mechanism": ("AUTHENTICATION_FAILED", "SCRAM-SHA-256", "kafka.sasl.mechanism"),
     "authority": ("TLS_FAILED", "unable to get local issuer certificate", "kafka.ssl.ca.location"),
-    "expired": ("TLS_FAILED", "certificate has expired", "Renew"),
+    "expired": ("TLS_FAILED", "certificate has expired", "renew"),
     "name": ("TLS_FAILED", "IP address mismatch", "kafka.ssl.endpoint.identification.algorithm"),
     "no-certificate": ("TLS_FAILED", "alert", "kafka.ssl.certificate.location"),
     "key-password": ("INVALID_OPTION", "kafka.ssl.key.location", "kafka.ssl.key.password"),

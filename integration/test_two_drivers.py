@@ -59,7 +59,6 @@ EXPECTED = frozenset(
         "LOGS_AHEAD",
         "HANDLE_NOT_ALIVE",
         "LOST_AFTER_DECISION",
-        "PLAN_OF_ANOTHER_BATCH",
     }
 )
 """With one of these a driver may end that meets another."""
@@ -98,9 +97,9 @@ def is_done(path: str) -> bool:
     return committed >= 0 and position_of_line(offset_log.source_lines(location, committed)[0].text) >= ROWS
 
 
-def rewind(path: str) -> str:
-    """``barrier rewind``; returns what it says."""
-    command = [sys.executable, "-m", "connector.cli", "rewind", path, "--yes", "--query-stopped", "--output", "json"]
+def recovered(path: str) -> str:
+    """``barrier recover``; returns what it says."""
+    command = [sys.executable, "-m", "connector.cli", "recover", path, "--query-stopped", "--json"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, f"{found.stdout}{found.stderr}"
     return found.stdout.strip()
@@ -249,7 +248,7 @@ class Schedule:
             if self.is_done():
                 break
             if "OFFSETS_REPLACED" in self.errors[-1] or "LOGS_AHEAD" in self.errors[-1]:
-                self.rewind()
+                self.recover()
         for driver in self.drivers:
             if driver.running:
                 driver.stop()
@@ -282,12 +281,12 @@ class Schedule:
                 return
         raise AssertionError(f"it does not start\n{self}")
 
-    def rewind(self) -> None:
-        """``barrier rewind``, when nobody is at work any more."""
+    def recover(self) -> None:
+        """``barrier recover``, when nobody is at work any more."""
         for driver in self.drivers:
             if driver.running:
                 driver.stop()
-        self.said.append(f"barrier rewind: {rewind(self.job.location)}")
+        self.said.append(f"barrier recover: {recovered(self.job.location)}")
 
     def follow(self) -> None:
         """Every decision, repair, verdict and void is of the run that was the newest then."""
@@ -336,7 +335,7 @@ def play_ten(first: int, folder: Path, make: Callable[[int, Path], Schedule]) ->
         schedule = play(make(seed, folder / str(seed)))
         for error in schedule.errors:
             seen[kind_of(error)] += 1
-        seen["rewinds"] += sum("barrier rewind" in said for said in schedule.said)
+        seen["recoveries"] += sum("barrier recover" in said for said in schedule.said)
         shutil.rmtree(folder / str(seed))
     print(f"schedules {first} to {first + 9}: {dict(seen)}")
     return seen
@@ -376,8 +375,8 @@ def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_o
         if decided:
             error = query.wait_failed()
             assert "OFFSETS_REPLACED" in error
-            assert "barrier rewind" in error
-            rewind(query.job.location)
+            assert "barrier recover" in error
+            recovered(query.job.location)
             query.start()
         wait_until(lambda: is_done(query.job.location) or not query.query.isActive, "the last row")
         assert query.query.exception() is None

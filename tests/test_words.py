@@ -1,4 +1,4 @@
-"""The product's texts use the words of the table."""
+"""The texts of the product and of its documentation use the words of the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,19 @@ print(f"{told} is mended " "at work", "tells")
 '''
 
 
-def test_every_text_of_the_product_uses_the_words_of_the_table() -> None:
+PAGE = """\
+A place that is made anew, by
+nobody.
+
+```python
+found = mend("what nobody tells")  # anew
+```
+
+`barrier tell` is `told`, it mends
+"""
+
+
+def test_every_text_of_the_product_and_every_page_uses_the_words_of_the_table() -> None:
     assert words.found() == []
 
 
@@ -32,6 +44,12 @@ def test_a_word_is_found_in_docstrings_comments_and_messages_and_not_in_names(tm
         "module.py:7: at work",
         "module.py:7: mended",
     ]
+
+
+def test_a_word_is_found_in_the_prose_of_a_page_and_not_in_its_code(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(PAGE, encoding="utf-8")
+    hits = words.in_file(tmp_path / "page.md", "page.md")
+    assert [hit.rpartition(":")[0] for hit in hits] == ["page.md:1: anew", "page.md:2: nobody", "page.md:8: mends"]
 
 
 def test_each_exception_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Words that our texts do without, each with what to write instead: ``python -m tests.words``, a part of ``make lint``.
 
-Docstrings, comments and string literals of the product are read, never names: what a program does is *reported*, not *told*.
+Docstrings, comments and string literals of the product are read, and the pages of the documentation. Names are not: neither
+those of the code, nor what a page quotes as code.
 """
 
 from __future__ import annotations
@@ -38,9 +39,15 @@ WORDS = re.compile(rf"\b({'|'.join(INSTEAD).replace(' ', WHITE)})\b", re.IGNOREC
 EXCEPTIONS = frozenset({("connector/kafka/client/config.py", "where no")})  # an offset: where no task can read
 """File and word, for a word that is meant."""
 
+QUOTED = re.compile(r"^```.*?^```$|`[^`]+`", re.DOTALL | re.MULTILINE)
+"""Code in a page."""
+
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the comments and the string literals of several words, with their lines."""
+    """Yield the texts of a file, with their lines: a page's prose; of code, comments and literals of several words."""
+    if path.suffix == ".md":
+        yield 1, QUOTED.sub(lambda code: "`" + "\n" * code.group().count("\n"), path.read_text(encoding="utf-8"))
+        return
     with tokenize.open(path) as file:
         tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
     yield from ((token.start[0], token.string) for token in tokens)
@@ -62,8 +69,9 @@ def in_file(path: Path, name: str) -> list[str]:
 
 
 def found() -> list[str]:
-    """Return the lines of all files of the product."""
+    """Return the lines of all files of the product, and of its pages."""
     paths = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    paths += sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
     return [hit for path in paths for hit in in_file(path, path.relative_to(ROOT).as_posix())]
 
 

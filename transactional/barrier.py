@@ -31,7 +31,7 @@ class BarrierKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class CheckpointBarrier:
-    """A label in the stream of micro-batches: everything before it belongs to one checkpoint. Never a key.
+    """A mark in the stream of micro-batches: everything before it belongs to one checkpoint. It does not identify one.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class SourceLine:
 
     @property
     def meaning(self) -> str:
-        """What a replay of the micro-batch repeats: our positions and barrier, another source's whole line."""
+        """The parts that a replay of the micro-batch repeats: our positions and barrier, another source's whole line."""
         if self.offset is None:
             return self.text
         return canonical({"barrier": self._of("barrier"), "topics": self._of("topics")})

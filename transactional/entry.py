@@ -97,7 +97,7 @@ def decode(data: bytes, source: str) -> Entry:
     Raises
     ------
     JournalError
-        ``JOURNAL_DAMAGED``: torn, or its checksum does not match. ``JOURNAL_FORMAT_UNKNOWN``: of a newer format or an
+        ``JOURNAL_DAMAGED``: torn, or its checksum does not match. ``FORMAT_UNKNOWN``: of a newer format or an
         unknown kind. Names `source`.
     """
     try:
@@ -112,12 +112,12 @@ def decode(data: bytes, source: str) -> Entry:
         raise torn(source, error) from error
     if version != FORMAT and version not in _UPGRADES:
         found, known = f"journal format {version}", f"formats 1 to {FORMAT}"
-        raise JournalError("JOURNAL_FORMAT_UNKNOWN", file=source, found=found, known=known)
+        raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=known)
     if not intact:
         raise JournalError("JOURNAL_DAMAGED", reason=f"the checksum of {source} does not match", file=source)
     if value["kind"] not in EntryKind.ALL:
         found, known = f"an entry of kind {value['kind']!r}", ", ".join(sorted(EntryKind.ALL))
-        raise JournalError("JOURNAL_FORMAT_UNKNOWN", file=source, found=found, known=known)
+        raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=known)
     entry = Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
     return entry if version == FORMAT else _UPGRADES[version](entry)
 

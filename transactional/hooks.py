@@ -36,7 +36,7 @@ class HookContext:
 
 
 class CheckpointHook(ABC):
-    """An outside system that has to take part in checkpoints. Named by its import path in the option ``checkpointHooks``.
+    """An external system that takes part in checkpoints, named by its import path in the option ``checkpointHooks``.
 
     Built in the driver's Python workers, once for every planning and every commit.
 

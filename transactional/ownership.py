@@ -72,7 +72,7 @@ def moved_on(ledger: Ledger) -> FencedError:
 
 
 def unfinished(ledger: Ledger) -> LocationError:
-    """Return the error of whatever runs, or starts, at a location that a restore has begun and not opened."""
+    """Make the error of a process that runs, or starts, at a location whose restore is unfinished."""
     restoring = ledger.restoring
     assert restoring is not None
     return LocationError(
@@ -86,7 +86,7 @@ def unfinished(ledger: Ledger) -> LocationError:
 
 
 def must_own(token: int) -> Judge:
-    """Judge that the run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
+    """Require that the run is the newest and not ended; while the query is rewound, only the rewind owns the location."""
 
     def judge(ledger: Ledger) -> None:
         if ledger.moved is not None:
@@ -105,7 +105,7 @@ def must_own(token: int) -> Judge:
 
 
 def may_abort(token: int, batch: int) -> Judge:
-    """Judge that the run is the newest, and the micro-batch neither prepared nor decided."""
+    """Require that the run is the newest, and the micro-batch neither prepared nor decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -117,7 +117,7 @@ def may_abort(token: int, batch: int) -> Judge:
 
 
 def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], gaps: bool) -> Judge:
-    """C7: judge that the run is the newest, all before the micro-batch is accounted for, and nothing waits to be settled.
+    """C7: require that the run is the newest, all before the micro-batch is accounted for, and nothing waits to be settled.
 
     A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
     it can void what this micro-batch follows, or decide what it was to follow.
@@ -149,7 +149,7 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
 
 
 def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] = (), must_be: str = "") -> Judge:
-    """Judge that the run is the newest, the checkpoint unsettled, and each named handle the last of its part still.
+    """Require that the run is the newest, the checkpoint unsettled, and each named handle still the last of its part.
 
     Two commit processes of one run can meet here: a query that is stopped in the middle of a commit and started again in
     its session. Without the last condition both would repair one part.
@@ -171,7 +171,7 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
 
 
 def may_stop(token: int) -> Judge:
-    """Judge that the run is the newest, and that nothing in the journal is open but lost parts of a decision."""
+    """Require that the run is the newest, and that nothing in the journal is open but lost parts of a decision."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -189,7 +189,7 @@ def may_stop(token: int) -> Judge:
 
 
 def may_keep(token: int, batch: int, entry: int) -> Judge:
-    """Judge that the run is the newest, and the micro-batch is prepared by that very entry still, and not decided."""
+    """Require that the run is the newest, and the micro-batch still prepared by this very entry, and not decided."""
     own = must_own(token)
 
     def judge(ledger: Ledger) -> None:
@@ -202,7 +202,7 @@ def may_keep(token: int, batch: int, entry: int) -> Judge:
 
 
 def may_void(token: int, batch: int, entry: int) -> Judge:
-    """Judge as `may_keep`, and that the micro-batch is the last."""
+    """Require what `may_keep` requires, and that the micro-batch is the last."""
     keep = may_keep(token, batch, entry)
 
     def judge(ledger: Ledger) -> None:

@@ -56,7 +56,7 @@ class RestartStrategy(ABC):
 
 @dataclass(frozen=True)
 class NoRestart(RestartStrategy):
-    """The first failure is the last."""
+    """No restart: the first failure ends the query."""
 
     def pause(self, restarts: int, lives: Sequence[Life], chance: float) -> float | None:
         """See `RestartStrategy`."""
@@ -65,7 +65,7 @@ class NoRestart(RestartStrategy):
 
 @dataclass(frozen=True)
 class FixedDelay(RestartStrategy):
-    """A number of restarts in all, each after the same time.
+    """A limited number of restarts in all, each after the same delay.
 
     Parameters
     ----------

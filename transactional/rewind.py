@@ -24,7 +24,7 @@ from transactional.recovery import committed_undecided
 from transactional.settlement import Settlement
 from transactional.sink import Cutoff, TwoPhaseCommitSink
 
-__all__ = ["Preview", "QueryLogs", "Rewinder", "output_ranges"]
+__all__ = ["Preview", "QueryLogs", "Rewinder", "out_of_step", "output_ranges", "replaced"]
 
 
 class QueryLogs(Protocol):
@@ -111,7 +111,7 @@ class Rewinder:
         unsettled = ledger.unsettled()
         target = ledger.checkpoints.get(checkpoint) if checkpoint is not None else None
         if checkpoint is None:
-            if not (unsettled or ledger.undecided() or ledger.voided or self._strays() or self._replaced()):
+            if not (unsettled or ledger.undecided() or ledger.voided or out_of_step(ledger, self._logs)):
                 reason = f"everything up to micro-batch {ledger.accounted} is committed"
                 raise LocationError("NOTHING_TO_REWIND", reason=reason, accounted=ledger.accounted)
             firsts = [*(min(c.batches) for c in unsettled), *ledger.voided]
@@ -127,17 +127,6 @@ class Rewinder:
         later = [c for c in ledger.checkpoints.values() if target is not None and c.id > target.id]
         emitted = [c for c in later if c.rows or not c.settled]
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
-
-    def _strays(self) -> bool:
-        """Return whether a driver that stood still during a rewind has written an ``offsets/N`` that the rewind had deleted."""
-        offsets, commits = self._logs.highest()
-        accounted = self._journal.ledger.accounted
-        return commits <= accounted and offsets > accounted + 1
-
-    def _replaced(self) -> list[int]:
-        """Return the micro-batches whose ``offsets/`` file a driver that stood still wrote late, over the recorded one."""
-        ledger = self._journal.ledger
-        return [n for n, text in ledger.logs.items() if n in ledger.batches and self._logs.is_replaced(n, text)]
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
         """R2: from here on only the rewind owns the location.
@@ -157,7 +146,7 @@ class Rewinder:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position != position:
-                raise LocationError("LOCATION_BUSY", position=position)
+                raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)
 
         body = {**request, "checkpoint": preview.checkpoint}
         token = self._journal.append(EntryKind.REWIND_BEGUN, body, judge).number
@@ -167,7 +156,7 @@ class Rewinder:
     def again(self, request: Mapping[str, Any]) -> int:
         """R2 once more, before `finish` in another process; the newest such entry counts.
 
-        Else the process that was killed could have a create on its way that ends the rewind while this one runs.
+        Otherwise a create that the killed process has sent could still arrive, and end the rewind while this one runs.
 
         Parameters
         ----------
@@ -260,11 +249,28 @@ class Rewinder:
                 self._logs.replay(0, 0)
             else:
                 self._logs.delete_after(batch)
-        for number in self._replaced():
+        for number in replaced(ledger, self._logs):
             if number <= batch:
                 self._logs.put_back(number, ledger.logs[number])
                 faults.reach("rewind.put-back")
         return batch, kept.id if kept is not None else None
+
+
+def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
+    """Return whether a driver that stood still has changed the query's logs since: a rewind without a target puts them right.
+
+    It has written an ``offsets/N`` that a rewind had deleted, or that its successor had written and recorded.
+    """
+    offsets, commits = logs.highest()
+    strays = commits <= ledger.accounted and offsets > ledger.accounted + 1
+    return strays or bool(replaced(ledger, logs))
+
+
+def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
+    """Return the micro-batches whose ``offsets/`` file a driver that stood still wrote late, over the recorded one."""
+    return [
+        number for number, text in ledger.logs.items() if number in ledger.batches and logs.is_replaced(number, text)
+    ]
 
 
 def output_ranges(

@@ -77,9 +77,9 @@ def without_named_secrets(text: str) -> str:
 
 @contextmanager
 def hiding(secrets: Collection[str]) -> Iterator[None]:
-    """Raise an error that quotes one of these values, or whose causes do, without it and without its causes.
+    """Raise errors without these values: one that quotes any of them, also in its causes, is replaced by a masked one.
 
-    Ours keep their kind and condition; others become a RuntimeError that names theirs.
+    The masked error has no causes. Ours keep their class and condition; others become a RuntimeError that names their class.
     """
     try:
         yield

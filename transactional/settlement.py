@@ -153,6 +153,11 @@ class Settlement:
             body["repaired"] = repaired
             log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
         self._journal.append(EntryKind.SETTLED, body, may_settle(token, checkpoint.id))
+        settled = self._journal.ledger.checkpoints.get(checkpoint.id, checkpoint)
+        log.info(
+            "checkpoint %d: %d rows up to micro-batch %d are visible, %d ms after its decision",
+            *(settled.id, settled.rows, max(settled.batches), (settled.settled_at or settled.time) - settled.time),
+        )
 
     def _decided(self, checkpoint: CheckpointRecord) -> DecidedCheckpoint:
         identity = self._journal.ledger.identity(self._query_id)

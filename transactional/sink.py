@@ -234,7 +234,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def commit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
-        """Make all of them visible, now or earlier. *Driver, any process, any number of times.*
+        """Commit the handles: on return all are committed, now or earlier. *Driver, any process, any number of times.*
 
         Raises
         ------
@@ -246,7 +246,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     @abstractmethod
     def abort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """End them; return those that are committed. All others can never be committed from now on."""
+        """Abort the handles; return those that are committed. All others can never be committed from now on."""
 
     def inspect(self, handles: Sequence[HandleT]) -> Sequence[HandleState]:
         """Return the state of each, in order. Default: prepared, for ever."""
@@ -286,7 +286,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return self.abort(handles)
 
     def discard(self, handles: Sequence[HandleT]) -> None:
-        """End what no checkpoint names and none ever will: the journal excludes it. Default: `abort`.
+        """Abort what no checkpoint names or ever will name: the journal excludes it. Default: `abort`.
 
         Override it where `abort`, which has to hold against a commit at the same moment, costs more.
         """
@@ -297,9 +297,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Abort every open or prepared transaction under our prefix that `known` does not name; return how many."""
 
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
-        """Abort what lingers of transactions that are over. Default: `abortLingering`, of all that `known` does not name.
+        """Abort lingering transactions that are over. Default: `abortLingering`, of all that `known` does not name.
 
         A driver that was superseded may sweep late. Override it where an abort can't be atomic with a commit of the
-        same transaction (files), and touch only what `before` ends: that is never committed.
+        same transaction (files), and touch only transactions that `before` ends: these are never committed.
         """
         return self.abortLingering(known)

@@ -96,7 +96,7 @@ class Cutoff:
 
 @dataclass(frozen=True)
 class TransactionContext:
-    """Whose transaction `beginTransaction` opens. *Made on an executor, once per task.*
+    """The task for which `beginTransaction` opens a transaction. *Made on an executor, once per task.*
 
     A store whose names must be a bounded set makes them from `prefix`, `partitionId` and `taskAttemptId`; one
     whose names must be new for ever (PostgreSQL gids, files) takes `nonce` in.

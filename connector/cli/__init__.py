@@ -8,7 +8,7 @@
     barrier run SCRIPT ...      keep a driver program up
     barrier stop LOCATION       end a query at its final checkpoint
     barrier recover LOCATION    before a start: leave nothing of a dead query open
-    barrier rewind LOCATION     a stopped query goes back to an earlier checkpoint
+    barrier rewind LOCATION --to CHECKPOINT    a stopped query goes back to an earlier checkpoint
     barrier adopt LOCATION      a moved, restored or copied location
     barrier resolve LOCATION    what can't be settled by evidence
     barrier import-offsets OLD NEW    a query with Spark's own Kafka source goes on with barrier-kafka
@@ -16,23 +16,12 @@
 LOCATION is a query's ``checkpointLocation``. Nothing here starts a JVM; what only reads works beside a running query. A
 command that changes something prints what it will do, and what may be lost or doubled, and asks, unless ``--yes`` was given.
 
-With ``--output json`` standard output holds one JSON document, whose ``status`` is ``done``, ``nothing to do``, ``dry run``,
-``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``), ``not answered``, ``failed``,
-``asked for`` or ``interrupted``; sentences go to standard error.
+With ``--output json``, or ``--json``, standard output holds one JSON document, whose ``status`` is ``done``,
+``nothing to do``, ``dry run``, ``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``),
+``not answered``, ``failed``, ``asked for`` or ``interrupted``; sentences go to standard error.
 
-Exit status:
-
-=== ==============================================================================================
-0   done, or there was nothing to do
-1   refused, and nothing was changed unless the message says otherwise: standard error names the condition
-2   wrong usage
-3   not answered: there was no terminal and no ``--yes``, or the answer was no
-4   failed: an error that is none of ours (a disk, a broker); what was done is safe to repeat
-5   asked for, and not done yet when ``--timeout`` was over: `barrier stop` of a query that gets no rows
-130 interrupted from the keyboard
-=== ==============================================================================================
-
-``barrier run`` ends with its script's own exit status if that dies again and again before any query of it was planned.
+Each ``--help`` lists the exit statuses (`connector.cli.report.MEANINGS`). ``barrier run`` ends with its script's own exit
+status if that dies again and again before any query of it was planned.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from connector.cli.given import claims
 from connector.cli.place import load_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.location.location import CheckpointLocation
@@ -36,14 +37,13 @@ def adopt(
 
     Stop every query on it first. Without --yes it asks, after it has printed what may be lost or doubled.
     """
-    if claim is no_claim:
-        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
+    claims(claim, no_claim)
     with reporting(output) as report:
-        _adopt(CheckpointLocation(location), claim, yes, report)
+        _adopt(location, claim, yes, report)
 
 
-def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report) -> None:
-    journal = load_journal(location)
+def _adopt(path: str, claim: bool, yes: bool, report: Report) -> None:
+    location, journal = load_journal(path)
     ledger = journal.ledger
     if ledger.moved is not None:
         raise moved_on(ledger)
@@ -51,18 +51,12 @@ def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report)
         raise unfinished(ledger)
     location.query_id()  # refused if Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
-        raise LocationError(
-            "REWIND_BEGUN",
-            f"a rewind was begun (journal entry {ledger.rewinding.token}) and is not done: a copy of this can't go on. Finish "
-            "it at the original (`barrier rewind LOCATION --resume`), then copy the location again",
-            rewind=ledger.rewinding.token,
-        )
+        raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)
     committed = newest(location, "commits")
     if committed > newest(location, "offsets"):
         raise LocationError(
-            "SPARK_LOGS_INCONSISTENT",
-            f"commits/{committed} exists without its offsets/{committed}: where it ended is unknown. Restore offsets/ from "
-            "a backup, or start the query on a new checkpoint location",
+            "LOGS_INCONSISTENT",
+            reason=f"commits/{committed} exists without its offsets/{committed}",
             committed=committed,
         )
     drop = not claim or not _agrees(location, ledger, committed)
@@ -83,7 +77,7 @@ def _adopt(location: CheckpointLocation, claim: bool, yes: bool, report: Report)
     body = {"location": location.path, "suffix": suffix, "base": base, "drop": drop}
     journal.append(EntryKind.ADOPT, body, lambda found: unchanged(found, ledger.position))
     rewinds = ledger.rewinding is not None
-    report.say(f"adopted: {'finish the rewind (`barrier rewind LOCATION --resume`)' if rewinds else 'start the query'}")
+    report.say(f"adopted: {'finish the rewind (`barrier recover LOCATION`)' if rewinds else 'start the query'}")
 
 
 def _consequences(
@@ -121,7 +115,7 @@ def _consequences(
     if drop and ledger.accounted == committed and not _same_sources(location, ledger):
         yield (
             f"offsets/{committed} is not the one that the journal recorded: rows between the two ends are LOST, or DOUBLED. "
-            f"{'`barrier rewind LOCATION` puts the recorded one back instead.' if committed in ledger.logs else ''}"
+            f"{'`barrier recover LOCATION` puts the recorded one back instead.' if committed in ledger.logs else ''}"
         )
     if drop and claim and ledger.accounted < committed:
         yield (f"Micro-batches {ledger.accounted + 1} to {committed} count as handled; the journal can't show it.")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from connector.cli.place import open_journal
-from connector.cli.report import Location, Output, OutputOption, Report, reporting
+from connector.cli.report import Location, Output, OutputOption, reporting
 from connector.cli.words import batches_text, duration_text, output_text, status_text, time_text
 from connector.location.location import CheckpointLocation
 from connector.spark.belonging import refuse_batch_writes
 from connector.spark.process import driver_text, is_alive
 from transactional.clock import SystemClock
 from transactional.entry import EntryKind
-from transactional.errors import LocationError
+from transactional.errors import FencedError, LocationError
 from transactional.ledger import CheckpointState, Ledger
-from transactional.ownership import moved_on
+from transactional.ownership import must_own, newest_run
 from transactional.stats import CheckpointHistory, Pending, counts, figures, history, pending, unsettled
 
 __all__ = ["list_checkpoints", "show", "trigger"]
@@ -47,22 +47,22 @@ def list_checkpoints(
             checkpoints=[each.to_json() for each in shown],
             counts=counts(journal.ledger),
         )
-        heads = ("ID", "STATUS", "MICRO-BATCHES", "ROWS", "AT", "PREPARING", "COMMITTING", "WHY")
-        report.table(heads, [_row(each) for each in shown])
+        heads = ("ID", "STATUS", "BATCHES", "ROWS", "AT", "TOOK", "WHY")
+        report.table(heads, [_row(each) for each in shown], wraps=("STATUS", "BATCHES", "WHY"))
         if len(shown) < len(found):
             report.say(f"{len(found) - len(shown)} older ones are not shown: --limit {len(found)}")
 
 
 def _row(found: CheckpointHistory) -> tuple[str, ...]:
+    took = None if found.committing_ms is None else found.committing_ms + (found.preparing_ms or 0)
     return (
         str(found.id),
-        status_text(found),
+        status_text(found, brief=True),
         batches_text(found.batches),
         "-" if found.status in FAILURES else str(found.rows),
         time_text(found.time),
-        duration_text(found.preparing_ms),
-        duration_text(found.committing_ms),
-        found.sentence or found.reason or "-",
+        duration_text(took),
+        found.reason.lower().replace("_", " ") or "-",
     )
 
 
@@ -102,11 +102,7 @@ def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
     if identifier is None:
         return found[max(found)] if found else None
     if identifier not in found:
-        raise LocationError(
-            "UNKNOWN_CHECKPOINT",
-            f"the journal keeps no checkpoint and no failure {identifier} (`barrier checkpoints list LOCATION`)",
-            checkpoint=identifier,
-        )
+        raise LocationError("UNKNOWN_CHECKPOINT", checkpoint=identifier, kept=sorted(found))
     return found[identifier]
 
 
@@ -176,7 +172,7 @@ def _query_pairs(
         to = found.rewinding.checkpoint
         target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
         who = driver_text(found.rewinding.request.get("process", {}), doing)
-        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier rewind LOCATION --resume` finishes it"))
+        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier recover LOCATION` finishes it"))
     return rows
 
 
@@ -184,28 +180,25 @@ def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:
     """Ask for a checkpoint: the next micro-batch of the query closes one, whatever its barrierInterval.
 
     The command does not wait for the checkpoint, and makes no micro-batch: a query without new rows closes one when rows come.
+    If the query has ended, or its driver is gone, there is none to ask.
     """
     with reporting(output) as report:
-        _trigger(location, report)
+        place, journal = open_journal(location, "no query to ask")
+        refuse_batch_writes(place, "each of its writes is a checkpoint")
+        report.facts.update(location=place.path)
+        _refuse_unless_running(journal.ledger)
+        asked = journal.ledger.request
+        if asked is None:
+            asked = journal.append(EntryKind.REQUEST, {"what": "checkpoint"}, _refuse_unless_running).number
+            report.say("asked for: the next micro-batch closes a checkpoint")
+        else:
+            report.status = "nothing to do"
+            report.say(f"a checkpoint was asked for already (journal entry {asked}), and no micro-batch has come since")
+        report.facts.update(request=asked)
 
 
-def _trigger(path: str, report: Report) -> None:
-    place, journal = open_journal(path, "no query to ask")
-    refuse_batch_writes(place, "each of its writes is a checkpoint")
-    report.facts.update(location=place.path)
-    if journal.ledger.moved is not None:
-        raise moved_on(journal.ledger)
-    asked = journal.ledger.request
-    if asked is None:
-        body: dict[str, Any] = {"what": "checkpoint"}
-        asked = journal.append(EntryKind.REQUEST, body, _no_rewind).number
-        report.say("asked for: the next micro-batch closes a checkpoint")
-    else:
-        report.status = "nothing to do"
-        report.say(f"a checkpoint was asked for already (journal entry {asked}), and no micro-batch has come since")
-    report.facts.update(request=asked)
-
-
-def _no_rewind(ledger: Ledger) -> None:
-    if ledger.rewinding is not None:
-        raise LocationError("REWIND_BEGUN", rewind=ledger.rewinding.token)
+def _refuse_unless_running(ledger: Ledger) -> None:
+    run = newest_run(ledger)
+    must_own(run.token)(ledger)
+    if is_alive(run.process) is False:
+        raise FencedError("RUN_ENDED", run=run.token, ended="its driver is gone")

@@ -6,10 +6,11 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib import metadata
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from connector.cli import checkpoints, savepoint
 from connector.cli.adopt import adopt
@@ -24,8 +25,16 @@ from connector.cli.stop import stop
 
 __all__ = ["main"]
 
-# A traceback with the values of variables could show a password.
-_SETTINGS: dict[str, Any] = {"add_completion": False, "no_args_is_help": True, "pretty_exceptions_enable": False}
+# A traceback with the values of variables could show a password; rich's tables cut the names of options.
+_SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "epilog": EXIT_STATUS,
+}
+
+JSON = ("--output", Output.JSON.value)
 
 
 class Program(TyperGroup):
@@ -58,10 +67,27 @@ class Program(TyperGroup):
             raise
 
 
+class Command(TyperCommand):
+    """Take ``--json`` for ``--output json``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments of the command."""
+        if any(parameter.name == "output" for parameter in self.params):
+            args = spelt_out(args)
+        return super().parse_args(ctx, args)
+
+
+def spelt_out(words: Sequence[str]) -> list[str]:
+    """Return the arguments with ``--output json`` in place of ``--json``."""
+    options = words.index("--") if "--" in words else len(words)
+    long = [part for word in words[:options] for part in (JSON if word == "--json" else (word,))]
+    return [*long, *words[options:]]
+
+
 def asks_json(words: Sequence[str]) -> bool:
     """Return whether ``--output json`` is among the arguments, which need not make sense otherwise."""
-    found = ""
-    for word, following in zip(words, [*words, ""][1:], strict=True):
+    found, long = "", spelt_out(words)
+    for word, following in zip(long, [*long, ""][1:], strict=True):
         if word == "--":
             break
         if word == "--output":
@@ -71,17 +97,37 @@ def asks_json(words: Sequence[str]) -> bool:
     return found == Output.JSON.value
 
 
+def show_version(asked: bool) -> None:
+    """Print the version of the package, and end."""
+    if asked:
+        try:
+            version = metadata.version("barrier-kafka")
+        except metadata.PackageNotFoundError:  # a zip, or a checkout that is not installed
+            version = "not installed"
+        print(f"barrier-kafka {version}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="barrier",
     cls=Program,
     help="Look at the checkpoints of a PySpark query with two-phase-commit sinks, and apply the remedies that its errors name.",
-    epilog=EXIT_STATUS,
     **_SETTINGS,
 )
-group = typer.Typer(help="A query's checkpoints, while it runs or after.", epilog=EXIT_STATUS, **_SETTINGS)
+group = typer.Typer(help="A query's checkpoints, while it runs or after.", **_SETTINGS)
 app.add_typer(group, name="checkpoints")
-saved = typer.Typer(help="Copies of a query's completed checkpoints.", epilog=EXIT_STATUS, **_SETTINGS)
+saved = typer.Typer(help="Copies of a query's completed checkpoints.", **_SETTINGS)
 app.add_typer(saved, name="savepoint")
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    """Take options that belong to no command."""
+
 
 _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (group, "list", checkpoints.list_checkpoints),
@@ -103,7 +149,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
 for _app, _name, _command in _COMMANDS:
     # What stands behind a script is the script's.
     _context = {"allow_interspersed_args": False, "ignore_unknown_options": True} if _name == "run" else None
-    _app.command(_name, epilog=EXIT_STATUS, context_settings=_context)(_command)
+    _app.command(_name, cls=Command, epilog=EXIT_STATUS, context_settings=_context)(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["GivenFile", "GivenOptions", "options_given", "pairs", "seconds"]
+__all__ = ["GivenFile", "GivenOptions", "QueryStopped", "claims", "options_given", "pairs", "seconds"]
 
 GivenOptions = Annotated[
     list[str] | None,
@@ -28,6 +28,25 @@ GivenFile = Annotated[
         show_default=False,
     ),
 ]
+QueryStopped = Annotated[
+    bool,
+    typer.Option(
+        "--query-stopped",
+        help="No query runs, though its driver's process does or can't be seen (it was in another container).",
+    ),
+]
+
+
+def claims(claim: bool, no_claim: bool) -> bool:
+    """Return whether ``--claim`` was passed, and not ``--no-claim``: exactly one of them is needed.
+
+    Raises
+    ------
+    typer.BadParameter
+    """
+    if claim is no_claim:
+        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
+    return claim
 
 
 def seconds(number: float) -> float:

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from connector.cli.place import find_location
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.words import time_text
 from connector.kafka.source.offsets import Positions, positions_to_json
 from connector.location.location import CheckpointLocation
 from connector.spark.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
-from transactional.errors import LocationError
+from transactional.errors import LocationError, OptionError
 
 __all__ = ["import_offsets"]
 
@@ -48,6 +49,7 @@ def import_offsets(
     and with NEW_LOCATION as its checkpointLocation.
     """
     with reporting(output) as report:
+        find_location(old)
         _import(read_old_query(old, take_uncommitted=take_uncommitted), new, source, drop_state, yes, report)
 
 
@@ -56,12 +58,7 @@ def _import(old: OldQuery, new: str, source: int | None, drop_state: bool, yes: 
     refuse_unless_empty(location)
     chosen = _chosen(old, source)
     if old.has_state and not drop_state:
-        raise LocationError(
-            "STATE_STAYS_BEHIND",
-            f"{old.path} has state (aggregations, joins, deduplication), which can't go to another query. --drop-state starts "
-            "without it: windows that are open are counted from here on only. Or let the old query end its windows first",
-            path=old.path,
-        )
+        raise LocationError("STATE_STAYS_BEHIND", path=old.path)
     consequences = list(_consequences(old, chosen))
     report.say(*consequences)
     report.facts.update(
@@ -86,19 +83,22 @@ def _chosen(old: OldQuery, source: int | None) -> Sequence[OldSource]:
     else:
         chosen = [each for each in old.sources if each.number == source]
         if not chosen:
-            raise LocationError(
-                "NO_SUCH_SOURCE",
-                f"the query has no source {source}: --source is 0 to {len(old.sources) - 1}",
-                source=source,
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="barrier import-offsets",
+                option="--source",
+                value=source,
+                expectation=f"a source of the query, 0 to {len(old.sources) - 1}",
             )
     foreign = [each for each in chosen if each.positions is None]
     if foreign:
-        kafka = [str(each.number) for each in old.sources if each.positions is not None]
-        way = f"Take one of Kafka's alone: --source {' or '.join(kafka)}" if kafka else "It has none of Kafka's"
+        kafka = [each.number for each in old.sources if each.positions is not None]
         raise LocationError(
             "NOT_A_KAFKA_SOURCE",
-            f"{old.path} reads what is not Kafka's, or its beginning is unknown: {', '.join(map(str, foreign))}. {way}",
+            path=old.path,
+            foreign=[str(each) for each in foreign],
             sources=[each.number for each in foreign],
+            kafka=kafka,
         )
     return chosen
 

@@ -10,30 +10,41 @@ from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.ownership import unfinished
 
-__all__ = ["load_journal", "open_journal", "unchanged"]
+__all__ = ["find_location", "load_journal", "open_journal", "unchanged"]
 
 
-def load_journal(location: CheckpointLocation) -> Journal:
-    """Return the location's journal, loaded; empty if there is none.
+def find_location(path: str, new: bool = False) -> CheckpointLocation:
+    """Return the location, of which it is known that it is a folder.
+
+    Parameters
+    ----------
+    path : str
+    new : bool
+        The location need not be there yet.
 
     Raises
     ------
     LocationError
-        ``LOCATION_NOT_A_FOLDER``: the location, or a folder above or inside it, is a file.
+        ``LOCATION_NOT_A_FOLDER``: the location is not there; or it, or a folder above or inside it, is a file.
     """
+    location = CheckpointLocation(path)
+    if location.is_local:
+        found = os.path.join(location.path, "barrier", "log")
+        while not os.path.lexists(found):
+            found = os.path.dirname(found)
+        if not os.path.isdir(found):
+            raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{found} is a file")
+        if not (new or os.path.isdir(location.path)):
+            raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{location.path} does not exist")
+    return location
+
+
+def load_journal(path: str, new: bool = False) -> tuple[CheckpointLocation, Journal]:
+    """Return the location, see `find_location`, and its journal, loaded; the journal is empty if there is none."""
+    location = find_location(path, new)
     journal = location.journal()
-    try:
-        journal.load()
-    except NotADirectoryError as error:
-        path = os.path.join(location.path, "barrier", "log")
-        while not os.path.lexists(path):
-            path = os.path.dirname(path)
-        raise LocationError(
-            "LOCATION_NOT_A_FOLDER",
-            f"{path} is a file, and must be a folder: LOCATION is the query's checkpointLocation",
-            path=path,
-        ) from error
-    return journal
+    journal.load()
+    return location, journal
 
 
 def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
@@ -50,10 +61,9 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     LocationError
         ``NO_JOURNAL``, ``LOCATION_NOT_A_FOLDER``, ``RESTORE_UNFINISHED``
     """
-    location = CheckpointLocation(path)
-    journal = load_journal(location)
+    location, journal = load_journal(path)
     if not journal.ledger.position:
-        raise LocationError("NO_JOURNAL", f"{location.path} holds no journal: {nothing}", path=location.path)
+        raise LocationError("NO_JOURNAL", location=location.path, reason=nothing)
     if journal.ledger.restoring is not None:
         raise unfinished(journal.ledger)
     return location, journal
@@ -68,8 +78,4 @@ def unchanged(found: Ledger, position: int) -> None:
         ``LOCATION_BUSY``
     """
     if found.position != position:
-        raise LocationError(
-            "LOCATION_BUSY",
-            "the journal grew meanwhile: a query is running on this location; stop it first",
-            position=position,
-        )
+        raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)

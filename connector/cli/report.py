@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from transactional.errors import TwoPhaseCommitError
+from transactional.secrets import hiding, secrets_of
 
-__all__ = ["EXIT_STATUS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
-
-EXIT_STATUS = (
-    "Exit status: 0 done, or nothing to do; 1 refused, the condition is named; 2 wrong usage; 3 a question was not answered "
-    "(no terminal and no --yes), or with no; 4 failed: an error of a disk or a store, safe to repeat; 5 asked for, and not "
-    "done yet; 130 interrupted."
-)
+__all__ = ["EXIT_STATUS", "MEANINGS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
 
 WIDTH = 160
-"""Columns of a table that goes into a file or a pipe, wide enough to cut nothing."""
+"""Columns of a table that goes into a file or a pipe, unless ``COLUMNS`` is set: wide enough to cut nothing."""
 
 
 class Status(enum.IntEnum):
@@ -38,6 +34,20 @@ class Status(enum.IntEnum):
     INTERRUPTED = 130
 
 
+MEANINGS = {
+    Status.DONE: "done, or nothing to do",
+    Status.REFUSED: "refused, the condition is named; nothing was changed unless the message says otherwise",
+    Status.USAGE: "wrong usage",
+    Status.NOT_ANSWERED: "a question was not answered (no terminal and no --yes), or with no",
+    Status.FAILED: "failed: an error of a disk or a store, safe to repeat",
+    Status.PENDING: "asked for, and not done yet when --timeout was over",
+    Status.INTERRUPTED: "interrupted from the keyboard",
+}
+"""Every exit status, for each --help."""
+
+EXIT_STATUS = f"Exit status: {'; '.join(f'{status.value} {meaning}' for status, meaning in MEANINGS.items())}."
+
+
 class Output(str, enum.Enum):
     """The form of a command's answer."""
 
@@ -48,7 +58,10 @@ class Output(str, enum.Enum):
 Location = Annotated[
     str, typer.Argument(metavar="LOCATION", help="The query's checkpointLocation.", show_default=False)
 ]
-OutputOption = Annotated[Output, typer.Option("--output", help="For people, or one JSON document on standard output.")]
+OutputOption = Annotated[
+    Output,
+    typer.Option("--output", help="For people, or one JSON document on standard output, for which --json is short."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -88,13 +101,13 @@ class Report:
         """Print what went wrong on standard error."""
         print(line, file=sys.stderr)
 
-    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print rows under heads."""
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], wraps: Collection[str]) -> None:
+        """Print rows under heads; only the columns of these heads may take several lines."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for head in heads:
-            table.add_column(head, overflow="fold")
+            table.add_column(head, overflow="fold", no_wrap=head not in wraps)
         for row in rows:
             table.add_row(*row)
         self._draw(table)
@@ -113,12 +126,9 @@ class Report:
     def _draw(self, table: Any) -> None:
         from rich.console import Console
 
-        if self.json:
-            return
-        console = Console(markup=False, highlight=False, emoji=False)
-        if not console.is_terminal:
-            console = Console(markup=False, highlight=False, emoji=False, width=WIDTH)
-        console.print(table)
+        if not self.json:
+            width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+            Console(markup=False, highlight=False, emoji=False, width=width).print(table)
 
     def confirm(self, yes: bool) -> None:
         """Ask whether to go on.
@@ -146,12 +156,20 @@ class Report:
 
 
 @contextmanager
-def reporting(output: Output) -> Iterator[Report]:
-    """Run a command's body: an error that it raises becomes its answer and its exit status."""
+def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterator[Report]:
+    """Run a command's body: an error that it raises becomes its answer and its exit status.
+
+    Parameters
+    ----------
+    output : Output
+    given : Mapping[str, str], optional
+        Options of the sink, whose secrets no error quotes.
+    """
     report = Report(output)
     status = Status.DONE
     try:
-        yield report
+        with hiding(secrets_of(given or {})):
+            yield report
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except TwoPhaseCommitError as error:

@@ -66,20 +66,23 @@ def _resolve(
     chosen = parts.get((checkpoint, place or ""))
     if chosen is None or decision is None:
         raise ProtocolError(
-            "NO_SUCH_PART",
-            "name an unsettled part and a decision: --checkpoint N --part BATCH/PARTITION --as ... (`barrier resolve "
-            "LOCATION` lists them)",
+            "NOT_RESOLVABLE",
+            reason="--checkpoint, --part and --as have to name an unsettled part and a decision",
+            part=place,
         )
     if decision is Decision.DIFFERENCE and not chosen.lost:
         raise ProtocolError(
-            "PART_NOT_LOST",
-            "accept-difference is for a part that was judged lost and whose replay differs; this one is open, and may be "
-            "committed: start the query, it judges it",
+            "NOT_RESOLVABLE",
+            reason="accept-difference is for a part that was judged lost and whose replay differs; this one is "
+            "open, and may be committed",
+            part=place,
         )
     if checkpoint is None and decision is not Decision.DUPLICATES:
         raise ProtocolError(
-            "PART_NOT_DECIDED",
-            "no checkpoint has decided this part, and the rewind runs its micro-batch again: only accept-duplicates does that",
+            "NOT_RESOLVABLE",
+            reason="no checkpoint has decided this part, and the rewind runs its micro-batch again: only "
+            "accept-duplicates accepts that",
+            part=place,
         )
     report.say(f"{_describe(chosen)}: {CONSEQUENCES[decision]}")
     report.facts.update(location=location.path, part=_facts(checkpoint, chosen), decision=decision.value)
@@ -92,7 +95,7 @@ def _resolve(
         "decision": decision.value,
     }
     journal.append(EntryKind.RESOLVE, body, lambda found: unchanged(found, ledger.position))
-    on = "finish the rewind (`barrier rewind LOCATION --resume`)" if ledger.rewinding else "start the query"
+    on = "finish the rewind (`barrier recover LOCATION`)" if ledger.rewinding else "start the query"
     report.say(f"resolved: {on}")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from connector.cli.given import claims
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.savepoint import Saved
 from connector.location.location import CheckpointLocation
@@ -45,9 +46,7 @@ def restore(
 
     With --claim stop the query first (`barrier stop LOCATION --savepoint DIR`). If it is killed, run the same command again.
     """
-    if claim is no_claim:
-        raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
-    if no_claim and force:
+    if not claims(claim, no_claim) and force:
         raise typer.BadParameter("--force is of --claim: a copy leaves the query alone")
     with reporting(output) as report:
         place = CheckpointLocation(location)

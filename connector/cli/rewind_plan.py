@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from connector.cli.report import Report
 from connector.cli.words import batches_text, output_text
 from transactional.errors import StoreError
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, output_ranges
 from transactional.sink import TwoPhaseCommitSink
 
-__all__ = ["Request", "Sink", "emission", "tell"]
+__all__ = ["Request", "Sink", "emission", "goes_on", "tell", "tell_begun"]
 
 Sink = TwoPhaseCommitSink[Any, Any]
 
@@ -25,30 +24,47 @@ MOST_NAMED = 20
 class Request:
     """The arguments of ``barrier rewind``."""
 
-    to: int | None
+    to: int
     allow_reemit: bool
     restore_tables: bool
-    resume: bool
-    query_stopped: bool
-    given: Mapping[str, str]
     dry_run: bool
-    yes: bool
+
+
+def goes_on(begun: Rewind, request: Request) -> bool:
+    """Return whether the request is that of the rewind that was begun; its tables may be left as they are now."""
+    return begun.checkpoint == request.to and (bool(begun.request.get("restoreTables")) or not request.restore_tables)
+
+
+def tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any]:
+    """Print that a rewind goes on; return what is changed of its request."""
+    report.say(f"The rewind to checkpoint {begun.checkpoint} was begun (journal entry {begun.token}), and goes on.")
+    report.facts.update(checkpoint=begun.checkpoint, rewind=begun.token)
+    if not begun.request.get("restoreTables"):
+        return {}
+    if request.restore_tables or not request.allow_reemit:
+        report.say(
+            "Its tables are taken back still: pass --allow-reemit, without --restore-tables, to leave them as they are."
+        )
+        return {}
+    report.say("It was to take tables back. It will not: what is committed stays, and is written AGAIN.")
+    return {"restoreTables": False, "allowReemit": True}
 
 
 def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
-    """Return why output that is committed already forbids the rewind; None if nothing does."""
+    """Return the error of a rewind whose committed output stands in its way; None if nothing does."""
     if request.restore_tables:
         return _restoring(preview, sink)
     if preview.emitted and not request.allow_reemit:
         rows = sum(each.rows for each in preview.emitted)
         where = "; ".join(f"checkpoint {each.id}: {output_text(each.output)}" for each in preview.emitted[-MOST_NAMED:])
-        restore = ", or take them back with --restore-tables" if _can_restore(sink) else ""
         return StoreError(
             "OUTPUT_COMMITTED",
-            f"{rows} rows of {len(preview.emitted)} checkpoints after {preview.checkpoint} are committed, or may be, and would "
-            f"be written AGAIN ({where}): pass --allow-reemit{restore}",
             rows=rows,
+            count=len(preview.emitted),
             checkpoints=[each.id for each in preview.emitted],
+            target=preview.checkpoint,
+            where=where,
+            alternative=", or take the tables back with --restore-tables" if _can_restore(sink) else "",
         )
     return None
 
@@ -59,15 +75,13 @@ def _can_restore(sink: Sink) -> bool:
 
 def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
     if not _can_restore(sink):
-        return StoreError(
-            "NOT_RESTORABLE",
-            f"{sink.name()} can't take back what it has committed: rewind with --allow-reemit instead of --restore-tables",
-        )
+        return StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
     if preview.restored is not None and not preview.restored.output:
         return StoreError(
             "NOT_RESTORABLE",
-            f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no rows, or cleaned up): "
-            "name another one, or take the tables back by hand and rewind with --allow-reemit",
+            sink=sink.name(),
+            reason=f"the journal does not hold the output's position after checkpoint {preview.checkpoint} (no "
+            "rows, or cleaned up)",
         )
     try:
         sink.checkRestore(preview.restored.output if preview.restored is not None else {})
@@ -79,13 +93,7 @@ def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
 def tell(ledger: Ledger, preview: Preview, request: Request, report: Report) -> None:
     """Print what the rewind will do."""
     undecided, unsettled = ledger.undecided(), ledger.unsettled()
-    if preview.checkpoint is None:
-        report.say(
-            f"Back to a point from which nothing is written twice: after micro-batch {preview.batch}, or later if what is "
-            "decided is found committed."
-        )
-    else:
-        report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
+    report.say(f"Back to checkpoint {preview.checkpoint}: after micro-batch {preview.batch}.")
     report.say(f"Micro-batches that run again: {batches_text(preview.rewritten)}.")
     for checkpoint in unsettled:
         report.say(

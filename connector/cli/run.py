@@ -12,7 +12,6 @@ from connector.cli.given import GivenFile, GivenOptions, options_given, pairs, s
 from connector.cli.report import Output, Status, reporting
 from connector.operations.restart_options import TYPE, from_settings
 from transactional.errors import OptionError
-from transactional.secrets import hiding, secrets_of
 
 __all__ = ["run"]
 
@@ -82,10 +81,10 @@ def run(
         chosen = from_settings(config)
     except OptionError as wrong:
         raise typer.BadParameter(wrong.message) from wrong
-    if not os.path.exists(script):  # each life would fail alike
+    if not os.path.isfile(script):  # each life would fail alike
         raise typer.BadParameter(f"there is no script {script}")
     command = [sys.executable, "-m", "connector.operations.script", script, *(arguments or [])]
-    with reporting(Output.TABLE) as report, hiding(secrets_of(given)):
+    with reporting(Output.TABLE, given) as report:
         supervision = Supervision(
             "barrier run", chosen, given, report.complain, single_driver, health=Health(health_file)
         )

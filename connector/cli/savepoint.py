@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from connector.cli.given import seconds
+from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.words import time_text
 from connector.savepoints import dispose as disposal
@@ -16,6 +17,9 @@ from connector.savepoints.manifest import Savepoint
 from connector.savepoints.take import TIMEOUT
 
 __all__ = ["dispose", "list_savepoints", "show", "take"]
+
+QUERY = 8
+"""Characters of a query's id in a table; the JSON document has all."""
 
 Saved = Annotated[str, typer.Argument(metavar="SAVEPOINT", help="Its folder.", show_default=False)]
 
@@ -44,6 +48,7 @@ def take(
     close a checkpoint over them first.
     """
     with reporting(output) as report:
+        open_journal(location, "there is no checkpoint to copy")
         found = taking.take(location, target, timeout=timeout, newest=newest)
         _tell(found, report)
         report.say(f"taken: {found.path}")
@@ -65,15 +70,17 @@ def list_savepoints(
             savepoints=[{"path": each.path, "size": each.size, **each.to_json()} for each in whole],
             unreadable=[{"condition": each.condition, "message": each.message} for each in broken],
         )
-        heads = ("SAVEPOINT", "AT", "CHECKPOINT", "MICRO-BATCH", "QUERY", "BYTES")
-        report.table(heads, [_row(each) for each in whole])
+        heads = ("SAVEPOINT", "AT", "CHECKPOINT", "BATCH", "QUERY", "BYTES")
+        report.table(heads, [_row(each) for each in whole], wraps=("SAVEPOINT",))
+        if not found:
+            report.say(f"no savepoint lies in {folder}")
         for each in broken:
             report.say(str(each))
 
 
 def _row(found: Savepoint) -> tuple[str, ...]:
-    time = time_text(found.time)
-    return found.path, time, str(found.checkpoint), str(found.batch), found.query, str(found.size)
+    name, time = found.path.rpartition("/")[2], time_text(found.time)
+    return name, time, str(found.checkpoint), str(found.batch), found.query[:QUERY], str(found.size)
 
 
 def show(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from connector.cli.given import GivenFile, GivenOptions, options_given, seconds
+from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
 from connector.cli.words import batches_text
@@ -15,10 +15,8 @@ from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import Standing, request_stop, standing
 from connector.savepoints.take import free_folder, take
-from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from transactional.errors import FencedError
 from transactional.ownership import moved_on
-from transactional.secrets import hiding, secrets_of
 
 __all__ = ["stop"]
 
@@ -35,13 +33,7 @@ def stop(
         str | None,
         typer.Option(metavar="DIR", help="Then copy its last checkpoint there.", show_default=False),
     ] = None,
-    query_stopped: Annotated[
-        bool,
-        typer.Option(
-            "--query-stopped",
-            help="No query runs, though its driver's process does or can't be seen: end it from here.",
-        ),
-    ] = False,
+    query_stopped: QueryStopped = False,
     option: GivenOptions = None,
     options_file: GivenFile = None,
     output: OutputOption = Output.TABLE,
@@ -52,16 +44,13 @@ def stop(
     from here, as `barrier recover` does. Exit status 5: it was asked to, and has not ended within --timeout.
     """
     given = options_given(option, options_file)
-    with reporting(output) as report, hiding(secrets_of(given)):
-        place, journal = open_journal(location, "no query to stop")
-        refuse_batch_writes(place, "each of its writes is a checkpoint, there is nothing to stop")
-        refuse_elsewhere(place, journal.ledger)
+    with reporting(output, given) as report:
+        place, _ = open_journal(location, "no query to stop")
         if savepoint is not None:
             free_folder(place, savepoint)  # before the query is stopped
         report.facts.update(location=place.path)
-        run = journal.ledger.newest_run
         try:
-            done = recover(place, Upkeep(given, [run.driver] if run and query_stopped else [], query_stopped))
+            done = recover(place, Upkeep(given), query_stopped=query_stopped)
             if not done and savepoint is None:
                 report.status = "nothing to do"
             report.say(f"no query runs here: {done}")

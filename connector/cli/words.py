@@ -20,7 +20,7 @@ def time_text(milliseconds: int | None) -> str:
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """Format a duration in seconds; a dash if there is none."""
+    """Format milliseconds as seconds; a dash if there are none."""
     return "-" if milliseconds is None else f"{milliseconds / 1000:.3f} s"
 
 
@@ -40,11 +40,12 @@ def output_text(output: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}: {place}" for name, place in output.items()) or "-"
 
 
-def status_text(found: CheckpointHistory) -> str:
-    """Return a checkpoint's status, and what became of it or of those before it."""
-    if found.status is CheckpointState.DECIDED:
-        return "decided, not settled"
+def status_text(found: CheckpointHistory, brief: bool = False) -> str:
+    """Return a checkpoint's status, and what became of it; unless `brief`, also what it lacks, and took in."""
     status: str = found.status.value
     if found.subsumed_by is not None:
         return f"{status}, subsumed by {found.subsumed_by}"
-    return f"{status}, subsumes micro-batches {batches_text(found.subsumes)}" if found.subsumes else status
+    if not brief and found.status is CheckpointState.DECIDED:
+        return f"{status}, not settled"
+    takes_in = f", subsumes micro-batches {batches_text(found.subsumes)}" if found.subsumes and not brief else ""
+    return f"{status}{takes_in}"

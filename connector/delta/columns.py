@@ -50,13 +50,13 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
 
 
 def columns_digest(table: DeltaTable) -> str:
-    """Return a digest of columns and partitioning, to see that they have not changed."""
+    """Return a digest of columns and partitioning, to detect a change."""
     text = json.dumps([table.schema().to_json(), table.metadata().partition_columns])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_protocol(table: DeltaTable) -> None:
-    """Refuse a table that asks of its writers what this sink can't do.
+    """Refuse a table that requires more of its writers than this sink can do.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
 
 
 def column_of(schema: pa.Schema, name: str) -> int:
-    """Index of the column of that name, in any case."""
+    """Return the index of the column with this name, ignoring case."""
     found = [index for index, field in enumerate(schema) if field.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
@@ -156,7 +156,7 @@ def check_type(column: str, type_: pa.DataType) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """The arrangement of a query's columns as a table's.
+    """A mapping of a query's columns to a table's.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class Columns:
 
 
 def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
-    """Find the table's columns among those of the rows, by name in any case.
+    """Find the table's columns among those of the rows, by name, ignoring case.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def new_columns(rows: pa.Schema, table: pa.Schema) -> list[pa.Field]:
 
 
 def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse a type that does not become the table's without loss.
+    """Refuse a type that can't be converted to the table's without loss.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether every value of one type is one of the other."""
+    """Return whether every value of one type is also a value of the other."""
     if pa.types.is_struct(wanted):
         return (
             pa.types.is_struct(found)

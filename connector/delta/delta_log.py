@@ -38,7 +38,7 @@ class Past:
 
 
 def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
-    """Read the commits after `since`, from the version at which `table` is open backwards.
+    """Read the commits after `since`, backwards from the version at which `table` is open.
 
     Logs are cleaned up from their beginning. So a commit that lies before a missing one is none of the table's: deltalake
     writes it if a process stood still until its version had been taken and cleaned up.

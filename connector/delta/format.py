@@ -11,7 +11,7 @@ NAME = "2pc-delta"
 
 
 class TwoPhaseDeltaDataSource(HostedSinkDataSource):
-    """Brings `connector.delta.sink.DeltaSink` to Spark."""
+    """The data source through which Spark reaches `connector.delta.sink.DeltaSink`."""
 
     @classmethod
     def name(cls) -> str:

@@ -27,7 +27,7 @@ HIGHEST: Final = "\U0010ffff"
 
 
 class Seen:
-    """Figures that a footer does not have, or may not: nulls of columns with lists and maps, bounds of floating columns.
+    """Figures that are not taken from a footer: nulls of columns with lists and maps, bounds of floating columns.
 
     NaN is the greatest value for Spark. pyarrow leaves it out of a footer's bounds, and Spark would skip row groups by
     them: so floating columns have no bounds in the footer (`without_floating`), and none here once NaN was seen.

@@ -20,7 +20,7 @@ CHUNK: Final = 1 << 20
 
 
 class LocationFiles(Protocol):
-    """Names are relative to the location, with ``/``. What a method has done is durable when it returns."""
+    """Files of a location on any store. Names are relative to it, with ``/``; every change is durable on return."""
 
     def names(self, folder: str) -> list[str]:
         """List a folder, folders in it too, in any order; empty if there is none."""
@@ -50,7 +50,7 @@ class LocationFiles(Protocol):
         """Delete files. Deleting what is gone is no error."""
 
     def remove(self, folder: str) -> None:
-        """Delete a folder, with all files in it and below; by the empty name the location itself, if no file is in it."""
+        """Delete a folder with everything in it. The empty name stands for the location, which is deleted if it has no file."""
 
     def journal_store(self, folder: str) -> JournalStore:
         """Return the files of a folder of ours, with exclusive create."""
@@ -78,7 +78,7 @@ def read_file(files: LocationFiles, name: str) -> bytes:
         raise
     except OSError as error:
         path = files.shown(name)
-        raise LocationError("LOCATION_UNREADABLE", f"{path} can't be read now: {error}", path=path) from error
+        raise LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)) from error
 
 
 class LocalFiles:

@@ -85,15 +85,7 @@ class CheckpointLocation:
         else:
             allowed = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
             if not allowed:
-                raise OptionError(
-                    "NO_EXCLUSIVE_CREATE",
-                    f"checkpointLocation={location}: the journal needs a store that creates a file exclusively: it "
-                    "arbitrates which of two drivers decides. Local disks do (a path or a file: URI that every driver of the "
-                    "query shares), and s3a://, gs:// and abfss:// by conditional puts. If something else guarantees that "
-                    "never two drivers run on it, set singleDriver=true (to supervise in its options, too; to commands: the "
-                    f"environment variable {SINGLE_DRIVER}=true)",
-                    option="checkpointLocation",
-                )
+                raise OptionError("NO_EXCLUSIVE_CREATE", location=location, option="checkpointLocation")
             self.path = location.rstrip("/")
             self.files = FilesystemFiles(self.path)
 
@@ -111,9 +103,10 @@ class CheckpointLocation:
         if not location:
             raise OptionError(
                 "MISSING_OPTION",
-                'set .option("checkpointLocation", ...) on the writer itself: Spark does not pass a sink '
-                "spark.sql.streaming.checkpointLocation, and without the location nothing is exactly-once",
+                owner="2pc",
                 option="checkpointLocation",
+                reason='set .option("checkpointLocation", ...) on the writer itself, as Spark does not pass a sink '
+                "spark.sql.streaming.checkpointLocation, and without the location nothing is exactly-once",
             )
         store = {name: given[key].strip() for name, key in STORE_OPTIONS.items() if key in given}
         single = given[SINGLE_DRIVER_OPTION].strip().lower() == "true" if SINGLE_DRIVER_OPTION in given else None
@@ -135,7 +128,7 @@ class CheckpointLocation:
         Raises
         ------
         LocationError
-            ``NO_SPARK_METADATA``: it is not a checkpoint location (any more); ``LOCATION_UNREADABLE``.
+            ``LOGS_INCONSISTENT``: it is not a checkpoint location (any more); ``LOCATION_UNREADABLE``.
         """
         path = self.files.shown("metadata")
         try:
@@ -144,9 +137,8 @@ class CheckpointLocation:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LocationError(
-                "NO_SPARK_METADATA",
-                f"{path} can't be read ({error}): Spark writes it when the query starts; was the location deleted "
-                "while the query ran, or does the driver see another disk?",
+                "LOGS_INCONSISTENT",
+                reason=f"{path}, which Spark writes when the query starts, can't be read ({error})",
                 path=path,
             ) from error
 

@@ -30,17 +30,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import has_offsets, lines_of, offsets_text, source_lines
+from connector.location.offset_log import has_offsets, lines_of, newest, offsets_text, source_lines, spark_view
 from connector.location.state_files import CHANGES, VERSIONED, is_of_partition, shuffle_partitions, stores_of
 from transactional import faults
 from transactional.barrier import sources_digest
-from transactional.errors import LocationError
+from transactional.errors import LocationError, RewindRequiredError
+from transactional.ledger import Ledger
+from transactional.recovery import check_sources
+from transactional.rewind import Preview
 
-__all__ = ["check_can_go_back", "delete_after", "is_replaced", "plan_ends", "put_back", "replay"]
+__all__ = [
+    "LocationLogs",
+    "check_can_go_back",
+    "check_target",
+    "delete_after",
+    "is_replaced",
+    "plan_ends",
+    "put_back",
+    "replay",
+]
 
 PLANNED = "planned"
 """The key of our source's line that lists the ends of the micro-batches after it, which `latestOffset` returns first."""
@@ -49,6 +63,31 @@ RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 _ENTRY = re.compile(r"\.*(\d+)(?:\.[^.]+\.tmp)?(?:\.crc)?")
 """A log's file, Hadoop's checksum of it, and the leftover of a writer that died: 7, .7.crc, .7.UUID.tmp."""
+
+
+class LocationLogs:
+    """Spark's logs of a location on any store: this module's functions, as a `transactional.rewind.QueryLogs`."""
+
+    def __init__(self, location: CheckpointLocation) -> None:
+        self.highest = lambda: (newest(location, "offsets"), newest(location, "commits"))
+        self.check_can_go_back = partial(check_can_go_back, location)
+        self.delete_after = partial(delete_after, location)
+        self.replay = partial(replay, location)
+        self.is_replaced = partial(is_replaced, location)
+        self.put_back = partial(put_back, location)
+
+
+def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
+    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1.
+
+    Raises
+    ------
+    LocationError
+        ``BATCHES_NOT_ACCOUNTED``: the journal has no copy.
+    """
+    if preview.batch >= 0:
+        with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
+            check_sources(ledger, spark_view(location, preview.batch))
 
 
 def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
@@ -71,8 +110,7 @@ def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
     Raises
     ------
     LocationError
-        ``REWIND_TOO_FAR``: files are gone; names them and the oldest micro-batch that it can go back to.
-        ``NO_SUCH_MICRO_BATCH``: Spark never was there.
+        ``REWIND_TOO_FAR``: files are gone, or Spark never was there; names what is gone, and how far it can go back.
     """
     kept = _Kept.of(location)
     if not kept.offsets and batch == -1:
@@ -157,15 +195,7 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
         columns = [{batch: offsets[index] for batch, offsets in later.items()} for index in range(len(begin))]
         plans = [_plan(first, last, *line) for line in zip(begin, columns, strict=True)]
     if None in plans or len({len(plan or ()) for plan in plans}) > 1:
-        raise LocationError(
-            "PLANNED_ENDS_UNKNOWN",
-            f"micro-batches {first} to {last} can't run again with the ends that they had: offsets/{first} of "
-            f"{location.path} does not plan them, and the offsets of the others are not all there, or contradict the plan. Go "
-            f"back to before micro-batch {first} instead, or restore the folder offsets from a backup",
-            first=first,
-            last=last,
-            found=sorted(later),
-        )
+        raise LocationError("PLANNED_ENDS_UNKNOWN", first=first, last=last, found=sorted(later))
     lines = [{**offset, PLANNED: plan} for offset, plan in zip(begin, plans, strict=True)]
     if lines != begin:
         # Inner keys keep their order: partitions stand in the order of their numbers.
@@ -188,13 +218,7 @@ def _our_offsets(location: CheckpointLocation, batch: int) -> list[dict[str, Any
     found = []
     for line in source_lines(location, batch):
         if line.offset is None:
-            raise LocationError(
-                "REWIND_FOREIGN_SOURCE",
-                f"offsets/{batch} of {location.path} has a source that is not barrier-kafka: it can't be made to end its "
-                "micro-batches where they ended before. Go back to before this checkpoint instead, to one that needs no "
-                "planned ends",
-                batch=batch,
-            )
+            raise LocationError("REWIND_FOREIGN_SOURCE", batch=batch)
         found.append(dict(line.offset))
     return found
 
@@ -287,28 +311,23 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
         raise LocationError(
-            "NO_SUCH_MICRO_BATCH",
-            f"there is no micro-batch {named} to go back to: Spark is at {highest}. Name one from {lowest} to {highest}",
-            batch=named,
-            newest=highest,
+            "REWIND_TOO_FAR", batch=named, reason=f"its logs hold micro-batches {lowest} to {highest}", newest=highest
         )
     if not missing:
         return
     oldest = next((number for number in sorted({-1, *kept.offsets}) if not kept.missing_after(number)), None)
-    way_out = (
-        "It can go back to none: start the query from its topics on a new checkpoint location"
+    reach = (
+        "it can go back to none"
         if oldest is None
-        else f"The oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}; set "
-        f"{RETAINED} higher for the next time"
+        else f"the oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
     )
     raise LocationError(
         "REWIND_TOO_FAR",
-        f"Spark can't go on after micro-batch {batch} any more: it needs {', '.join(missing[:3])}"
-        f"{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, and keeps the newest {RETAINED} (100 by default) "
-        f"micro-batches only. {way_out}",
         batch=batch,
         oldest=oldest,
         missing=list(missing[:10]),
+        reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, "
+        f"and keeps the newest {RETAINED} (100 by default) micro-batches only; {reach}",
     )
 
 

@@ -92,7 +92,7 @@ class ObjectJournalStore:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise JournalError("JOURNAL_STORE_FAILED", str(error), file=name, reason=str(error)) from error
+            raise JournalError("JOURNAL_STORE_FAILED", file=name, reason=str(error)) from error
 
     def _read_ahead(self) -> None:
         """Fetch what a journal reads next and is not kept yet: the newest snapshot and the entries after it."""
@@ -116,12 +116,7 @@ class ObjectJournalStore:
         if where in _ARBITRATING:
             return
         if self._files.create(probe, b"") and self._files.create(probe, b""):
-            raise JournalError(
-                "NO_CONDITIONAL_PUT",
-                f"{where} was created twice: this store ignores If-None-Match, and can't arbitrate between two drivers. "
-                "Use a store that honours it (S3, MinIO, R2, Ceph of a recent version), or a local disk",
-                path=where,
-            )
+            raise JournalError("NO_CONDITIONAL_PUT", path=where)
         _ARBITRATING.add(where)
 
 

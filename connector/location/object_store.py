@@ -50,7 +50,7 @@ def canonical_url(location: str) -> str | None:
     Raises
     ------
     OptionError
-        ``INVALID_LOCATION``: no bucket, or a name that no path of an object store can have.
+        ``INVALID_OPTION``: no bucket, or a name that no path of an object store can have.
     """
     scheme, colon, rest = location.partition(":")
     known = SCHEMES.get(scheme.lower())
@@ -64,9 +64,11 @@ def canonical_url(location: str) -> str | None:
             "abfss://container@account.dfs.core.windows.net/folder" if known == "abfss" else f"{scheme}://bucket/folder"
         )
         raise OptionError(
-            "INVALID_LOCATION",
-            f"checkpointLocation={location} names no folder: write {shape}",
+            "INVALID_OPTION",
+            owner="2pc",
             option="checkpointLocation",
+            value=location,
+            expectation=f"a folder below the bucket, as {shape}",
         )
     return "/".join([f"{known}://{bucket}", *parts])
 
@@ -110,7 +112,7 @@ class ObjectFiles:
             with _told(self.shown(folder), "listing"):
                 found = obstore.list_with_delimiter(self._client(), folder)
         except OSError as error:
-            raise LocationError("LOCATION_UNREADABLE", str(error), path=self.shown(folder)) from error
+            raise LocationError("LOCATION_UNREADABLE", path=self.shown(folder), reason=str(error)) from error
         tags = dict.fromkeys(found["common_prefixes"], "")
         tags.update({each["path"]: each["e_tag"] or "" for each in found["objects"]})
         return {name: tag for path, tag in tags.items() if (name := path[len(folder) :].strip("/"))}
@@ -242,9 +244,9 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
         raise OptionError(
-            "OBJECT_STORES_NOT_INSTALLED",
-            f"checkpointLocation={url}: the client of object stores is not installed where the driver's Python runs: "
-            "pip install 'barrier-kafka[object-stores]'",
+            "MISSING_PACKAGE",
+            owner=f"checkpointLocation={url}",
+            package="barrier-kafka[object-stores]",
             option="checkpointLocation",
         ) from error
     scheme, _, rest = url.partition("://")
@@ -262,7 +264,7 @@ def _client(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
 
 
 def told_error(error: Exception) -> str:
-    """Return a store's error as a message may show it: an Azure URL may have its signature, further lines the request."""
+    """Return the first line of a store's error, without the queries of URLs: those of Azure may hold a signature."""
     first = str(error).partition("\n")[0].partition(": <?xml")[0]
     return re.sub(r"\?\S+", "?...", first)[:300]
 

@@ -42,12 +42,12 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[SourceLin
 
 
 def offsets_text(location: CheckpointLocation, batch: int) -> str:
-    """Return the text of ``offsets/<batch>``. Raises LocationError, ``NO_SPARK_OFFSETS``, ``LOCATION_UNREADABLE``."""
+    """Return the text of ``offsets/<batch>``. Raises LocationError, ``LOGS_INCONSISTENT``, ``LOCATION_UNREADABLE``."""
     try:
         return read_file(location.files, f"offsets/{batch}").decode("utf-8")
     except OSError as error:
         path = location.files.shown(f"offsets/{batch}")
-        raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
+        raise LocationError("LOGS_INCONSISTENT", reason=f"{path} can't be read ({error})", path=path) from error
 
 
 def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[SourceLine]:
@@ -57,14 +57,7 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
     if version == "v1" and len(lines) >= 3:
         return [SourceLine.parse(line) for line in lines[2:]]
     path = location.files.shown(f"offsets/{batch}")
-    raise LocationError(
-        "SPARK_OFFSETS_UNKNOWN",
-        f"{path} has version line {version!r}; this version reads v1. Spark writes the version that "
-        "spark.sql.streaming.offsetLog.formatVersion names when a query first starts, and keeps it for the location: leave "
-        "that out, or set it to 1, and start the query on a new checkpoint location",
-        path=path,
-        version=version,
-    )
+    raise LocationError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(version))
 
 
 def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:

@@ -47,9 +47,7 @@ class FilesystemFiles:
         try:
             found = files.get_file_info(FileSelector(f"{root}/{folder}", allow_not_found=True))
         except OSError as error:
-            raise LocationError(
-                "LOCATION_UNREADABLE", f"listing {self.shown(folder)}: {told_error(error)}", path=self.shown(folder)
-            ) from error
+            raise LocationError("LOCATION_UNREADABLE", path=self.shown(folder), reason=told_error(error)) from error
         return [each.base_name for each in found]
 
     def read(self, name: str) -> bytes:
@@ -150,14 +148,9 @@ class FilesystemFiles:
             files, root = FileSystem.from_uri(self._uri)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and NO_CLIENT not in str(error):
-                raise LocationError(
-                    "LOCATION_UNREADABLE", f"opening {self._uri}: {told_error(error)}", path=self._uri
-                ) from None
+                raise LocationError("LOCATION_UNREADABLE", path=self._uri, reason=told_error(error)) from None
             raise OptionError(
-                "LOCATION_UNKNOWN_STORE",
-                f"checkpointLocation={self._uri} can't be opened by pyarrow: {told_error(error)}. HDFS needs Hadoop's client "
-                "on the driver (HADOOP_HOME, CLASSPATH from `hadoop classpath --glob`); dbfs: and wasb: are unknown to it",
-                option="checkpointLocation",
+                "LOCATION_UNKNOWN_STORE", location=self._uri, reason=told_error(error), option="checkpointLocation"
             ) from None
         return files, root.rstrip("/")
 

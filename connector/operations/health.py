@@ -58,11 +58,16 @@ class Health:
         }
         problem = self._write()
         if problem is not None:
-            message = f"the health file {path} can't be written: {problem}"
-            raise OptionError("INVALID_OPTION", message, option="--health-file", value=path)
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="barrier run",
+                option="--health-file",
+                value=path,
+                expectation=f"a file that can be written ({problem})",
+            )
 
     def tell(self, state: str, **facts: Any) -> None:
-        """Write a state, and what changed with it."""
+        """Write a new state, and the other facts that changed with it."""
         with self._lock:
             if state != self.facts["state"]:
                 facts["since"] = self._clock.now()
@@ -72,7 +77,7 @@ class Health:
                 self._write()
 
     def failed(self, failure: Failure) -> None:
-        """Keep the last error; written with the next change."""
+        """Keep the last error, which the next change writes."""
         self.facts["lastError"] = {"time": self._clock.now(), "condition": failure.condition, "text": failure.text}
 
     def beat(self) -> None:
@@ -83,7 +88,7 @@ class Health:
 
     @contextmanager
     def during(self, state: str) -> Iterator[None]:
-        """Write a state, and beat from a thread while something blocks."""
+        """Write a state, and keep the file fresh from a thread while the body blocks."""
         self.tell(state)
         over = threading.Event()
 

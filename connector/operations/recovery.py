@@ -7,8 +7,8 @@ and from outside (``barrier recover``, ``barrier stop``). In this order:
 2. A rewind that was begun is finished.
 3. What is decided is settled, what is prepared is committed, what was never recorded is aborted, and `stopped` is journalled
    (`transactional.coordinator`, E1 to E4).
-4. If what was prepared is lost, the query goes back to a point from which nothing is written twice
-   (`transactional.rewind`): what is left of it is aborted, and its rows are read again.
+4. If what was prepared is lost, or Spark's logs are not the journal's any more, the query goes back to a point from which
+   nothing is written twice (`transactional.rewind`): what is left of it is aborted, and its rows are read again.
 
 Prepared micro-batches are committed rather than read again because that needs neither Spark's logs nor its state: it is
 right for a query with state whose driver lives on, and shows the last rows of a topic that gets no more.
@@ -24,17 +24,17 @@ from typing import Any
 
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
+from connector.location.log_rewind import LocationLogs, check_target
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_sink
-from connector.spark.taking_back import NOTHING, LocationLogs, check_target
 from transactional.entry import EntryKind
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.journal import Journal
 from transactional.ledger import Ledger, RunRecord
-from transactional.rewind import Rewinder
+from transactional.rewind import Rewinder, out_of_step
 
 __all__ = ["Recovery", "Upkeep", "recover"]
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What a supervisor knows of the queries that it keeps up.
+    """The knowledge of a supervisor about the queries that it keeps running.
 
     Parameters
     ----------
@@ -96,7 +96,9 @@ class Recovery:
         return "what was prepared is committed, and nothing is open" if self.committed else "there was nothing to do"
 
 
-def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False) -> Recovery:
+def recover(
+    location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_back: bool = False, query_stopped: bool = False
+) -> Recovery:
     """Close everything that a stopped query has left open, so that it can be started, or stay stopped.
 
     It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
@@ -107,12 +109,15 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     upkeep : Upkeep, optional
     go_back : bool
         The query has failed, and only going back repairs it: nothing is committed first.
+    query_stopped : bool
+        An operator says so: no query runs here, nor a rewind that can't be seen, whatever is known of their processes.
 
     Raises
     ------
     FencedError
         ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may. ``DRIVER_HOLDS_STATE``: it has to go back, and its
-        driver's process holds its state. ``REWIND_RUNS``, ``REWIND_UNKNOWN``: another command works here. ``LOCATION_MOVED_ON``
+        driver's process holds its state. ``LOCATION_BUSY``, ``REWIND_UNKNOWN``: another command runs here, or may.
+        ``LOCATION_MOVED_ON``
     LocationError
         Also if Spark has not kept what it needs to go back.
     OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError
@@ -125,29 +130,34 @@ def recover(location: CheckpointLocation, upkeep: Upkeep | None = None, *, go_ba
     if ledger.position:
         refuse_batch_writes(location, "each of its writes is a checkpoint, and the next one recovers it")
         refuse_elsewhere(location, ledger)
-    if run is None or run.prefix in ledger.originals or _has_stopped(ledger, run, go_back):
-        return Recovery()  # no query has run at this location, or it has left nothing
-    stopped = run.driver in upkeep.drivers or (is_alive(run.process) is None and upkeep.single_driver)
+    if run is None or run.prefix in ledger.originals:
+        return Recovery()  # no query has run at this location
+    logs = LocationLogs(location)
+    if _has_stopped(ledger, run) and not go_back and not out_of_step(ledger, logs):
+        return Recovery()  # it has left nothing
+    unseen_is_gone = upkeep.single_driver or query_stopped
+    stopped = query_stopped or run.driver in upkeep.drivers or (is_alive(run.process) is None and unseen_is_gone)
     at_work = query_at_work(location, run, stopped)
     if at_work is not None and at_work.condition != "DRIVER_HOLDS_STATE":
         raise at_work
     given = upkeep.given_for(run)
-    if ledger.rewinding is None and not go_back:
+    if ledger.rewinding is None and not (go_back or out_of_step(ledger, logs)):
         try:
             _commit(location, run, given)
             return Recovery(committed=True)
         except TwoPhaseCommitError as problem:
-            if failure_of(problem).remedy is not Remedy.REWIND:
+            # Committed without a decision: the rewind stops at it too, and `barrier resolve` lists it from then on.
+            if failure_of(problem).remedy is not Remedy.REWIND and problem.condition != "COMMITTED_UNDECIDED":
                 raise
             log.warning("%s has to go back: %s", location.path, problem)
     if at_work is not None:  # a commit does not touch the state; a rewind does
         raise at_work
-    return Recovery(batch=_go_back(location, journal, run, given, upkeep.single_driver))
+    return Recovery(batch=_go_back(location, journal, run, given, unseen_is_gone))
 
 
-def _has_stopped(ledger: Ledger, run: RunRecord, go_back: bool) -> bool:
+def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:
     is_open = ledger.undecided() or ledger.unsettled() or ledger.rewinding
-    return run.ended == EntryKind.STOPPED and not is_open and not go_back
+    return run.ended == EntryKind.STOPPED and not is_open
 
 
 def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> None:
@@ -160,7 +170,7 @@ def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, st
 
 
 def _go_back(
-    location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], single_driver: bool
+    location: CheckpointLocation, journal: Journal, run: RunRecord, given: Mapping[str, str], unseen_is_gone: bool
 ) -> int | None:
     """Go back to a point from which nothing is written twice, or finish a rewind; None if there is nothing to go back from."""
     process = {"process": this_process()}
@@ -169,7 +179,7 @@ def _go_back(
         try:
             rewinder = Rewinder(journal, sink, LocationLogs(location), location.query_id(), run.prefix)
             begun = journal.load().rewinding
-            other = rewind_at_work(begun, single_driver) if begun is not None else None
+            other = rewind_at_work(begun, unseen_is_gone) if begun is not None else None
             if other is not None:
                 raise other
             preview = rewinder.preview() if begun is None else None
@@ -183,7 +193,7 @@ def _go_back(
                     rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
                 batch = rewinder.finish()
         except LocationError as nothing:
-            if nothing.condition not in NOTHING:
+            if nothing.condition != "NOTHING_TO_REWIND":
                 raise
             return None
         finally:

@@ -120,7 +120,12 @@ def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
     values = {**_environment(), **{key: given[key] for key in given if given.given(key)}}
     for key in given:
         if given.given(key) and not key.startswith((TYPE, f"restart-strategy.{values[TYPE]}.")):
-            raise OptionError("UNKNOWN_OPTION", f"{key} counts for nothing: the strategy is {values[TYPE]}", option=key)
+            raise OptionError(
+                "UNKNOWN_OPTION",
+                owner=f"The restart strategy {values[TYPE]}",
+                option=key,
+                hint="it would count for nothing.",
+            )
     return _strategy(values)
 
 

@@ -28,7 +28,7 @@ QUIET_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Standing:
-    """The distance of a query from its end.
+    """The progress of a query towards its end.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def standing(location: CheckpointLocation) -> Standing:
 
 
 class FinalCheckpoint:
-    """The end of one running query, asked for again and again until it has come.
+    """The end of one running query, which is requested repeatedly until it has come.
 
     Attributes
     ----------

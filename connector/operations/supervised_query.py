@@ -95,7 +95,13 @@ def supervise(
     >>> supervise(start, ExponentialDelay())
     """
     if not stop_timeout >= 0:
-        raise OptionError("INVALID_OPTION", f"stop_timeout={stop_timeout}: seconds, 0 or more", option="stop_timeout")
+        raise OptionError(
+            "INVALID_OPTION",
+            owner="supervise",
+            option="stop_timeout",
+            value=stop_timeout,
+            expectation="seconds, 0 or more",
+        )
     if life_report.is_kept_up():
         if strategy is not None:
             log.warning("`barrier run` restarts this program: the strategy that supervise was given is not used")

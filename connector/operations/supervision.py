@@ -49,7 +49,7 @@ AGAIN_SECONDS = 1.0
 
 @dataclass
 class Supervision:
-    """The loop: one life after the other, of one or several queries.
+    """The restart loop of one or several queries: one life after the other.
 
     Parameters
     ----------
@@ -264,9 +264,9 @@ class Supervision:
 def record_restart(
     location: CheckpointLocation, by: str, number: int, delay: float, failure: Failure, rewound: bool
 ) -> None:
-    """Leave in the journal why the query is started again; nothing if no run is in it yet.
+    """Journal why the query is started again, unless the journal has no run yet.
 
-    A journal that does not answer now, perhaps because of the same outage, keeps no query down.
+    A journal that does not answer now, perhaps because of the same outage, does not prevent the start.
     """
     body = {
         "by": by,

@@ -231,7 +231,7 @@ def folder_of(text: str) -> CheckpointLocation:
     Raises
     ------
     OptionError
-        ``NO_EXCLUSIVE_CREATE``, ``INVALID_LOCATION``
+        ``NO_EXCLUSIVE_CREATE``, ``INVALID_OPTION``
     """
     local = local_path(text) if _URL.match(text) else text
     return CheckpointLocation(os.path.realpath(local) if local is not None else text)
@@ -248,7 +248,7 @@ def read(path: str) -> Savepoint:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``SAVEPOINT_FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``,
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``,
         ``LOCATION_UNREADABLE``
     """
     folder = folder_of(path)
@@ -258,18 +258,10 @@ def read(path: str) -> Savepoint:
     except LocationError as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
-        raise LocationError(
-            "LOCATION_NOT_OURS",
-            f"{folder.path} is closed to this user: a savepoint holds its query's journal, and is its owner's. Run this as its "
-            "owner",
-            path=folder.path,
-        ) from error
+        raise LocationError("LOCATION_NOT_OURS", path=folder.path) from error
     except OSError as error:
         raise LocationError(
-            "SAVEPOINT_NOT_FOUND",
-            f"{folder.path} is no savepoint: it has no {MANIFEST}, which is written last. Name the folder that `barrier "
-            "savepoint take` has made (`barrier savepoint list FOLDER`)",
-            path=folder.path,
+            "SAVEPOINT_NOT_FOUND", path=folder.path, reason=f"it has no {MANIFEST}, which is written last"
         ) from error
     try:
         value = json.loads(data)
@@ -277,12 +269,7 @@ def read(path: str) -> Savepoint:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(folder.path, MANIFEST, f"it is no manifest ({error})") from error
     if version not in (1, FORMAT):
-        raise LocationError(
-            "SAVEPOINT_FORMAT_UNKNOWN",
-            f"{name} has format {version}; this version reads 1 to {FORMAT}: use the version that took it, or a newer one",
-            path=name,
-            format=version,
-        )
+        raise LocationError("FORMAT_UNKNOWN", what=name, found=f"format {version}", known=f"formats 1 to {FORMAT}")
     if checksum != _checksum(value):
         raise _damaged(folder.path, MANIFEST, "its checksum does not match")
     files = [SavedFile(**file) for file in value.pop("files")]
@@ -301,7 +288,7 @@ def find(folder: str) -> list[Savepoint | LocationError]:
     except NotADirectoryError:
         names = []
     if not names and not (root.is_local and os.path.isdir(root.path)):
-        raise LocationError("SAVEPOINT_NOT_FOUND", f"{root.path} is no folder", path=root.path)
+        raise LocationError("SAVEPOINT_NOT_FOUND", path=root.path, reason="it is no folder")
     for name in names:
         if name[0] == "." or not root.files.exists(f"{name}/{MANIFEST}"):
             continue
@@ -322,7 +309,7 @@ def write(
     files: Iterable[SavedFile],
     clock: Clock,
 ) -> Savepoint | None:
-    """Finish a savepoint whose files are there: the journal, then the manifest.
+    """Finish a savepoint whose files exist: write its journal, then its manifest.
 
     Parameters
     ----------
@@ -382,10 +369,4 @@ def _bytes(folder: CheckpointLocation, name: str) -> bytes:
 
 
 def _damaged(folder: str, path: str, why: str) -> LocationError:
-    return LocationError(
-        "SAVEPOINT_DAMAGED",
-        f"{path} of the savepoint {folder} can't be used: {why}. Nothing was changed. Restore another savepoint, or this one "
-        "from a backup",
-        path=path,
-        savepoint=folder,
-    )
+    return LocationError("SAVEPOINT_DAMAGED", savepoint=folder, path=path, reason=why)

@@ -83,12 +83,7 @@ def repartition(location: CheckpointLocation, partitions: int, session: SparkSes
 
 
 def _refused(partitions: int, why: str) -> LocationError:
-    return LocationError(
-        "REPARTITION_REFUSED",
-        f"Spark can't give the state {partitions} partitions: {why}. It does so for the RocksDB state store only, and for "
-        "another number than before; without --shuffle-partitions the state keeps its own",
-        partitions=partitions,
-    )
+    return LocationError("REPARTITION_REFUSED", partitions=partitions, reason=why)
 
 
 def _session() -> SparkSession:

@@ -77,8 +77,8 @@ class Restore:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``INSIDE_THE_ORIGIN``, ``NO_STATE``; of a claim
-        ``ORIGIN_UNREACHABLE``, ``CLAIMED_PLACE_GONE``, ``ORIGIN_NOT_AT_SAVEPOINT``
+        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``LOCATION_NOT_EMPTY``, ``NO_STATE``; of a claim
+        ``ORIGIN_UNREACHABLE``, ``ORIGIN_NOT_AT_SAVEPOINT``
     FencedError
         ``LOCATION_MOVED_ON``: the query, or the new location, has gone on elsewhere.
     """
@@ -117,10 +117,9 @@ class Restore:
         self._origin = CheckpointLocation(self.savepoint.location)
         if self._location.path.startswith(f"{self._origin.path}/"):
             raise LocationError(
-                "INSIDE_THE_ORIGIN",
-                f"{self._location.path} lies in {self._origin.path}, of which the savepoint was taken, and would be deleted "
-                "with it. Name a folder beside it",
+                "LOCATION_NOT_EMPTY",
                 path=self._location.path,
+                reason=f"it lies in {self._origin.path}, of which the savepoint was taken, and would be deleted with it",
                 origin=self._origin.path,
             )
         self._check_partitions(self.savepoint)
@@ -133,7 +132,7 @@ class Restore:
         try:
             return self._location.files.names("")
         except NotADirectoryError:
-            raise self._not_empty("a file", "Name one that is not there yet") from None
+            raise self._not_empty("it is a file") from None
 
     def _read(self, saved: str) -> Savepoint | None:
         """Return the savepoint; None if it can't be read, and the claim is past N4."""
@@ -165,32 +164,24 @@ class Restore:
             ):
                 return
             raise self._not_empty(
-                "an unfinished restore",
-                f"It is of the savepoint {begun.savepoint}{' --claim' if begun.claim else ' --no-claim'}"
+                "it holds an unfinished restore of the savepoint "
+                f"{begun.savepoint}{' --claim' if begun.claim else ' --no-claim'}"
                 f"{f' --shuffle-partitions {begun.partitions}' if begun.partitions is not None else ''}: run that command "
-                "again, or delete this location and start over",
+                "again, or delete the location"
             )
         if done is not None:
             if self.savepoint is not None and (done.savepoint, done.claim) == (self.savepoint.id, self._claim):
                 return
-            raise self._not_empty("a restored query", "Name one that is not there yet")
+            raise self._not_empty("it holds a restored query")
         if ledger.position or set(names) - {OURS}:
-            raise self._not_empty(", ".join(sorted(names)[:5]), "Name one that is not there yet")
+            raise self._not_empty(f"it holds {', '.join(sorted(names)[:5])}")
 
-    def _not_empty(self, what: str, remedy: str) -> LocationError:
-        return LocationError(
-            "LOCATION_NOT_EMPTY",
-            f"{self._location.path} holds {what}: a savepoint is restored into a checkpoint location that is new. {remedy}",
-            path=self._location.path,
-        )
+    def _not_empty(self, reason: str) -> LocationError:
+        return LocationError("LOCATION_NOT_EMPTY", path=self._location.path, reason=reason)
 
     def _check_partitions(self, savepoint: Savepoint) -> None:
         if self._partitions is not None and not savepoint.stateful:
-            raise LocationError(
-                "NO_STATE",
-                f"the query of {savepoint.path} keeps no state: there is nothing that --shuffle-partitions could cut",
-                savepoint=savepoint.path,
-            )
+            raise LocationError("NO_STATE", savepoint=savepoint.path)
 
     def _judge_origin(self, savepoint: Savepoint, origin: CheckpointLocation, begun: bool) -> None:
         why = ""
@@ -211,25 +202,17 @@ class Restore:
             why = f"can't be read ({problem})"
         moved = ledger.moved
         if why:
-            self.lost = LocationError(
-                "ORIGIN_UNREACHABLE",
-                f"{origin.path}, of which the savepoint was taken, {why}: it can't be closed, and it is unknown what "
-                "was committed there since. --no-claim makes a copy with an identity of its own; --force goes on as the query",
-                origin=origin.path,
-            )
+            self.lost = LocationError("ORIGIN_UNREACHABLE", origin=origin.path, reason=why)
         elif moved is None:
             self._may_move(savepoint)(ledger)
         elif (moved.location, moved.savepoint) != (self._location.path, savepoint.id):
             raise moved_on(ledger)
         elif not begun:
             self.lost = LocationError(
-                "CLAIMED_PLACE_GONE",
-                f"{self._location.path}, where the query went on from {origin.path}, is not there any more: it is unknown "
-                "what was committed from there. Put it back, if it was moved, or lies in a backup; --no-claim makes a copy "
-                "with an identity of its own; --force goes on as the query (nothing is doubled if an earlier release was "
-                "killed before the location was there)",
-                path=self._location.path,
+                "ORIGIN_UNREACHABLE",
                 origin=origin.path,
+                reason=f"went on at {self._location.path}, which is not there any more",
+                path=self._location.path,
             )
         if self.lost is not None and not self._force:
             raise self.lost
@@ -274,7 +257,7 @@ class Restore:
             return ledger.restored is None
         raise LocationError(
             "LOCATION_BUSY",
-            f"{self._location.path} was deleted while a savepoint was restored there: run the same command again",
+            reason=f"{self._location.path} was deleted while a savepoint was restored there",
             path=self._location.path,
         )
 
@@ -294,7 +277,7 @@ class Restore:
 
         def judge(ledger: Ledger) -> None:
             if ledger.position:
-                raise self._not_empty("a query that was begun meanwhile", "Name one that is not there yet")
+                raise self._not_empty("a query was begun there meanwhile")
 
         try:
             self._journal.append(EntryKind.RESTORING, asdict(body), judge)
@@ -364,7 +347,7 @@ class Restore:
     def _open(self, begun: Restoring) -> None:
         def judge(ledger: Ledger) -> None:
             if ledger.restoring is None:
-                raise self._not_empty("an open query", "Nothing is left to do: start it")
+                raise self._not_empty("it holds the restored query, and nothing is left to do")
 
         try:
             self._journal.append(EntryKind.OPENED, self._opening(begun), judge)

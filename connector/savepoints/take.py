@@ -85,8 +85,8 @@ def take(
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``, ``NOTHING_TO_SAVE``, ``SAVEPOINT_NOT_CLOSED``, ``SAVEPOINT_NOT_COMMITTED``,
-        ``SAVEPOINT_UNSTABLE``, ``REWIND_BEGUN``, ``RESTORE_UNFINISHED``; or the journal is not this location's.
+        ``LOCATION_NOT_EMPTY``, ``SAVEPOINT_NOT_READY``, ``SAVEPOINT_UNSTABLE``, ``REWIND_NOT_DONE``,
+        ``RESTORE_UNFINISHED``; or the journal is not this location's.
     FencedError
         ``LOCATION_MOVED_ON``
     RewindRequiredError
@@ -114,12 +114,7 @@ def take(
             return found
         if found is TAKEN:
             raise _exists(folder.path)
-    raise LocationError(
-        "SAVEPOINT_UNSTABLE",
-        f"files of {place.path}, or their copies, changed or vanished in each of {ATTEMPTS} attempts: is a folder being "
-        "deleted or cleaned up? Raise spark.sql.streaming.minBatchesToRetain, or stop the query first",
-        path=place.path,
-    )
+    raise LocationError("SAVEPOINT_UNSTABLE", path=place.path, attempts=ATTEMPTS)
 
 
 def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
@@ -128,7 +123,7 @@ def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
     Raises
     ------
     LocationError
-        ``SAVEPOINT_EXISTS``
+        ``LOCATION_NOT_EMPTY``
     """
     folder = folder_of(target)
     if folder.is_local:
@@ -144,9 +139,7 @@ def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
 
 def _exists(folder: str) -> LocationError:
     return LocationError(
-        "SAVEPOINT_EXISTS",
-        f"{folder} is there already, or lies in the checkpoint location: name a folder that is made for this savepoint",
-        path=folder,
+        "LOCATION_NOT_EMPTY", path=folder, reason="it is there already, or lies in the checkpoint location"
     )
 
 
@@ -160,13 +153,9 @@ def _look(place: CheckpointLocation, journal: Journal) -> Ledger:
     if ledger.position:
         refuse_elsewhere(place, ledger)
     if ledger.rewinding is not None:
-        raise LocationError("REWIND_BEGUN", rewind=ledger.rewinding.token)
+        raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)
     if ledger.completed is None:
-        raise LocationError(
-            "NOTHING_TO_SAVE",
-            f"{place.path} has no completed checkpoint yet: start the query, and wait for the first one",
-            path=place.path,
-        )
+        raise LocationError("SAVEPOINT_NOT_READY", path=place.path, reason="no checkpoint is settled yet", batches=[])
     return ledger
 
 
@@ -189,11 +178,10 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
 
     if stopped or not _wait(closed, deadline, clock):
         raise LocationError(
-            "SAVEPOINT_NOT_CLOSED",
-            f"micro-batches {waiting} are {'decided and not settled' if decided else 'prepared'}, and no checkpoint over them "
-            f"was completed {'before the query ended' if stopped else 'in time'}: the query has no new rows, is stuck, or does "
-            "not run. Start it, or wait longer (--timeout). --newest takes the newest completed checkpoint as it is; the query "
-            "that is restored from that reads their rows again, and writes AGAIN what is committed of them",
+            "SAVEPOINT_NOT_READY",
+            path=place.path,
+            reason=f"micro-batches {waiting} are {'decided and not settled' if decided else 'prepared'}, and no "
+            f"checkpoint over them was settled {'before the query ended' if stopped else 'in time'}",
             batches=waiting,
         )
 
@@ -209,11 +197,11 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
         chosen = journal.ledger.completed
         batch = max(chosen.batches) if chosen is not None else -1
         raise LocationError(
-            "SAVEPOINT_NOT_COMMITTED",
-            f"checkpoint {chosen.id if chosen else 0} is completed, and Spark has no commits/{batch} at {place.path}: the "
-            "query died in between. Start it once: it goes on after that micro-batch without writing it again; then take the "
-            "savepoint",
-            batch=batch,
+            "SAVEPOINT_NOT_READY",
+            path=place.path,
+            reason=f"checkpoint {chosen.id if chosen else 0} is settled, and Spark has no commits/{batch}: the "
+            "query died in between",
+            batches=[batch],
         )
     chosen = journal.ledger.completed
     assert chosen is not None

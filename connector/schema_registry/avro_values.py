@@ -106,7 +106,7 @@ class AvroDecoder:
         array = self._array(rows, bad)
         if bad and self._mode == "FAILFAST":
             first = min(bad)
-            raise StoreError("BAD_RECORD", f"{_where(first, position)}: {bad[first]}")
+            raise StoreError("BAD_RECORD", reason=f"{_where(first, position)}: {bad[first]}")
         if self._mode != "ERRORS":
             return array
         errors = pa.array([bad.get(index) for index in range(len(values))], pa.string())
@@ -238,9 +238,7 @@ def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> An
             parse_schema(_without_times(_json(text), times), named_schemas=named)
         return parse_schema(_without_times(_json(definition.text), times), named_schemas=named)
     except (SchemaParseException, UnknownType, ValueError, KeyError) as problem:
-        raise OptionError(
-            "UNSUPPORTED_SCHEMA", f"the registry's schema can't be read: {_reason(problem)}", reason=_reason(problem)
-        ) from None
+        raise OptionError("UNSUPPORTED_SCHEMA", reason=f"it can't be read: {_reason(problem)}") from None
 
 
 def _json(text: str) -> Any:
@@ -373,11 +371,7 @@ def _kind(node: Any) -> Any:
 
 
 def _unsupported(path: str, what: str) -> OptionError:
-    return OptionError(
-        "UNSUPPORTED_SCHEMA",
-        f"{path} is {what}, which no column holds. Decode this topic in a function of your own, or name a version= without it",
-        path=path,
-    )
+    return OptionError("UNSUPPORTED_SCHEMA", reason=f"{path} is {what}, which no column holds", path=path)
 
 
 def _where(index: int, position: Sequence[pa.Array]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connector.schema_registry.registry import MAGIC_BYTES, Registry
-from transactional.errors import OptionError
+from transactional.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -51,7 +51,12 @@ def subject_name(topic: str | None = None, record: str | None = None, *, key: bo
         return f"{topic}-{'key' if key else 'value'}"
     if record:
         return record
-    raise OptionError("MISSING_OPTION", "name the subject: topic=, record=, both, or subject= itself", option="topic")
+    raise OptionError(
+        "MISSING_OPTION",
+        owner="The registry's decoder",
+        option="topic=",
+        reason="topic=, record= or both name the subject, or subject= itself",
+    )
 
 
 def decode_avro(
@@ -98,7 +103,7 @@ def decode_avro(
     Raises
     ------
     OptionError
-        ``UNKNOWN_SUBJECT``, ``OTHER_SCHEMA_TYPE``, ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
+        ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
     StoreError
         ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``: now, or in a task, in any mode. ``BAD_RECORD``: in a task, in FAILFAST.
     ImportError
@@ -196,7 +201,8 @@ def decode_json(
             f.lit(" at offset "),
             f.coalesce(offset.cast("string"), f.lit("?")),
         )
-    failure = f.raise_error(f.concat(f.lit("[BAD_RECORD] "), where, f.lit(": "), reason))
+    before, after = str(StoreError("BAD_RECORD", reason="\n")).split("\n")
+    failure = f.raise_error(f.concat(f.lit(before), where, f.lit(": "), reason, f.lit(after)))
     return f.when(reason.isNotNull(), failure).otherwise(value)
 
 
@@ -223,7 +229,11 @@ def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, 
         )
     if isinstance(position, str) or len(position) != 3:
         raise OptionError(
-            "INVALID_OPTION", "position names three columns: topic, partition and offset", option="position"
+            "INVALID_OPTION",
+            owner="decode_avro",
+            option="position",
+            value=str(position),
+            expectation="three columns: topic, partition and offset",
         )
     topic, partition, offset = (functions.col(column) if isinstance(column, str) else column for column in position)
     return topic, partition, offset
@@ -232,5 +242,9 @@ def _position(position: Sequence[Column | str] | None) -> tuple[Column, Column, 
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
         raise OptionError(
-            "INVALID_OPTION", f"mode is {mode!r}; expected {', '.join(MODES[:-1])} or {MODES[-1]}", option="mode"
+            "INVALID_OPTION",
+            owner="decode_avro",
+            option="mode",
+            value=mode,
+            expectation=f"{', '.join(MODES[:-1])} or {MODES[-1]}",
         )

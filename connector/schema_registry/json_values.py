@@ -137,12 +137,8 @@ def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise OptionError("UNSUPPORTED_SCHEMA", "the registry's schema is not JSON") from None
+        raise OptionError("UNSUPPORTED_SCHEMA", reason="it is not JSON") from None
 
 
 def _unsupported(path: str, what: str) -> OptionError:
-    return OptionError(
-        "UNSUPPORTED_SCHEMA",
-        f"{path} is {what}, which no column holds. Give from_json a schema of your own, or name a version= without it",
-        path=path,
-    )
+    return OptionError("UNSUPPORTED_SCHEMA", reason=f"{path} is {what}, which no column holds", path=path)

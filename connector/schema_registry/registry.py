@@ -47,7 +47,7 @@ def missing_extra(problem: ImportError) -> ImportError:
     )
 
 
-class UnknownSchemaError(StoreError):
+class UnknownSchemaError(LookupError):
     """The registry does not know the schema."""
 
 
@@ -88,7 +88,10 @@ class Registry:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         if not str(settings.get("url") or "").strip():
             raise OptionError(
-                "MISSING_OPTION", "the registry needs its url: {'url': 'http://registry:8081'}", option="url"
+                "MISSING_OPTION",
+                owner="The registry",
+                option="url",
+                reason="its address, {'url': 'http://registry:8081'}",
             )
         self._settings = {"timeout": TIMEOUT_SECONDS, **settings}
         self._client: Any = None
@@ -128,7 +131,7 @@ class Registry:
         Raises
         ------
         OptionError
-            ``UNKNOWN_SUBJECT``, ``OTHER_SCHEMA_TYPE``.
+            ``INVALID_OPTION``, ``UNSUPPORTED_SCHEMA``.
         StoreError
             ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``.
         """
@@ -136,18 +139,20 @@ class Registry:
             answer = self._ask(lambda client: client.get_version(subject, version))
         except UnknownSchemaError:
             raise OptionError(
-                "UNKNOWN_SUBJECT",
-                f"the registry at {self.url} has no version {version} of subject {subject}. Name another subject=, or the "
-                "topic= and record= that its name is made of",
-                subject=subject,
+                "INVALID_OPTION",
+                owner="The registry",
+                option="subject=",
+                value=subject,
+                expectation=f"a subject that {self.url} has in version {version}, or the topic= and record= that "
+                "its name is made of",
                 version=version,
             ) from None
         definition = self._definition(answer.schema)
         if definition.kind != wanted:
+            hint = {"AVRO": "; use decode_avro", "JSON": "; use decode_json"}.get(definition.kind, "")
             raise OptionError(
-                "OTHER_SCHEMA_TYPE",
-                f"subject {subject} at {self.url} has a schema of type {definition.kind}, not {wanted}"
-                + {"AVRO": ": use decode_avro", "JSON": ": use decode_json"}.get(definition.kind, ""),
+                "UNSUPPORTED_SCHEMA",
+                reason=f"subject {subject} at {self.url} has a schema of type {definition.kind}, not {wanted}{hint}",
                 subject=subject,
                 found=definition.kind,
             )
@@ -204,26 +209,13 @@ class Registry:
             problem = error
         except Exception as error:  # noqa: BLE001 - httpx's and authlib's errors, some of which show an address with a password.
             reason = self.scrub(f"{type(error).__name__}: {error}")
-            raise StoreError(
-                "REGISTRY_UNREACHABLE", f"the Schema Registry at {self.url} can't be asked: {reason}", url=self.url
-            ) from None
+            raise StoreError("REGISTRY_UNREACHABLE", url=self.url, reason=reason) from None
         reason, status = self.scrub(str(problem)), problem.http_status_code
         if status == 404 and str(problem.error_code) in NOT_THERE:
-            raise UnknownSchemaError("UNKNOWN_SCHEMA", f"the registry at {self.url}: {reason}", reason=reason)
+            raise UnknownSchemaError(reason)
         if status >= 500 or status in PASSING:
-            raise StoreError(
-                "REGISTRY_UNREACHABLE",
-                f"the Schema Registry at {self.url} can't be asked: HTTP {status}, {reason}",
-                url=self.url,
-                status=status,
-            )
-        way = {401: ". Check basic.auth.user.info", 403: ". It needs the right to read the subject"}
-        raise StoreError(
-            "REGISTRY_REFUSED",
-            f"the Schema Registry at {self.url} refused: {reason}{way.get(status, '')}",
-            url=self.url,
-            status=status,
-        )
+            raise StoreError("REGISTRY_UNREACHABLE", url=self.url, status=status, reason=f"HTTP {status}, {reason}")
+        raise StoreError("REGISTRY_REFUSED", url=self.url, status=status, reason=reason)
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -234,9 +226,12 @@ class Registry:
             try:
                 self._client = SchemaRegistryClient(dict(self._settings))
             except (ValueError, TypeError, OSError) as problem:
+                reason = self.scrub(f"{type(problem).__name__}: {problem}")
                 raise OptionError(
                     "INVALID_OPTION",
-                    f"the registry's client refuses its settings: {self.scrub(f'{type(problem).__name__}: {problem}')}",
+                    owner="The registry",
                     option="registry",
+                    value=sorted(self._settings),
+                    expectation=f"settings that its client accepts: {reason}",
                 ) from None
         return self._client

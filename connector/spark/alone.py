@@ -9,26 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from connector.location.location import CheckpointLocation
-from connector.spark.process import driver_text, is_alive, this_process
+from connector.spark.process import is_alive, process_text, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Rewind, RunRecord
 
 __all__ = ["alone", "query_at_work", "rewind_at_work"]
 
 log = logging.getLogger(__name__)
-
-STOPPED = (
-    "Stop the query first. If its driver outlives it (a notebook, a driver of several queries) or can't be seen from here, "
-    "pass --query-stopped (`barrier run`: --single-driver; supervise: single_driver=True); a query that was not stopped is "
-    "fenced then: it dies at its next micro-batch"
-)
-
-
-STATE = (
-    "Spark's state stores outlive the query in its driver, and may write a snapshot of what is given up over what comes after "
-    "it (a minute later, by default). End the driver's process (restart the notebook's kernel; --query-stopped is not enough), "
-    "then run `barrier recover LOCATION`. `barrier run` keeps a driver program up, and does this between two drivers"
-)
 
 
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
@@ -43,24 +30,26 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
         The user asserts that. It is not enough if the query has state and its driver lives.
     """
     alive = is_alive(run.process)
+    driver = process_text(run.process)
     if alive and stopped and location.files.exists("state"):
-        shown = driver_text(run.process, alive)
-        return FencedError("DRIVER_HOLDS_STATE", f"the driver of run {run.token}: {shown}. {STATE}")
+        return FencedError("DRIVER_HOLDS_STATE", driver=driver, run=run.token)
     if alive is False or stopped:
         return None
-    condition = "QUERY_RUNS" if alive else "DRIVER_UNKNOWN"
-    return FencedError(condition, f"the driver of run {run.token}: {driver_text(run.process, alive)}. {STOPPED}")
+    if alive:
+        return FencedError("QUERY_RUNS", run=run.token, driver=driver)
+    return FencedError("DRIVER_UNKNOWN", run=run.token, driver=driver)
 
 
 def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
     """Return why the rewind that was begun may still be running; None if it is not."""
     process = rewind.request.get("process", {})
     alive = False if process == this_process() else is_alive(process)
-    rewinds = f"the rewind that was begun (journal entry {rewind.token}): {driver_text(process, alive)}"
     if alive:
-        return FencedError("REWIND_RUNS", f"{rewinds}. Let it finish, or kill it")
+        return FencedError(
+            "LOCATION_BUSY", reason=f"the rewind of journal entry {rewind.token} is running ({process_text(process)})"
+        )
     if alive is None and not stopped:
-        return FencedError("REWIND_UNKNOWN", f"{rewinds}. If neither it nor the query runs, pass --query-stopped")
+        return FencedError("REWIND_UNKNOWN", rewind=rewind.token, process=process_text(process))
     return None
 
 
@@ -71,7 +60,7 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
     Raises
     ------
     FencedError
-        ``REWIND_RUNS``
+        ``LOCATION_BUSY``
     """
     if not location.is_local:
         log.warning("%s can't be locked: make sure that no other command changes it", location.path)
@@ -83,8 +72,7 @@ def alone(location: CheckpointLocation) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FencedError(
-                "REWIND_RUNS",
-                "another command (a rewind, a stop, a restore) is changing this location: let it finish, or kill it",
+                "LOCATION_BUSY", reason="another command (a rewind, a stop, a restore) is changing it"
             ) from None
         except OSError:
             log.warning("%s can't be locked: make sure that no other command changes it", location.path)

@@ -51,10 +51,10 @@ class HostedBatchWriter(DataSourceArrowWriter):
             if own[option] is None:
                 raise OptionError(
                     "MISSING_OPTION",
-                    f"df.write.format({sink.type.name()!r}) needs the option {option}: .option('txnAppId', <a name of this "
-                    "job that it alone has>).option('txnVersion', <a number that grows; in foreachBatch the batch id>). A "
-                    "version is written once, however often it is tried",
+                    owner=f"df.write.format({sink.type.name()!r})",
                     option=option,
+                    reason="txnAppId is a name that this job alone has, and txnVersion a number that grows (in "
+                    "foreachBatch the batch id): a version is written once, however often it is tried",
                 )
         self._sink = sink
         self._app: str = own["txnAppId"]
@@ -91,7 +91,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
 
     def _planned(self) -> TaskPlan:
         if self._plan is None:
-            raise ProtocolError("NO_PLAN", "a task got a writer that never was prepared: this Spark is not supported")
+            raise ProtocolError("UNKNOWN_SPARK", reason="a task got a writer that was never prepared")
         return self._plan
 
     def _view(self) -> QueryView:
@@ -110,10 +110,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         path, files = self._sink.location.path, self._sink.location.files
         if files.exists("metadata"):
             raise LocationError(
-                "LOCATION_OF_A_QUERY",
-                f"{path} is a streaming query's checkpoint location: give df.write one of its own (option "
-                "checkpointLocation), also in that query's foreachBatch",
-                path=path,
+                "LOCATION_TAKEN", location=path, reason="it is a streaming query's, and this is a df.write"
             )
         store = files.journal_store("barrier")
         options = self._sink.options
@@ -124,17 +121,15 @@ class HostedBatchWriter(DataSourceArrowWriter):
         found: dict[str, Any] = json.loads(store.read(WHOSE))
         if found["txnAppId"] != self._app:
             raise LocationError(
-                "LOCATION_OF_ANOTHER_APP",
-                f"{path} belongs to txnAppId {found['txnAppId']!r}, and this write has {self._app!r}: give each its own "
-                "checkpointLocation",
-                path=path,
+                "LOCATION_TAKEN",
+                location=path,
+                reason=f"it is for txnAppId {found['txnAppId']!r}, and this write has {self._app!r}",
             )
         if found["target"] != target:
+            former, now = (" ".join(filter(None, each)) for each in (found["target"], target))
             raise LocationError(
-                "LOCATION_OF_ANOTHER_TARGET",
-                f"{path} is for writes to {' '.join(found['target'])}, and this one goes to {' '.join(target)}: a version is "
-                "written once per location, so the second target of a micro-batch would get nothing. Give each target its own "
-                "checkpointLocation",
-                path=path,
+                "LOCATION_TAKEN",
+                location=path,
+                reason=f"a version is written once per location, to {former}, so this write to {now} would get nothing",
             )
         return str(found["id"])

@@ -17,15 +17,15 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
     Raises
     ------
     LocationError
-        ``LOCATION_OF_BATCH_WRITES``
+        ``LOCATION_TAKEN``
     """
     from connector.spark.batch_writer import WHOSE
 
     if location.files.exists(f"barrier/{WHOSE}"):
         raise LocationError(
-            "LOCATION_OF_BATCH_WRITES",
-            f"{location.path} belongs to df.write, not to a streaming query: {instead}",
-            path=location.path,
+            "LOCATION_TAKEN",
+            location=location.path,
+            reason=f"it is for df.write, and not a streaming query's: {instead}",
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from connector.location.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
-from connector.spark.sinks import ALLOW, allowed_paths
+from connector.spark.sinks import allowed_paths
 from transactional.errors import OptionError
 from transactional.secrets import is_secret
 
@@ -83,8 +83,7 @@ def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool
     if code:
         raise _refused(
             {key: options[key] for key in code},
-            f"names code that this command would run. If it is the query's own, add this to the options given; or allow the "
-            f"import paths with {ALLOW} in the command's environment, by commas",
+            "names code that this command would run",
         )
     # A provider of tokens that may be called gives a secret, too.
     secrets = PROVIDER in {*said, *map(str.lower, options)} or any(
@@ -98,8 +97,7 @@ def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool
     if out:
         raise _refused(
             out,
-            "names the address for secrets that this command was given, or finds in its environment. If it is right, add "
-            "this to the options given",
+            "names the address for secrets that this command was given, or finds in its environment",
         )
     return options
 
@@ -110,9 +108,4 @@ def _is_allowed(paths: str) -> bool:
 
 def _refused(options: Mapping[str, str], what: str) -> OptionError:
     lines = ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
-    return OptionError(
-        "NOT_CONFIRMED",
-        f"the journal of the checkpoint location {what} (--options-file, a line each; supervise(..., options=...)): {lines}. "
-        "Who can write to the location could have written it",
-        options=sorted(options),
-    )
+    return OptionError("NOT_CONFIRMED", what=what, options=sorted(options), recorded=lines)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
 
-OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "OBJECT_STORES_NOT_INSTALLED", "CLIENT_NOT_STARTED"})
+OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
 
 TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE"})
@@ -122,10 +122,9 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     if version not in (None, "1") and not host.location.files.names("offsets"):  # a location keeps its version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
-            f"{OFFSET_LOG_VERSION}={version}: Spark would write offset logs of a version that this release can't read, for as "
-            "long as the location lives. Leave that setting out, or set it to 1",
-            option=OFFSET_LOG_VERSION,
+            path=f"What {OFFSET_LOG_VERSION} makes Spark write to {host.location.path}/offsets",
             version=version,
+            option=OFFSET_LOG_VERSION,
         )
 
 

@@ -17,6 +17,7 @@ from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
 from connector.spark.sinks import remember_sink
+from connector.spark.worker_log import show_progress
 from transactional.checkpoint import TaskPlan
 from transactional.errors import OptionError, ProtocolError, StoreError, TwoPhaseCommitError
 from transactional.sink import Options
@@ -44,6 +45,7 @@ class HostedSinkDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
         """Make the writer. *Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
+        show_progress()
         try:
             writer = HostedStreamWriter(HostedSink(self.sink_type(), Options(self.options), schema))
             if internals.phase() is internals.Phase.PLANNING:
@@ -112,10 +114,11 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
         plan = self._plan
         query, batch, partition, attempt = internals.task_batch()
         if plan is None or (plan.queryId, plan.batch) != (query, batch):
+            planned = (plan.queryId, plan.batch) if plan else None
             raise ProtocolError(
-                "PLAN_OF_ANOTHER_BATCH",
-                f"a task of micro-batch {batch} of query {query} got the plan "
-                f"{(plan.queryId, plan.batch) if plan else None}: is another driver running on this location?",
+                "CONCURRENT_COMMIT",
+                reason=f"a task of micro-batch {batch} of query {query} got the plan of {planned}",
+                batch=batch,
             )
         return TaskMessage(self._sink.write(plan, iterator, partition, attempt))
 
@@ -141,9 +144,8 @@ def _with_the_start(problem: TwoPhaseCommitError, path: str) -> TwoPhaseCommitEr
 
     ``offsets/0`` stays: with ``startingOffsets=latest`` the rows that came since would be left out without it.
     """
-    message = (
-        f"{problem.message.rstrip('.')}. Nothing was written. Spark has recorded in {path}/offsets/0 where the query "
-        "begins: to change the source's startingOffsets, too, use another checkpointLocation, or empty this one. After "
-        "connector.register(spark), start() itself reports this, before Spark records anything."
+    return problem.with_note(
+        f"Nothing was written. Spark has recorded in {path}/offsets/0 where the query begins: to change the source's "
+        "startingOffsets, too, use another checkpointLocation, or empty this one. After connector.register(spark), start() "
+        "itself reports this, before Spark records anything."
     )
-    return type(problem)(problem.condition, message, **problem.parameters)

@@ -95,11 +95,7 @@ class HostedSink:
         OptionError
         """
         if not self.type.supportsOverwrite:
-            raise OptionError(
-                "OUTPUT_MODE",
-                f"{how} is not supported by {self.type.name()}: it can't replace what it has committed. Use {instead}",
-                option="outputMode",
-            )
+            raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
     def refuse_stream(self, overwrite: bool) -> None:
         """Refuse options that a streaming query can't have.
@@ -115,9 +111,10 @@ class HostedSink:
         for option in ("txnAppId", "txnVersion", "txnCompareRows"):
             if option in self.options:
                 raise OptionError(
-                    "BATCH_OPTION",
-                    f"{option} is for df.write; a streaming query numbers its own batches",
+                    "FORBIDDEN_OPTION",
+                    owner=self.type.name(),
                     option=option,
+                    reason="it is for df.write; a streaming query numbers its own batches",
                 )
 
     def check_start(self, overwrite: bool) -> None:

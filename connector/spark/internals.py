@@ -52,7 +52,7 @@ _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Phase(enum.Enum):
-    """The process of Spark's in which `streamWriter` is called."""
+    """The worker process of Spark in which `streamWriter` is called."""
 
     PLANNING = "planning"
     COMMIT = "commit"
@@ -74,9 +74,7 @@ def phase() -> Phase:
         if name == _COMMIT_MODULE:
             return Phase.COMMIT
     raise ProtocolError(
-        "UNKNOWN_SPARK",
-        "streamWriter() was called neither by Spark's planning worker nor by its commit worker: this version of Spark "
-        "is not supported (tested with 4.1 to 4.3)",
+        "UNKNOWN_SPARK", reason="streamWriter() was called neither by Spark's planning worker nor by its commit worker"
     )
 
 
@@ -137,7 +135,7 @@ def driver_identity() -> str:
     """
     value = os.environ.get(_LOCAL_DIRS, "")
     if not value:
-        raise ProtocolError("UNKNOWN_SPARK", f"Spark set no {_LOCAL_DIRS} in its Python worker's environment")
+        raise ProtocolError("UNKNOWN_SPARK", reason=f"it set no {_LOCAL_DIRS} in its Python worker's environment")
     return value
 
 
@@ -155,7 +153,7 @@ def task_batch() -> tuple[str, int, int, int]:
     query = context.getLocalProperty(_QUERY_PROPERTY) if context is not None else None
     batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
     if context is None or query is None or batch is None:
-        raise ProtocolError("UNKNOWN_SPARK", f"a writer task has no {_QUERY_PROPERTY} and {_BATCH_PROPERTY}")
+        raise ProtocolError("UNKNOWN_SPARK", reason=f"a writer task has no {_QUERY_PROPERTY} and {_BATCH_PROPERTY}")
     return query, int(batch), context.partitionId(), context.taskAttemptId()
 
 
@@ -171,7 +169,7 @@ def batch_task() -> tuple[int, int, str]:
 
     context = TaskContext.get()
     if context is None:
-        raise ProtocolError("UNKNOWN_SPARK", "a writer runs outside a task")
+        raise ProtocolError("UNKNOWN_SPARK", reason="a writer runs outside a task")
     return context.partitionId(), context.taskAttemptId(), context.getLocalProperty(_QUERY_PROPERTY) or ""
 
 
@@ -188,7 +186,7 @@ def checkpoint_location(query: StreamingQuery) -> str:
     except (AttributeError, TypeError) as problem:
         raise ProtocolError(
             "UNKNOWN_SPARK",
-            f"Spark does not report the query's checkpoint location ({problem}): pass supervise(..., location=...)",
+            reason=f"it does not report the query's checkpoint location ({problem}); supervise(..., location=...) names it",
         ) from problem
 
 
@@ -285,7 +283,9 @@ def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
             options[str(pair._1())] = str(pair._2())
         return StreamWrite(str(value("source")), str(value("outputMode").toString()), options, writer._df.schema)
     except Exception as problem:
-        raise ProtocolError("UNKNOWN_SPARK", f"Spark does not report what a writer was given ({problem})") from problem
+        raise ProtocolError(
+            "UNKNOWN_SPARK", reason=f"it does not report what a writer was given ({problem})"
+        ) from problem
 
 
 def setting(session: SparkSession, key: str) -> str | None:

@@ -147,10 +147,10 @@ def lag_of(progress: Any) -> QueryLag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Logs how far each query with ``barrier-kafka`` sources is behind, and passes that to a function of yours.
+    """Logs the lag of each query with ``barrier-kafka`` sources, and passes it to a function of yours.
 
-    *Called in the user's driver program, in a thread of Spark's events, once per progress.* What the function raises is
-    logged, and no query notices.
+    *Called in the user's driver program, in a thread of Spark's events, once per progress.* An error that the function
+    raises is logged, and does not affect the query.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class LagListener(StreamingQueryListener):
 
     Examples
     --------
-    >>> spark.streams.addListener(connector.LagListener(lambda lag: gauge.set(lag.sources[0].total)))
+    >>> spark.streams.addListener(barrier_kafka.LagListener(lambda lag: gauge.set(lag.sources[0].total)))
     """
 
     def __init__(self, callback: Callable[[QueryLag], None] | None = None, level: int = logging.INFO) -> None:

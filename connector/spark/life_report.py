@@ -33,7 +33,7 @@ LAST_LINES = 10
 
 
 def is_kept_up() -> bool:
-    """Return whether ``barrier run`` started this process, or one above it."""
+    """Return whether ``barrier run`` started this process or one of its ancestors."""
     return bool(os.environ.get(VARIABLE))
 
 
@@ -103,7 +103,7 @@ class LifeReport:
         return [(each["options"], each["driver"]) for each in self._all("query-")]
 
     def failure(self, *who: str) -> Failure | None:
-        """Return why it failed, from the first of these that has reported."""
+        """Return the failure that the first of `who` with a report has reported; None if none has one."""
         for each in who:
             for found in self._all(f"failed-{each}"):
                 return failure_of(str(found["text"]))

@@ -27,29 +27,29 @@ log = logging.getLogger(__name__)
 class CheckpointListener:
     """A listener of a query's checkpoints. Subclass it, and attach it with `barrier_kafka.listen`.
 
-    *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* What a method raises is
-    logged, and neither the query nor the next event notices. Rows are visible, or not, whatever a listener does: what has to
-    take part in a checkpoint is a `transactional.hooks.CheckpointHook`.
+    *Called in the user's driver program, in a thread of Spark's events; each event once, in order.* An error that
+    a method raises is logged, and affects neither the query nor the next event. A listener can't influence a checkpoint: to
+    take part in one, write a `barrier_kafka.CheckpointHook`.
     """
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:
-        """Take note that all rows of a checkpoint are visible."""
+        """React to a completed checkpoint: all of its rows are visible."""
 
     def onCheckpointFailed(self, checkpoint: CheckpointHistory) -> None:
-        """Take note that a checkpoint, or an attempt, failed before its decision, or is void: its rows are written again."""
+        """React to a checkpoint that failed before its decision, or became void: its rows are written again."""
 
     def onCheckpointDeclined(self, checkpoint: CheckpointHistory) -> None:
-        """Take note that a checkpoint could not be decided: its rows wait for the next one."""
+        """React to a checkpoint that could not be decided: its rows wait for the next one."""
 
     def onCheckpointSubsumed(self, checkpoint: CheckpointHistory) -> None:
-        """Take note that a checkpoint (`CheckpointHistory.subsumed_by`), just completed, has the rows of a declined one."""
+        """React to a declined checkpoint whose rows another one (`CheckpointHistory.subsumed_by`) has just completed."""
 
     def onRestored(self, restored: Restored) -> None:
-        """Take note that a run of the query went on after an earlier checkpoint."""
+        """React to a run of the query that began after an earlier checkpoint."""
 
 
 class Listening:
-    """A listener and a location.
+    """The events of a location, reported to a listener.
 
     Parameters
     ----------
@@ -96,14 +96,14 @@ class Listening:
             log.exception("%s of %s raised", getattr(call, "__name__", call), type(self._listener).__qualname__)
 
     def stop(self) -> None:
-        """Report nothing any more, and take Spark's listener away. A second call changes nothing."""
+        """Stop reporting, and remove Spark's listener. A second call changes nothing."""
         with self._lock:
             remove, self._remove = self._remove, lambda: None
             self._stopped = True
         remove()
 
     def attach(self, spark: SparkSession) -> Listening:
-        """Look at every progress, pause and end of the location's query, in this session."""
+        """Poll at every progress, idle and termination event of the location's query in this session."""
         from pyspark.sql.streaming.listener import (
             QueryIdleEvent,
             QueryProgressEvent,

@@ -105,7 +105,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     Raises
     ------
     LocationError
-        ``NO_SPARK_METADATA``, ``NO_SPARK_OFFSETS``, ``SPARK_OFFSETS_UNKNOWN``, ``SPARK_LOGS_INCONSISTENT``;
+        ``LOGS_INCONSISTENT``, ``SPARK_OFFSETS_UNKNOWN``;
         ``NOTHING_TO_IMPORT``: no micro-batch was ever begun.
     OptionError
         ``NO_EXCLUSIVE_CREATE``: a store that can't be read here.
@@ -114,18 +114,12 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
     query = location.query_id()
     begun, committed = newest(location, "offsets"), newest(location, "commits")
     if begun < 0:
-        raise LocationError(
-            "NOTHING_TO_IMPORT",
-            f"{location.path} has no file in offsets/: the query never began a micro-batch. Start the new one with the "
-            "startingOffsets of the old",
-            path=location.path,
-        )
+        raise LocationError("NOTHING_TO_IMPORT", path=location.path)
     if committed not in (begun, begun - 1):
         raise LocationError(
-            "SPARK_LOGS_INCONSISTENT",
-            f"{location.path} has offsets/{begun}, and the newest of commits/ is "
-            f"{committed if committed >= 0 else 'none'}: files were deleted, or restored from a backup in part. Restore both "
-            "folders, or start the new query with startingOffsets",
+            "LOGS_INCONSISTENT",
+            reason=f"{location.path} has offsets/{begun}, and the newest of commits/ is "
+            f"{committed if committed >= 0 else 'none'}",
             offsets=begun,
             commits=committed,
         )
@@ -196,12 +190,7 @@ def _source(location: CheckpointLocation, number: int, line: str) -> OldSource:
     if line == _VOID:
         line = _initial_line(location, number)
     if SourceLine.parse(line).offset is not None:
-        raise LocationError(
-            "ALREADY_BARRIER_KAFKA",
-            f"{location.path} is a query of barrier-kafka already: it goes on where it is. For a location that was moved or "
-            "copied: `barrier adopt`",
-            path=location.path,
-        )
+        raise LocationError("ALREADY_BARRIER_KAFKA", path=location.path)
     return OldSource(number, _kafka_positions(line), line)
 
 
@@ -261,14 +250,13 @@ def _line(location: CheckpointLocation, log: str, batch: int) -> str:
     try:
         lines = read_file(location.files, f"{log}/{batch}").decode("utf-8").splitlines()
     except OSError as error:
-        raise LocationError("NO_SPARK_OFFSETS", f"{path} can't be read: {error}", path=path) from error
+        raise LocationError("LOGS_INCONSISTENT", reason=f"{path} can't be read ({error})", path=path) from error
     return lines[1] if len(lines) > 1 else "{}"
 
 
 def _not_empty(location: CheckpointLocation, found: Sequence[str]) -> LocationError:
     return LocationError(
         "LOCATION_NOT_EMPTY",
-        f"{location.path} holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}: offsets are imported into a "
-        "checkpoint location that is new. Name one that is not there yet",
         path=location.path,
+        reason=f"it holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}",
     )

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["driver_process", "driver_text", "is_alive", "session_members", "this_process"]
+__all__ = ["driver_process", "driver_text", "is_alive", "process_text", "session_members", "this_process"]
 
 _PROC = "/proc"
 JVM = "java"
@@ -87,9 +87,13 @@ def session_members(session: int) -> dict[int, str]:
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:
     """Describe a process, and whether it runs."""
-    which = f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
     runs = {True: "runs", False: "is gone", None: "whether it runs can't be seen from here"}[alive]
-    return f"{which}: {runs}"
+    return f"{process_text(process)}: {runs}"
+
+
+def process_text(process: Mapping[str, Any]) -> str:
+    """Describe a process."""
+    return f"host {process.get('host') or 'unknown'}, pid {process.get('pid') or 'unknown'}"
 
 
 def _identity(pid: int | None) -> dict[str, Any]:

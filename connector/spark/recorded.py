@@ -41,13 +41,9 @@ def recorded_run(ledger: Ledger) -> RunRecord:
     """
     run = ledger.newest_run
     if run is None:
-        raise LocationError("NOTHING_TO_REWIND", "no run of the query is in the journal: start it")
+        raise LocationError("NOTHING_TO_REWIND", reason="no run of the query is in the journal")
     if run.prefix in ledger.originals:
-        raise LocationError(
-            "ADOPTED_NOT_STARTED",
-            "this location is a copy (`barrier adopt --no-claim`) on which no query has run yet, and what the journal names is "
-            "its original's: start the query first",
-        )
+        raise LocationError("ADOPTED_NOT_STARTED")
     return run
 
 
@@ -75,10 +71,7 @@ def recorded_host(
     from connector.spark.hosted_sink import HostedSink
 
     if not run.setup:
-        raise OptionError(
-            "SINK_NOT_RECORDED",
-            f"run {run.token} was journalled by a version that did not record its sink: start the query once with this version",
-        )
+        raise OptionError("SINK_NOT_RECORDED", run=run.token)
     sink = find_sink(run.sink, str(run.setup.get("class", "")))
     options = {**confirmed(run.setup["options"], given, hooks), **given, **location.as_options()}
     return HostedSink(sink, Options(options), StructType.fromJson(without_classes(run.setup["schema"])))
@@ -108,11 +101,8 @@ def recorded_sink(
     try:
         return host.build(run.prefix)
     except OptionError as problem:
-        raise OptionError(
-            problem.condition,
-            f"{problem.message} (of the query's sink as the journal recorded it, which keeps no secrets: give those with "
-            "--options-file)",
-            **problem.parameters,
+        raise problem.with_note(
+            "This is the query's sink as the journal recorded it, which keeps no secrets: pass those with --options-file."
         ) from problem
 
 
@@ -171,9 +161,7 @@ def naming_secrets(run: RunRecord, given: Mapping[str, str]) -> Iterator[None]:
     except (OptionError, StoreError) as problem:
         if not missing:
             raise
-        raise type(problem)(
-            problem.condition,
-            f"{problem.message} (the journal keeps no secrets, and the sink had {', '.join(missing)}: give them with "
-            "--options-file, or supervise(..., options=...))",
-            **problem.parameters,
+        raise problem.with_note(
+            f"The journal keeps no secrets, and the sink had {', '.join(missing)}: give them with --options-file, or "
+            "supervise(..., options=...)."
         ) from problem

@@ -62,14 +62,8 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
         found = _imported(path)
         if _is_sink(found) and found.name() == name:
             return found
-    shown = recorded or "package.module:Class"
     raise OptionError(
-        "UNKNOWN_SINK",
-        f"the query's sink is {name!r}, and no format of that name is known here. A journal's word is not enough to import "
-        f"code. If {shown} is the sink, run the command with {ALLOW}={shown} in its environment; or offer the class as an "
-        f"entry point {name!r} of the group {SINKS}. It must be importable here (PYTHONPATH)",
-        sink=name,
-        recorded=recorded,
+        "UNKNOWN_SINK", sink=name, reason="no format of that name is known", recorded=recorded or "package.module:Class"
     )
 
 
@@ -85,7 +79,7 @@ def _allowed_here() -> Iterator[str]:
 def _sink(path: str) -> SinkType:
     found = _imported(path)
     if not _is_sink(found):
-        raise OptionError("UNKNOWN_SINK", f"{path} is no subclass of transactional.sink.TwoPhaseCommitSink", sink=path)
+        raise OptionError("UNKNOWN_SINK", sink=path, reason="it is no subclass of TwoPhaseCommitSink", recorded=path)
     return found
 
 
@@ -99,7 +93,5 @@ def _imported(path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
         raise OptionError(
-            "UNKNOWN_SINK",
-            f"{path} can't be imported here ({problem}): run this command where the query's own packages are (PYTHONPATH)",
-            sink=path,
+            "UNKNOWN_SINK", sink=path, reason=f"it can't be imported ({problem})", recorded=path
         ) from problem

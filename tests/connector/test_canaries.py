@@ -321,8 +321,8 @@ def test_a_query_s_life_leaves_no_secret_behind_wherever_it_is_killed(
         assert seen_in(told) == []
         file = tmp_path / "secrets"
         file.write_text("".join(f"{key}={value}\n" for key, value in ONCE.items()))
-        for command in ("stop", "rewind"):
-            _, document, said = answer(capsys, command, str(place), "--options-file", str(file))
+        for command in (("stop",), ("recover",), ("rewind", "--to", "2", "--yes")):
+            _, document, said = answer(capsys, *command, str(place), "--options-file", str(file))
             assert seen_in(json.dumps(document) + said) == []
         file.unlink()
         monkeypatch.setattr(Talkative, "fails", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -50,14 +51,36 @@ def test_a_list_has_every_checkpoint_and_failure_in_order(place: CliPlace, capsy
 def test_a_list_for_people_says_the_same(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoints", "list", str(place)]) == 0
     head, first, declined, newest = capsys.readouterr().out.splitlines()
-    assert head.split()[:3] == ["ID", "STATUS", "MICRO-BATCHES"]
+    assert head.split()[:3] == ["ID", "STATUS", "BATCHES"]
     assert first.startswith("2")
-    assert "a barrier of the source" in first
-    assert "2.000 s" in first
+    assert re.search(r" 2\.0\d\d s +barrier", first), "how long from the barrier on, and why"
     assert "declined, subsumed by 6" in declined
-    assert "a checkpoint hook raised" in declined
-    assert "decided, not settled" in newest
-    assert "1 to 2" in newest
+    assert "hook failed" in declined
+    assert re.search(r"decided +1 to 2", newest)
+
+
+def test_a_list_is_read_on_a_terminal_of_80_columns(
+    place: CliPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line a checkpoint; only what was declined takes two or three."""
+    place.append(EntryKind.SETTLED, {"checkpoint": 6, "run": 1, "output": {}})
+    for batch in range(3, 40):
+        place.prepared(batch, rows=0)
+    place.decided(40, rows=12_345)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["checkpoints", "list", str(place)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["ID", "STATUS", "BATCHES", "ROWS", "AT", "TOOK", "WHY"]
+    assert max(map(len, lines)) <= 80
+    numbered = [line for line in lines if line[0].isdigit()]
+    assert [line.split()[:2] for line in numbered] == [
+        ["2", "settled"],
+        ["5", "declined,"],
+        ["6", "settled"],
+        ["45", "settled"],
+    ]
+    assert all(re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", line) for line in numbered), "no time is cut"
+    assert len(lines) <= len(numbered) + 3
 
 
 def test_a_list_can_be_short_and_of_failures_only(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +124,7 @@ def test_one_is_shown_by_its_number_or_refused(place: CliPlace, capsys: pytest.C
     assert "the hook [red] raised" in capsys.readouterr().out
     status, document, said = answer(capsys, "checkpoints", "show", str(place), "4")
     assert (status, document["condition"]) == (1, "UNKNOWN_CHECKPOINT")
-    assert "keeps no checkpoint and no failure 4" in said
+    assert "checkpoint 4" in said
 
 
 def test_a_settled_one_says_what_it_took_in(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,10 +170,20 @@ def test_a_checkpoint_is_asked_for_once(place: CliPlace, capsys: pytest.CaptureF
 
 def test_no_checkpoint_is_asked_for_where_none_can_come(place: CliPlace, capsys: pytest.CaptureFixture[str]) -> None:
     (place.path / "barrier" / "batch-writer.json").write_text("{}")
-    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "LOCATION_OF_BATCH_WRITES"
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "LOCATION_TAKEN"
     (place.path / "barrier" / "batch-writer.json").unlink()
+    for gone in ("its driver is gone", "stopped", "aborted"):
+        token = place.run(process=dead_process() if gone == "its driver is gone" else this_process())
+        if gone == "stopped":
+            place.append(EntryKind.STOPPED, {"run": token})
+        elif gone == "aborted":
+            place.append(EntryKind.ABORTED, {"run": token, "batch": 3})
+        before = place.ledger().position
+        status, document, _ = answer(capsys, "checkpoints", "trigger", str(place))
+        assert (status, document["condition"], place.ledger().position) == (1, "RUN_ENDED", before)
+        assert f"Run {token} has ended ({gone}). Start the query again." in document["message"]
     place.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2})
-    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_BEGUN"
+    assert answer(capsys, "checkpoints", "trigger", str(place))[1]["condition"] == "REWIND_NOT_DONE"
 
 
 def test_what_only_reads_changes_nothing(place: CliPlace) -> None:

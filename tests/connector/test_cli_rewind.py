@@ -47,24 +47,32 @@ def place(tmp_path: Path) -> CliPlace:
 Capture = pytest.CaptureFixture[str]
 
 
-def test_without_a_target_what_is_undecided_is_given_up(place: CliPlace, capsys: Capture) -> None:
-    status, document, said = answer(capsys, "rewind", str(place), "--yes")
-    assert (status, document["status"], document["batch"], document["checkpoint"]) == (0, "done", 2, None)
+def newest(place: CliPlace) -> tuple[str, ...]:
+    """The command that goes back to the newest checkpoint."""
+    return ("rewind", str(place), "--to", str(place.checkpoints[-1]))
+
+
+def test_the_newest_checkpoint_is_a_target_and_what_is_undecided_is_given_up(place: CliPlace, capsys: Capture) -> None:
+    status, document, said = answer(capsys, *newest(place), "--yes")
+    assert (status, document["status"], document["batch"], document["checkpoint"]) == (
+        0,
+        "done",
+        2,
+        place.checkpoints[-1],
+    )
     assert (document["rewritten"], document["aborted"], document["emitted"]) == ([3, 4], [3, 4], [])
     assert "the query goes on after micro-batch 2: start it" in said
     assert (place.files("committed"), place.files("aborted"), place.files("pending")) == ([0, 1, 2], [3, 4], [])
     assert (place.spark("offsets"), place.spark("commits")) == ([0, 1, 2], [0, 1, 2])
     found = place.ledger()
     assert (found.accounted, found.rewinding, sorted(found.checkpoints)) == (2, None, place.checkpoints)
-    assert answer(capsys, "rewind", str(place), "--yes")[:2] == (
-        0,
-        {
-            "status": "nothing to do",
-            "location": str(place),
-            "message": "There is nothing to rewind: everything up to micro-batch 2 is committed. Start the query, or name the "
-            "checkpoint to go back to (`barrier checkpoints list LOCATION`).",
-        },
-    )
+
+
+def test_without_a_target_it_is_wrong_usage_that_names_recover(place: CliPlace, capsys: Capture) -> None:
+    before = place.ledger().position
+    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
+    assert (status, document["status"], place.ledger().position) == (2, "wrong usage", before)
+    assert "pass --to CHECKPOINT. `barrier recover LOCATION`" in document["message"]
 
 
 def test_output_behind_a_named_target_is_told_and_has_to_be_allowed(place: CliPlace, capsys: Capture) -> None:
@@ -97,34 +105,38 @@ def test_a_dry_run_says_what_it_would_need_and_changes_nothing(tmp_path: Path, c
     assert (status, document["status"], document["batch"]) == (0, "dry run", 1)
     assert document["needs"] == ["QUERY_RUNS", "OUTPUT_COMMITTED"]
     assert said.count("it would be refused") == 2
-    _, document, _ = answer(capsys, "rewind", str(place), "--dry-run", "--query-stopped")
+    _, document, _ = answer(capsys, *newest(place), "--dry-run", "--query-stopped")
     assert (document["needs"], document["rewritten"]) == ([], [3, 4])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_nobody_is_taken_back_without_a_yes(place: CliPlace, capsys: Capture) -> None:
     before = place.ledger().position
-    status, document, _ = answer(capsys, "rewind", str(place))
+    status, document, _ = answer(capsys, *newest(place))
     assert (status, document["status"], place.ledger().position) == (3, "not answered", before)
 
 
 def test_a_decided_checkpoint_is_committed_first(tmp_path: Path, capsys: Capture) -> None:
     place = three_checkpoints(tmp_path)
+    target = newest(place)
     (place.path / "commits" / "4").write_text("v1\n{}")
     decided = place.decided(5, settle=False)
-    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
-    assert (status, document["settled"], document["batch"]) == (0, [decided], 5)
+    assert answer(capsys, *target, "--yes")[1]["condition"] == "OUTPUT_COMMITTED"
+    status, document, said = answer(capsys, *target, "--allow-reemit", "--yes")
+    assert (status, document["settled"], document["gone"], document["batch"]) == (0, [decided], [decided], 2)
+    assert "is decided, perhaps committed, and written AGAIN" in said
     assert place.files("committed") == [0, 1, 2, 3, 4, 5]
-    assert place.spark("offsets") == [0, 1, 2, 3, 4, 5]
+    assert place.spark("offsets") == [0, 1, 2]
 
 
 def test_a_decided_checkpoint_whose_transactions_were_lost_is_void(tmp_path: Path, capsys: Capture) -> None:
     place = three_checkpoints(tmp_path)
+    target = newest(place)
     (place.path / "commits" / "4").write_text("v1\n{}")
     decided = place.decided(5, settle=False)
     for path in (place.output / "pending").iterdir():
         path.unlink()
-    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
+    status, document, _ = answer(capsys, *target, "--allow-reemit", "--yes")
     assert (status, document["settled"], document["gone"], document["batch"]) == (0, [], [decided], 2)
 
 
@@ -146,13 +158,13 @@ def test_offsets_that_a_driver_has_replaced_late_are_put_back_and_nothing_is_emi
         check_sources(place.ledger(), spark_view(CheckpointLocation(str(place)), min(replaced + 1, 3)))
     _, _, said = answer(capsys, "adopt", str(place), "--claim")
     assert ("are LOST, or DOUBLED" in said) is (replaced == 2)
-    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
-    assert (status, document["status"], document["batch"], document["emitted"]) == (0, "done", 2, [])
+    status, document, _ = answer(capsys, "recover", str(place))
+    assert (status, document["status"], document["batch"]) == (0, "done", 2)
     assert place.spark("offsets") == [0, 1, 2]
     assert late.read_text() == f"v1\n{{}}\nline {replaced}"
     check_sources(place.ledger(), spark_view(CheckpointLocation(str(place))))
     assert (place.files("committed"), place.files("pending")) == ([0, 1, 2], [])
-    assert answer(capsys, "rewind", str(place), "--yes")[1]["status"] == "nothing to do"
+    assert [answer(capsys, "recover", str(place))[1]["status"] for _ in range(2)] == ["done", "nothing to do"]
 
 
 # -- who else is at work --------------------------------------------------------------------------------------------
@@ -162,53 +174,56 @@ def test_a_query_with_state_goes_back_only_when_its_driver_has_ended(tmp_path: P
     """Its state stores write snapshots a minute after the query has stopped."""
     place = three_checkpoints(tmp_path, process=this_process())
     (place.path / "state").mkdir()
-    status, document, said = answer(capsys, "rewind", str(place), "--yes", "--query-stopped")
+    status, document, said = answer(capsys, *newest(place), "--yes", "--query-stopped")
     assert (status, document["condition"]) == (1, "DRIVER_HOLDS_STATE")
     assert "restart the notebook's kernel" in said
 
 
 def test_a_query_whose_driver_runs_is_not_taken_back(tmp_path: Path, capsys: Capture) -> None:
     place = three_checkpoints(tmp_path, process=this_process())
-    status, document, said = answer(capsys, "rewind", str(place), "--yes")
+    status, document, said = answer(capsys, *newest(place), "--yes")
     assert (status, document["condition"]) == (1, "QUERY_RUNS")
-    assert f"host {socket.gethostname()}, pid {os.getpid()}: runs" in said
+    assert f"host {socket.gethostname()}, pid {os.getpid()}" in said
     assert "--query-stopped" in said
-    assert "dies at its next micro-batch" in said
+    assert "ends at its next micro-batch" in said
     assert place.ledger().newest_run is not None
     assert place.ledger().newest_run.ended is None  # type: ignore[union-attr]
-    assert answer(capsys, "rewind", str(place), "--yes", "--query-stopped")[0] == 0
+    assert answer(capsys, *newest(place), "--yes", "--query-stopped")[0] == 0
 
 
 @pytest.mark.parametrize("process", [{}, {"host": "elsewhere", "boot": "b", "namespace": "n", "pid": 7, "started": 1}])
 def test_nor_one_of_whose_driver_nobody_can_tell(tmp_path: Path, process: dict[str, Any], capsys: Capture) -> None:
     place = three_checkpoints(tmp_path, process=process)
-    status, document, said = answer(capsys, "rewind", str(place), "--yes")
+    status, document, said = answer(capsys, *newest(place), "--yes")
     assert (status, document["condition"]) == (1, "DRIVER_UNKNOWN")
     assert f"host {process.get('host', 'unknown')}" in said
-    assert answer(capsys, "rewind", str(place), "--yes", "--query-stopped")[0] == 0
+    assert answer(capsys, *newest(place), "--yes", "--query-stopped")[0] == 0
 
 
+@pytest.mark.parametrize("by", ["the same command", "recover"])
 def test_a_rewind_that_was_killed_is_finished(
-    place: CliPlace, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    place: CliPlace, monkeypatch: pytest.MonkeyPatch, capsys: Capture, by: str
 ) -> None:
     def killed(self: object, handles: object) -> object:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(FileSink, "abort", killed)
-        status, document, said = answer(capsys, "rewind", str(place), "--yes")
+        status, document, said = answer(capsys, *newest(place), "--yes")
     assert (status, document["status"]) == (130, "interrupted")
-    assert "`barrier rewind LOCATION --resume` finishes it" in said
+    assert "`barrier recover LOCATION` finishes it" in said
     begun = place.ledger().rewinding
     assert begun is not None
     assert begun.request == {"restoreTables": False, "allowReemit": False, "process": this_process()}
-    status, document, _ = answer(capsys, "rewind", str(place), "--yes")
-    assert (status, document["condition"]) == (1, "REWIND_NOT_DONE")
-    status, document, said = answer(capsys, "rewind", str(place), "--resume")
+    for other in (("--to", "2", "--allow-reemit"), (*newest(place)[2:], "--restore-tables")):
+        status, document, _ = answer(capsys, "rewind", str(place), *other, "--yes")
+        assert (status, document["condition"]) == (1, "REWIND_NOT_DONE")
+        assert "`barrier recover LOCATION`" in document["message"]
+    again = ("recover", str(place)) if by == "recover" else (*newest(place), "--yes")
+    status, document, said = answer(capsys, *again)
     assert (status, document["status"], document["batch"]) == (0, "done", 2)
-    assert "A rewind to a point from which nothing is written twice was begun" in said
-    status, document, _ = answer(capsys, "rewind", str(place), "--resume")
-    assert (status, document["status"]) == (0, "nothing to do")
+    assert ("was begun (journal entry" in said) is (by != "recover")
+    assert place.ledger().rewinding is None
 
 
 def other_process() -> dict[str, Any]:
@@ -219,27 +234,27 @@ def other_process() -> dict[str, Any]:
 
 
 def test_a_rewind_that_runs_is_not_finished_by_another(place: CliPlace, capsys: Capture) -> None:
-    begun = {"checkpoint": None, "restoreTables": False}
+    begun = {"checkpoint": place.checkpoints[-1], "restoreTables": False}
     place.append(EntryKind.REWIND_BEGUN, {**begun, "process": other_process()})
     for more in ([], ["--query-stopped"]):
-        status, document, said = answer(capsys, "rewind", str(place), "--resume", *more)
-        assert (status, document["condition"]) == (1, "REWIND_RUNS")
-        assert f"pid {os.getppid()}: runs" in said
+        status, document, said = answer(capsys, *newest(place), "--yes", *more)
+        assert (status, document["condition"]) == (1, "LOCATION_BUSY")
+        assert f"pid {os.getppid()}" in said
     place.append(EntryKind.REWIND_BEGUN, {**begun, "process": {"host": "elsewhere"}})
-    assert answer(capsys, "rewind", str(place), "--resume")[1]["condition"] == "REWIND_UNKNOWN"
-    assert answer(capsys, "rewind", str(place), "--resume", "--dry-run")[1]["needs"] == ["REWIND_UNKNOWN"]
-    assert answer(capsys, "rewind", str(place), "--resume", "--query-stopped")[0] == 0
+    assert answer(capsys, *newest(place), "--yes")[1]["condition"] == "REWIND_UNKNOWN"
+    assert answer(capsys, *newest(place), "--dry-run")[1]["needs"] == ["REWIND_UNKNOWN"]
+    assert answer(capsys, *newest(place), "--yes", "--query-stopped")[0] == 0
 
 
 def test_two_rewinds_are_never_at_work_at_once(place: CliPlace, capsys: Capture) -> None:
     folder = os.open(place.path / "barrier" / "log", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        assert answer(capsys, "rewind", str(place), "--yes")[1]["condition"] == "REWIND_RUNS"
+        assert answer(capsys, *newest(place), "--yes")[1]["condition"] == "LOCATION_BUSY"
         assert place.ledger().rewinding is None
     finally:
         os.close(folder)
-    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+    assert answer(capsys, *newest(place), "--yes")[0] == 0
 
 
 # -- taking output back ---------------------------------------------------------------------------------------------
@@ -281,11 +296,12 @@ def test_a_restoration_that_fails_can_be_given_up(
         status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--restore-tables", "--yes")
         assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
         assert "was begun, and is not done" in said
-        assert answer(capsys, "rewind", str(place), "--resume")[0] == 1
-        status, document, said = answer(capsys, "rewind", str(place), "--resume", "--allow-reemit")
+        assert answer(capsys, "recover", str(place))[1]["condition"] == "NOT_RESTORABLE"
+        assert "tables are taken back still" in answer(capsys, "rewind", str(place), "--to", "2", "--yes")[2]
+        status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--allow-reemit")
         assert (status, document["status"]) == (3, "not answered")
         assert "written AGAIN" in said
-        status, document, said = answer(capsys, "rewind", str(place), "--resume", "--allow-reemit", "--yes")
+        status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--allow-reemit", "--yes")
     assert (status, document["batch"]) == (0, 0)
     assert not (place.output / "restored").exists()
 
@@ -348,7 +364,7 @@ def test_a_table_that_others_have_written_to_is_refused_before_anything_is_begun
     status, document, _ = answer(capsys, *asked, "--yes")
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
     assert "versions 4 are not" in document["message"]
-    assert "rewind with --allow-reemit, without --restore-tables" in document["message"]
+    assert "with --allow-reemit, without --restore-tables" in document["message"]
     assert (table.ledger().position, table.version()) == (before, 4)
     assert answer(capsys, *asked[:-1], "--allow-reemit", "--yes")[0] == 0
     assert table.version() == 4
@@ -362,9 +378,9 @@ def test_a_table_that_another_writes_to_meanwhile_has_a_way_out(
     status, document, _ = answer(capsys, *asked)
     monkeypatch.undo()
     assert (status, document["condition"]) == (1, "TABLE_HAS_OTHER_COMMITS")
-    assert "if the rewind was begun, with `barrier rewind LOCATION --resume --allow-reemit`" in document["message"]
+    assert "rewind to the same checkpoint with --allow-reemit" in document["message"]
     assert table.ledger().rewinding is not None
-    status, document, _ = answer(capsys, "rewind", str(table), "--resume", "--allow-reemit", "--yes")
+    status, document, _ = answer(capsys, *asked[:-1], "--allow-reemit", "--yes")
     assert (status, document["batch"], table.version()) == (0, 0, 4)
 
 
@@ -375,7 +391,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
     place: CliPlace, tmp_path: Path, capsys: Capture
 ) -> None:
     def condition(path: Path | str = str(place), *more: str) -> str:
-        status, document, _ = answer(capsys, "rewind", str(path), "--yes", *more)
+        status, document, _ = answer(capsys, "rewind", str(path), "--yes", *(more or newest(place)[2:]))
         assert status == 1
         found: str = document["condition"]
         return found
@@ -385,7 +401,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
     assert condition(str(place), "--to", "99") == "UNKNOWN_CHECKPOINT"
     mark = place.path / "barrier" / "batch-writer.json"
     mark.write_text("{}")
-    assert condition() == "LOCATION_OF_BATCH_WRITES"
+    assert condition() == "LOCATION_TAKEN"
     mark.unlink()
     (place.path / "offsets" / "2").write_text("v1\n{}\nanother line")
     assert condition() == "BATCHES_NOT_ACCOUNTED"
@@ -394,7 +410,7 @@ def test_only_a_streaming_query_at_its_own_place_is_taken_back(
     (moved / "metadata").write_text('{"id":"another"}')
     assert condition(moved) == "LOCATION_MOVED"
     (moved / "metadata").unlink()
-    assert condition(moved) == "NO_SPARK_METADATA"
+    assert condition(moved) == "LOGS_INCONSISTENT"
 
 
 def test_a_copy_on_which_nothing_has_run_touches_nothing_of_its_original(place: CliPlace, capsys: Capture) -> None:
@@ -405,7 +421,7 @@ def test_a_copy_on_which_nothing_has_run_touches_nothing_of_its_original(place: 
 
 def test_a_run_of_an_older_version_has_not_recorded_its_sink(tmp_path: Path, capsys: Capture) -> None:
     place = three_checkpoints(tmp_path, setup={})
-    assert answer(capsys, "rewind", str(place), "--yes")[1]["condition"] == "SINK_NOT_RECORDED"
+    assert answer(capsys, *newest(place), "--yes")[1]["condition"] == "SINK_NOT_RECORDED"
 
 
 # -- options of the sink --------------------------------------------------------------------------------------------
@@ -425,10 +441,10 @@ def test_options_are_given_anew_and_never_shown(tmp_path: Path, capsys: Capture)
     place = three_checkpoints(tmp_path, PasswordSink)
     file = tmp_path / "options"
     file.write_text("# secrets\n\nkafka.sasl.password = hunter2\n")
-    status, document, said = answer(capsys, "rewind", str(place), "--dry-run", "--options-file", str(file))
+    status, document, said = answer(capsys, *newest(place), "--dry-run", "--options-file", str(file))
     assert (status, document["status"]) == (0, "dry run")
     given = ["--option", "kafka.sasl.password=hunter2", "--option", "other=a=b"]
-    status, document, said = answer(capsys, "rewind", str(place), "--yes", *given)
+    status, document, said = answer(capsys, *newest(place), "--yes", *given)
     assert status == 0
     assert "hunter2" not in str(document) + said + str(place.ledger().to_json())
 
@@ -439,8 +455,8 @@ def test_an_option_that_is_none_is_wrong_usage_and_not_repeated(
 ) -> None:
     file = tmp_path / "options"
     file.write_text("a=b\nhunter2\n")
-    assert main(["rewind", str(place), how, "hunter2" if how == "--option" else str(file)]) == 2
-    assert main(["rewind", str(place), "--options-file", str(tmp_path / "none")]) == 2
+    assert main([*newest(place), how, "hunter2" if how == "--option" else str(file)]) == 2
+    assert main([*newest(place), "--options-file", str(tmp_path / "none")]) == 2
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err
 
@@ -448,12 +464,7 @@ def test_an_option_that_is_none_is_wrong_usage_and_not_repeated(
 def test_a_file_of_options_that_is_no_text_is_wrong_usage(place: CliPlace, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "options"
     file.write_bytes(b"\x7fELF\xff\xfe")
-    status, document, said = answer(capsys, "rewind", str(place), "--options-file", str(file))
+    status, document, said = answer(capsys, *newest(place), "--options-file", str(file))
     assert (status, document["status"]) == (2, "wrong usage")
     assert document["message"].endswith(f"--options-file {file}: it is not text in UTF-8")
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("wrong", [["--resume", "--to", "2"], ["--resume", "--restore-tables"], ["--restore-tables"]])
-def test_options_that_exclude_each_other_are_wrong_usage(place: CliPlace, wrong: list[str]) -> None:
-    assert main(["rewind", str(place), *wrong]) == 2

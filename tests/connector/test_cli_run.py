@@ -31,7 +31,7 @@ def starts(script: Path) -> int:
         ("restart-stratgy.fixed-delay.attempts=10", "restart-strategy.fixed-delay.attempts"),
         ("fixed-delay.attempts=10", "restart-strategy.fixed-delay.attempts"),
         ("restart-strategy.fixed-delay.atempts=10", "restart-strategy.fixed-delay.attempts"),
-        ("restart-strategy.failure-rate.delay=10", "the strategy is fixed-delay"),
+        ("restart-strategy.failure-rate.delay=10", "The restart strategy fixed-delay has no option"),
     ],
 )
 def test_a_setting_that_would_count_for_nothing_is_wrong_usage(

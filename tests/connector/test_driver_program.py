@@ -387,7 +387,7 @@ def test_a_health_file_that_can_t_be_written_is_refused_at_the_start_and_later_a
     assert main(["run", "--health-file", str(missing / "health.json"), str(program.script)]) == 1
     said = capsys.readouterr().err
     assert "INVALID_OPTION" in said
-    assert f"the health file {missing}" in said
+    assert f"--health-file is '{missing}/health.json'" in said
     assert program.started() == 0
     missing.mkdir()
     health = Health(str(missing / "health.json"))

@@ -177,7 +177,7 @@ def test_each_task_s_transaction_says_whose_it_is(spark: Spark) -> None:
 def test_a_task_with_the_plan_of_another_micro_batch_writes_nothing(spark: Spark, wrong: str) -> None:
     writer = spark.planned(0)
     spark.in_task(1 if wrong == "batch" else 0, query="another" if wrong == "query" else QUERY)
-    with pytest.raises(ProtocolError, match="PLAN_OF_ANOTHER_BATCH"):
+    with pytest.raises(ProtocolError, match="CONCURRENT_COMMIT"):
         (spark.writer() if wrong == "unplanned" else writer).write(batches(1))
     assert SharedSink.shared.numbers() == []
 
@@ -283,7 +283,7 @@ def test_what_can_not_work_is_refused_at_the_planning(spark: Spark) -> None:
     with pytest.raises(OptionError, match=r"OUTPUT_MODE.*complete"):
         spark.planned(0, overwrite=True)
     spark.options["txnVersion"] = "3"
-    with pytest.raises(OptionError, match="BATCH_OPTION"):
+    with pytest.raises(OptionError, match="FORBIDDEN_OPTION"):
         spark.planned(0)
     assert not spark.ledger().position
 

@@ -127,9 +127,9 @@ def test_sources_that_are_not_kafkas_are_named_and_one_of_kafkas_can_be_taken_al
     document, said = run(capsys, old, new, status=1)
     assert document["condition"] == "NOT_A_KAFKA_SOURCE"
     assert 'source 1 ({"logOffset":3}), source 2 (17)' in said
-    assert "--source 0 or 3" in said
+    assert "--source (those of this query: 0, 3)" in said
     assert run(capsys, old, new, "--source", "1", status=1)[0]["condition"] == "NOT_A_KAFKA_SOURCE"
-    assert run(capsys, old, new, "--source", "4", status=1)[0]["condition"] == "NO_SUCH_SOURCE"
+    assert run(capsys, old, new, "--source", "4", status=1)[0]["condition"] == "INVALID_OPTION"
     assert not new.exists()
     document, said = run(capsys, old, new, "--source", "3")
     assert (document["sources"], document["offsets"]) == ([3], [{"payments": {"0": 1}}])
@@ -176,9 +176,9 @@ def test_what_can_not_be_imported_is_refused_by_name_and_nothing_is_made(
 def test_half_an_old_location_is_refused(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old.committed(4, KAFKA)
     old.begun(6, KAFKA)
-    assert run(capsys, old, new, status=1)[0]["condition"] == "SPARK_LOGS_INCONSISTENT"
+    assert run(capsys, old, new, status=1)[0]["condition"] == "LOGS_INCONSISTENT"
     (old.path / "metadata").unlink()
-    assert run(capsys, old, new, status=1)[0]["condition"] == "NO_SPARK_METADATA"
+    assert run(capsys, old, new, status=1)[0]["condition"] == "LOGS_INCONSISTENT"
 
 
 def test_a_location_with_anything_in_it_is_refused(old: Old, new: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_a_file_of_spark_s_that_can_t_be_read_now_is_read_again_by_a_restart(
 
 def test_a_file_of_spark_s_that_is_gone_is_no_matter_of_a_restart(tmp_path: Path) -> None:
     location = CheckpointLocation(str(tmp_path))
-    with pytest.raises(LocationError, match="NO_SPARK_METADATA") as problem:
+    with pytest.raises(LocationError, match="LOGS_INCONSISTENT") as problem:
         location.query_id()
     assert failure_of(problem.value).remedy is Remedy.NONE
 
@@ -141,7 +141,7 @@ def test_a_store_that_is_away_is_told_from_one_that_is_not_known(
 
 @pytest.mark.parametrize("location", ["s3a:///a", "s3a:bucket", "s3a://bucket/../a", "abfss://account/a"])
 def test_a_location_that_names_no_folder_of_an_object_store_is_refused(location: str) -> None:
-    with pytest.raises(OptionError, match="INVALID_LOCATION"):
+    with pytest.raises(OptionError, match="INVALID_OPTION"):
         CheckpointLocation(location)
 
 

@@ -61,11 +61,13 @@ def test_what_is_decided_is_settled_and_what_is_prepared_is_committed(tmp_path: 
     assert place.ledger().position == position
 
 
-def test_what_was_prepared_and_is_lost_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_was_prepared_and_is_lost_is_read_again(tmp_path: Path, lost: int) -> None:
+    """Also what was decided, if nothing of it was committed."""
     place = left(tmp_path)
-    lose(place, 2)
-    assert recovered(place) == Recovery(batch=1)
-    assert place.files("committed") == [0, 1]
+    lose(place, lost)
+    assert recovered(place) == Recovery(batch=lost - 1)
+    assert place.files("committed") == list(range(lost))
     is_whole(place)
 
 
@@ -153,6 +155,23 @@ def test_a_query_that_failed_so_that_only_going_back_mends_it_is_not_committed_f
     is_whole(place)
 
 
+def test_what_another_program_has_committed_is_resolved_and_the_recovery_goes_on(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    place = left(tmp_path)
+    [file] = (place.output / "pending").glob("p~2~*")
+    file.rename(place.output / "committed" / file.name)
+    status, document, _ = answer(capsys, "recover", str(place))
+    assert (status, document["condition"]) == (1, "COMMITTED_UNDECIDED")
+    assert "then `barrier resolve LOCATION`" in document["message"]
+    [part] = answer(capsys, "resolve", str(place))[1]["parts"]
+    assert (part["batch"], part["partition"]) == (2, 0)
+    chosen = ("--part", "2/0", "--as", "accept-duplicates", "--yes")
+    assert "finish the rewind (`barrier recover LOCATION`)" in answer(capsys, "resolve", str(place), *chosen)[2]
+    status, document, _ = answer(capsys, "recover", str(place))
+    assert (status, document["batch"], place.ledger().rewinding) == (0, 1, None)
+
+
 def test_where_no_query_has_run_there_is_nothing_to_do(tmp_path: Path, capsys: Capture) -> None:
     status, document, said = answer(capsys, "recover", str(tmp_path / "new"))
     assert (status, document["status"], document["batch"]) == (0, "nothing to do", None)
@@ -169,7 +188,7 @@ def test_a_location_that_goes_on_elsewhere_or_is_of_batch_writes_is_refused(tmp_
     with pytest.raises(FencedError, match="LOCATION_MOVED_ON"):
         recovered(moved)
     (batches.path / "barrier" / WHOSE).touch()
-    with pytest.raises(LocationError, match="LOCATION_OF_BATCH_WRITES"):
+    with pytest.raises(LocationError, match="LOCATION_TAKEN"):
         recovered(batches)
 
 

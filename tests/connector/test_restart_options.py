@@ -72,7 +72,9 @@ def test_settings_stand_over_the_environment_s(monkeypatch: pytest.MonkeyPatch) 
     assert from_settings({}) == FailureRate(1, 60, 7)
     assert from_settings({"restart-strategy.failure-rate.delay": "8 s"}) == FailureRate(1, 60, 8)
     assert from_settings({"restart-strategy.type": "fixed-delay"}) == FixedDelay(1, 9)
-    with pytest.raises(OptionError, match="counts for nothing: the strategy is failure-rate"):
+    with pytest.raises(
+        OptionError, match=r"strategy failure-rate has no option restart-strategy\.fixed-delay.*count for nothing"
+    ):
         from_settings({"restart-strategy.fixed-delay.delay": "8 s"})
     with pytest.raises(OptionError, match=r"did you mean restart-strategy\.type"):
         from_settings({"restart-stratgy.type": "none"})

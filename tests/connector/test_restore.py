@@ -174,7 +174,7 @@ def test_a_claim_closes_the_origin_and_goes_on_above_its_numbers(
     "command",
     [
         ["checkpoints", "trigger", "HERE"],
-        ["rewind", "HERE", "--yes"],
+        ["rewind", "HERE", "--to", "2", "--yes"],
         ["adopt", "HERE", "--claim", "--yes"],
         ["savepoint", "take", "HERE", "TARGET"],
         ["stop", "HERE"],
@@ -368,7 +368,8 @@ def test_a_claimed_location_that_is_gone_is_made_again_by_force_only_and_far_abo
     assert restore(capsys, saved, new, "--claim")[0] == 0
     shutil.rmtree(new)
     status, document, _ = restore(capsys, saved, new, "--claim")
-    assert (status, document["condition"], new.exists()) == (1, "CLAIMED_PLACE_GONE", False)
+    assert (status, document["condition"], new.exists()) == (1, "ORIGIN_UNREACHABLE", False)
+    assert f"went on at {new}, which is not there any more" in document["message"]
     assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
     assert ledger(new).position >= saved.position + FAR_ABOVE
     goes_on(new, "other", "p")
@@ -381,7 +382,7 @@ def test_a_forced_claim_that_is_killed_is_not_taken_for_the_one_that_closed_the_
     shutil.rmtree(new)
     forced = Restore(saved.path, CheckpointLocation(str(new)), True, force=True)
     until(monkeypatch, "restore.begun", forced.run)
-    assert restore(capsys, saved, new, "--claim")[1]["condition"] == "CLAIMED_PLACE_GONE"
+    assert restore(capsys, saved, new, "--claim")[1]["condition"] == "ORIGIN_UNREACHABLE"
     assert restore(capsys, saved, new, "--claim", "--force")[0] == 0
     goes_on(new, "other", "p")
 
@@ -444,7 +445,7 @@ def test_an_unfinished_restore_is_finished_by_its_own_command_only(
     for savepoint, how in ((saved, "--no-claim"), (other, "--claim"), (other, "--no-claim")):
         status, document, _ = restore(capsys, savepoint, new, how)
         assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
-        assert f"{saved.id} --claim: run that command again, or delete this location" in document["message"]
+        assert f"{saved.id} --claim: run that command again, or delete the location" in document["message"]
     assert restore(capsys, saved, new, "--claim")[0] == 0
 
 
@@ -516,7 +517,8 @@ def test_a_query_that_began_at_the_location_first_keeps_it(
 def test_no_location_is_made_inside_its_origin(stopped: CliPlace, saved: Savepoint, capsys: Capture) -> None:
     for how in ("--claim", "--no-claim"):
         status, document, _ = restore(capsys, saved, stopped.path / "new", how)
-        assert (status, document["condition"]) == (1, "INSIDE_THE_ORIGIN")
+        assert (status, document["condition"]) == (1, "LOCATION_NOT_EMPTY")
+        assert "would be deleted with it" in document["message"]
     assert stopped.ledger().moved is None
 
 

@@ -165,7 +165,7 @@ def test_where_no_checkpoint_comes_in_time_it_is_refused_unless_the_newest_will_
     running: CliPlace, tmp_path: Path
 ) -> None:
     error = refusal(lambda: take(str(running), str(tmp_path / "saved"), timeout=9, clock=Waiting()))
-    assert error.condition == "SAVEPOINT_NOT_CLOSED"
+    assert error.condition == "SAVEPOINT_NOT_READY"
     assert "micro-batches [1] are prepared" in error.message
     assert running.ledger().request is not None
     assert take(str(running), str(tmp_path / "saved"), newest=True).batch == 0
@@ -173,7 +173,9 @@ def test_where_no_checkpoint_comes_in_time_it_is_refused_unless_the_newest_will_
 
 def test_a_decision_that_a_dead_query_has_not_settled_has_to_be_settled_first(place: CliPlace, tmp_path: Path) -> None:
     place.decided(3, settle=False)
-    assert refusal(lambda: take(str(place), str(tmp_path / "saved"))).condition == "SAVEPOINT_NOT_CLOSED"
+    error = refusal(lambda: take(str(place), str(tmp_path / "saved")))
+    assert error.condition == "SAVEPOINT_NOT_READY"
+    assert "micro-batches [3] are decided and not settled" in error.message
     assert take(str(place), str(tmp_path / "saved"), newest=True).batch == 2
 
 
@@ -181,7 +183,8 @@ def test_it_waits_for_sparks_commit_of_the_checkpoint(place: CliPlace, tmp_path:
     commit = place.path / "commits" / "2"
     commit.unlink()
     error = refusal(lambda: take(str(place), str(tmp_path / "saved"), timeout=9, clock=Waiting()))
-    assert (error.condition, error.parameters["batch"]) == ("SAVEPOINT_NOT_COMMITTED", 2)
+    assert (error.condition, error.parameters["batches"]) == ("SAVEPOINT_NOT_READY", [2])
+    assert "Spark has no commits/2" in error.message
     clock = Waiting(lambda: commit.write_text("v1\n{}"))
     assert take(str(place), str(tmp_path / "saved"), clock=clock).batch == 2
 
@@ -211,7 +214,7 @@ def test_what_changes_under_the_copy_makes_it_begin_anew(
 
     monkeypatch.setattr(faults, "reach", reach)
     if change == "rewound":
-        assert refusal(lambda: take(str(place), str(tmp_path / "saved"))).condition == "REWIND_BEGUN"
+        assert refusal(lambda: take(str(place), str(tmp_path / "saved"))).condition == "REWIND_NOT_DONE"
         assert not any((tmp_path / "saved").rglob("*"))
         return
     saved = take(str(place), str(tmp_path / "saved"))
@@ -292,9 +295,10 @@ def test_a_place_that_never_stands_still_is_refused(
 
 def test_places_of_which_no_savepoint_can_be_taken_say_why(place: CliPlace, tmp_path: Path) -> None:
     target = str(tmp_path / "saved")
-    assert refusal(lambda: take(str(place), str(place.path / "in"))).condition == "SAVEPOINT_EXISTS"
-    assert refusal(lambda: take(str(place), str(tmp_path))).condition == "SAVEPOINT_EXISTS"
-    assert refusal(lambda: take(str(tmp_path / "none"), target)).condition == "NOTHING_TO_SAVE"
+    assert refusal(lambda: take(str(place), str(place.path / "in"))).condition == "LOCATION_NOT_EMPTY"
+    assert refusal(lambda: take(str(place), str(tmp_path))).condition == "LOCATION_NOT_EMPTY"
+    empty = refusal(lambda: take(str(tmp_path / "none"), target))
+    assert (empty.condition, "no checkpoint is settled yet" in empty.message) == ("SAVEPOINT_NOT_READY", True)
     copy = tmp_path / "copy"
     shutil.copytree(place.path, copy)
     assert refusal(lambda: take(str(copy), target)).condition == "LOCATION_MOVED"
@@ -308,7 +312,7 @@ def test_places_of_which_no_savepoint_can_be_taken_say_why(place: CliPlace, tmp_
     with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*/there"):
         take(str(place), target)
     (place.path / "barrier" / "batch-writer.json").write_text("{}")
-    assert refusal(lambda: take(str(place), target)).condition == "LOCATION_OF_BATCH_WRITES"
+    assert refusal(lambda: take(str(place), target)).condition == "LOCATION_TAKEN"
     assert not os.path.exists(target)
 
 
@@ -334,7 +338,7 @@ def test_a_manifest_that_was_changed_or_comes_from_the_future_is_refused(place: 
         (text.replace('"batch":2', '"batch":1'), "SAVEPOINT_DAMAGED"),
         (text[:-9], "SAVEPOINT_DAMAGED"),
         ("[]", "SAVEPOINT_DAMAGED"),
-        (json.dumps({**value, "format": 3}), "SAVEPOINT_FORMAT_UNKNOWN"),
+        (json.dumps({**value, "format": 3}), "FORMAT_UNKNOWN"),
     ):
         manifest.write_text(other)
         error = refusal(lambda: read(str(tmp_path / "saved")))
@@ -376,7 +380,7 @@ def test_of_two_savepoints_that_are_taken_into_one_folder_at_once_the_later_is_r
             taken.append(take(str(place), target))
 
     monkeypatch.setattr(faults, "reach", reach)
-    assert refusal(lambda: take(str(place), target)).condition == "SAVEPOINT_EXISTS"
+    assert refusal(lambda: take(str(place), target)).condition == "LOCATION_NOT_EMPTY"
     assert read(target) == taken[0]
     taken[0].verify()
     assert sorted(os.listdir(target)) == sorted([taken[0].id, "savepoint.json"])
@@ -396,7 +400,7 @@ def test_a_savepoint_is_not_taken_of_copies_that_somebody_deletes(
     take(str(place), str(tmp_path / "saved")).verify()
 
 
-def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
+def test_a_late_file_is_put_back_by_a_recovery_before_a_savepoint_is_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = CliPlace(tmp_path)
@@ -406,10 +410,10 @@ def test_a_late_file_is_put_back_by_a_rewind_before_a_savepoint_is_taken(
         place.decided(batch)
     (place.path / "offsets" / "2").write_text("v1\n{}\na late line")
     with pytest.raises(
-        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier rewind LOCATION`: it puts the file back"
+        RewindRequiredError, match=r"OFFSETS_REPLACED.*`barrier recover LOCATION`: it puts the file back"
     ):
         take(str(place), str(tmp_path / "saved"))
-    assert answer(capsys, "rewind", str(place), "--yes")[0] == 0
+    assert answer(capsys, "recover", str(place))[0] == 0
     saved = take(str(place), str(tmp_path / "saved"))
     assert (data(saved) / "checkpoint" / "offsets" / "2").read_text() == "v1\n{}\nline 2"
 
@@ -433,7 +437,7 @@ def test_a_savepoint_is_taken_into_a_folder_of_its_own(place: CliPlace, tmp_path
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "kept").write_text("something")
     for target in ("saved", "used", "used/kept", "place", "place/saved"):
-        assert refusal(lambda: take(str(place), str(tmp_path / target))).condition == "SAVEPOINT_EXISTS"  # noqa: B023
+        assert refusal(lambda: take(str(place), str(tmp_path / target))).condition == "LOCATION_NOT_EMPTY"  # noqa: B023
     take(str(place), str(tmp_path / "beside"))
 
 

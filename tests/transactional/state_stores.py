@@ -110,7 +110,7 @@ class SparkFiles:
     def check_can_go_back(self, batch: int) -> None:
         """See `transactional.rewind.QueryLogs`."""
         if batch > self.newest:
-            raise LocationError("NO_SUCH_MICRO_BATCH", f"there is no micro-batch {batch}: Spark is at {self.newest}")
+            raise LocationError("SPARK_LOGS_GONE", f"there is no micro-batch {batch}: Spark is at {self.newest}")
         if max(batch, 0) not in self.offsets:
             raise LocationError("SPARK_LOGS_GONE", f"Spark has no offsets/{batch} any more: minBatchesToRetain")
 

@@ -50,14 +50,28 @@ def test_a_missing_parameter_leaves_its_name_in_the_message() -> None:
     assert "Checkpoint <checkpoint> is not settled" in str(LocationError("CHECKPOINT_NOT_SETTLED"))
 
 
+def test_a_full_stop_of_a_parameter_is_not_doubled() -> None:
+    error = LocationError("NOTHING_TO_REWIND", reason="the log is empty.")
+    assert error.message.startswith("There is nothing to rewind: the log is empty. ")
+
+
+def test_a_note_stands_after_the_message() -> None:
+    error = TransactionLostError("LOST", "gone.", [{"file": "f"}]).with_note("Look at it.")
+    assert (type(error), str(error), error.handles) == (
+        TransactionLostError,
+        "[LOST] gone. Look at it.",
+        [{"file": "f"}],
+    )
+
+
 def test_a_package_completes_the_remedies_of_another_and_adds_conditions() -> None:
     core = Catalogue("transactional.errors")
     both = Catalogue("transactional.errors")
     both.extend("connector")
     both.extend("connector")
     assert set(core) < set(both)
-    assert "barrier rewind" not in core["PREPARED_LOST"].remedy
-    assert "`barrier rewind LOCATION`" in both["PREPARED_LOST"].remedy
+    assert "barrier recover" not in core["PREPARED_LOST"].remedy
+    assert "`barrier recover LOCATION`" in both["PREPARED_LOST"].remedy
     assert (both["PREPARED_LOST"].message, both["PREPARED_LOST"].package) == (
         core["PREPARED_LOST"].message,
         "transactional.errors",

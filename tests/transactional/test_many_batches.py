@@ -232,7 +232,7 @@ def test_one_that_spark_has_moved_past_is_not_voided_and_the_way_out_is_named(wo
     again = world.start()
     assert not world.run(again)
     assert isinstance(again.errors[0], RewindRequiredError)
-    assert "barrier rewind" in str(again.errors[0])
+    assert "barrier recover" in str(again.errors[0])
     assert (again.condition, EntryKind.VOID in world.book.kinds, visible(world)) == ("PREPARED_LOST", False, [0, 1, 2])
 
 
@@ -241,7 +241,7 @@ def test_the_same_driver_finds_it_lost_at_the_decision(world: World) -> None:
     world.transactions.expire(4)
     assert not world.run(execution)
     assert isinstance(execution.errors[0], RewindRequiredError)
-    assert "barrier rewind" in str(execution.errors[0])
+    assert "barrier recover" in str(execution.errors[0])
     assert sorted(world.book.prepared) == [1, 2]
 
 
@@ -424,7 +424,7 @@ def test_parts_that_were_lost_behind_spark_stop_the_query_and_name_the_micro_bat
     again = world.start()
     assert not world.run(again)
     assert again.condition == "PREPARED_LOST"
-    assert "barrier rewind" in str(again.errors[0])
+    assert "barrier recover" in str(again.errors[0])
     assert "[3, 4, 5]" in str(again.errors[0])
 
 

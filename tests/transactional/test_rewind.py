@@ -117,7 +117,7 @@ def test_a_rewind_that_was_begun_has_to_be_finished_first(world: World) -> None:
     prepared_lost(world)
     world.armed = Interference("rewind.begun", "die")
     assert world.rewind() == "died"
-    with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*--resume"):
+    with pytest.raises(FencedError, match=r"REWIND_NOT_DONE.*barrier recover"):
         rewinder(world).preview()
 
 
@@ -490,7 +490,7 @@ def test_a_query_that_starts_on_a_half_done_rewind_stops_and_touches_nothing(wor
     assert not world.run(execution)
     assert isinstance(execution.errors[0], FencedError)
     assert execution.condition == "REWIND_NOT_DONE"
-    assert "--resume" in str(execution.errors[0])
+    assert "barrier recover" in str(execution.errors[0])
     assert (world.store.files, world.transactions.unfinished()) == (files, unfinished)
 
 

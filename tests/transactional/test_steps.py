@@ -399,7 +399,7 @@ def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
     [
         (lambda data: data[:-20], "JOURNAL_DAMAGED"),
         (lambda data: data.replace(b'"driver":"d"', b'"driver":"e"'), "JOURNAL_DAMAGED"),
-        (lambda data: data.replace(b'"format":2', b'"format":3'), "JOURNAL_FORMAT_UNKNOWN"),
+        (lambda data: data.replace(b'"format":2', b'"format":3'), "FORMAT_UNKNOWN"),
     ],
 )
 def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition: str) -> None:

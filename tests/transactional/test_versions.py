@@ -246,7 +246,7 @@ def test_another_target_is_refused_before_anything_is_written(driver: str, versi
     writes.save(0, [[1]])
     before = writes.ledger().position
     writes.identity = {"cluster": "two"}
-    with pytest.raises(LocationError, match=r"LOCATION_OF_ANOTHER_TARGET.*cluster.*one.*two"):
+    with pytest.raises(LocationError, match=r"LOCATION_TAKEN.*cluster.*one.*two"):
         writes.plan(version, driver)
     assert writes.ledger().position == before
 
@@ -264,7 +264,7 @@ def test_rows_in_another_topic_than_the_one_that_was_planned_are_not_committed()
     writes.identity, writes.written = {"cluster": "one", "topicId": "a"}, ["a"]
     writes.save(0, [[1]])
     writes.written = ["b"]
-    with pytest.raises(LocationError, match="LOCATION_OF_ANOTHER_TARGET"):
+    with pytest.raises(LocationError, match="LOCATION_TAKEN"):
         writes.save(1, [[2]])
     assert writes.rows() == [1]
 

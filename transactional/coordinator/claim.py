@@ -49,7 +49,7 @@ class Claimant:
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def claim(self, follows: int) -> RunRecord:
-        """Claim a run after this one only, and guard the prefix."""
+        """Claim a run if `follows` is the newest, and guard the prefix."""
         run = self._claim(follows)
         self._guard(run)
         return run
@@ -106,6 +106,12 @@ class Claimant:
 
         entry = self._journal.append(EntryKind.RUN, body, judge)
         faults.reach("recovery.claimed")
+        topics = sorted(frozenset[str]().union(*(line.topics for line in view.lines)))
+        log.info(
+            "run %d begins: query %s at %s%s, %s writes as %s",
+            *(entry.number, view.queryId, view.location, f" reads {', '.join(topics)}" if topics else ""),
+            *(settings.sink, settings.prefix),
+        )
         self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
 

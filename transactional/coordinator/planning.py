@@ -24,7 +24,7 @@ MOST_LOOKED_AT = 1000
 
 
 class Planning:
-    """Recovers under a run.
+    """Recovers what earlier runs of a query have left.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Planning:
             self._restore_hooks(run.token)  # P8
 
     def plan_tasks(self, run: RunRecord) -> TaskPlan:
-        """Return what the tasks of the micro-batch do, after folding the journal, P9."""
+        """P9: fold the journal, and return the plan for the tasks of the micro-batch."""
         self._journal.fold()
         ledger, view = self._journal.ledger, self._view
         found = ledger.batches.get(view.batch)
@@ -92,9 +92,10 @@ class Planning:
             self._session.settlement.settle(checkpoint.id, token)  # P5
 
     def keep_or_void(self, token: int, claimed: bool) -> None:
-        """P6: the handles of a prepared batch are all alive, or the batch is void and its others aborted, in that order.
+        """P6: keep a prepared batch if all its handles are alive; else journal that it is void, then abort the others.
 
-        If they are very many, a run that goes on looks at those of the current micro-batch; at all again before the decision.
+        If the handles are very many, a run that goes on inspects only those of batches that the query has not committed; all
+        of them are inspected again before the decision.
         """
         records = self._journal.ledger.undecided()
         if not claimed and sum(len(record.parts) for record in records) > MOST_LOOKED_AT:

@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from transactional.errors.catalogue import catalogue, shown
 
@@ -48,14 +48,14 @@ __all__ = [
 class TwoPhaseCommitError(Exception):
     """Root of the tree: a condition of the catalogue and its parameters.
 
-    Raise it as ``LocationError("LOCATION_BUSY", position=7)``: the catalogue has the message and the remedy.
+    Raise it as ``JournalError("JOURNAL_UNREADABLE", times=3)``: the catalogue has the message and the remedy.
 
     Parameters
     ----------
     condition : str
         Stable upper-case name, e.g. ``"UNKNOWN_OPTION"``.
     message : str, optional
-        What happened, and the remedy, instead of the catalogue's. Never contains a secret.
+        What happened, and the remedy, of a condition that the catalogue does not have: a sink's own. Never contains a secret.
     **parameters
         The values in the message, for programs; JSON types only.
     """
@@ -68,6 +68,10 @@ class TwoPhaseCommitError(Exception):
         self.condition = condition
         self.message = message
         self.parameters = parameters
+
+    def with_note(self, note: str) -> Self:
+        """Return the same error with a sentence after its message."""
+        return type(self)(self.condition, f"{self.message} {note}", **self.parameters)
 
     def getCondition(self) -> str:
         """Return the condition's name, as PySpark's errors do."""
@@ -130,7 +134,7 @@ class RetriableError(TwoPhaseCommitError):
 
 
 class TransactionLostError(TwoPhaseCommitError):
-    """These prepared transactions will never be committed; all others of the call are.
+    """These prepared transactions will never be committed; the others of the call are inspected again.
 
     ``parameters["handles"]`` holds the lost handles, as they were passed in.
     """

@@ -27,7 +27,7 @@ FILE = "conditions.json"
 
 ACTIONS = ("restart", "rewind", "none", "stopped")
 
-_PLACEHOLDER = re.compile(r"<(\w+)>")
+_PLACEHOLDER = re.compile(r"<(\w+)>(\.?)")
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,17 @@ class Condition:
     @property
     def placeholders(self) -> frozenset[str]:
         """Names of the parameters that the templates need."""
-        return frozenset(_PLACEHOLDER.findall(self.message + self.remedy))
+        return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.message + self.remedy))
 
     def text(self, parameters: Mapping[str, Any]) -> str:
-        """Return message and remedy with these parameters; a missing one leaves its placeholder."""
+        """Return message and remedy with these parameters; a missing one leaves its placeholder.
+
+        A full stop that ends both a parameter and the template stands once.
+        """
 
         def value(match: re.Match[str]) -> str:
-            return shown(parameters[match[1]]) if match[1] in parameters else match[0]
+            text = shown(parameters[match[1]]) if match[1] in parameters else f"<{match[1]}>"
+            return text.removesuffix(match[2]) + match[2]
 
         return _PLACEHOLDER.sub(value, f"{self.message} {self.remedy}")
 

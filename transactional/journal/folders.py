@@ -45,12 +45,12 @@ def make_folders(path: str, private: bool = True) -> None:
 
 
 def file_mode(folder: str) -> int:
-    """Return the mode of a new file there: what the folder lets the group do, and nothing for others."""
+    """Return the mode of a new file in a folder: the group gets the folder's rights, others get none."""
     return 0o600 | (os.stat(folder).st_mode & 0o060)
 
 
 def folder_mode(above: str) -> int:
-    """Return the mode of a new folder there: the group's, too, if the group may write, and not simply everyone."""
+    """Return the mode of a new folder: the group gets access if it, and not everyone, may write in the folder above."""
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 

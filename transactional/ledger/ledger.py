@@ -153,7 +153,7 @@ class Ledger:
         return [b for _, b in sorted(self.batches.items()) if b.checkpoint is None]
 
     def parts_of(self, checkpoint: CheckpointRecord) -> list[PartRecord]:
-        """Return its parts, by batch and partition."""
+        """Return a checkpoint's parts, by batch and partition."""
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
     def part(self, batch: int, partition: int) -> PartRecord:
@@ -207,7 +207,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Restoring:
-    """A restore has begun this journal, and has not opened it: no query starts here.
+    """A restore that has begun this journal and has not opened it: no query may start here.
 
     Parameters
     ----------

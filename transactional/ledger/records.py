@@ -330,7 +330,7 @@ class Moved:
 
 @dataclass
 class Origin:
-    """The journal was begun by a restore.
+    """The restore that began the journal.
 
     Attributes
     ----------

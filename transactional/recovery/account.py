@@ -88,7 +88,12 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         Half of the location was deleted, restored or rewound by hand.
     """
     if view.committed > view.batch - 1:
-        raise LocationError("LOGS_INCONSISTENT", committed=view.committed, batch=view.batch)
+        raise LocationError(
+            "LOGS_INCONSISTENT",
+            reason=f"commits/{view.committed} exists, and the newest of offsets/ is {view.batch}",
+            committed=view.committed,
+            batch=view.batch,
+        )
     last = ledger.accounted
     last += len(unrecorded_repartitions(ledger, view))
     if view.gaps:
@@ -98,7 +103,12 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         reason = f"the prepared transactions of micro-batch {last + 1} were lost, and the query is at {view.batch}"
         raise RewindRequiredError("PREPARED_LOST", batches=sorted(ledger.voided), reason=reason)
     if not ledger.position and view.batch > 0:
-        raise LocationError("NO_JOURNAL", batch=view.batch, location=view.location)
+        raise LocationError(
+            "NO_JOURNAL",
+            location=view.location,
+            reason=f"the query is at micro-batch {view.batch}, so it had another sink until now, or barrier/ was deleted",
+            batch=view.batch,
+        )
     first = last if ledger.replay is None else ledger.replay
     if view.batch > last + 1 and view.committed <= last:
         raise LocationError("LOGS_AHEAD", batch=view.batch, accounted=last)

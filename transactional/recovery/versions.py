@@ -57,7 +57,7 @@ def check_origin(ledger: Ledger, origin: str) -> None:
 
 
 def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
-    """Refuse to drop rows of a version that was new at planning because a higher one was committed meanwhile.
+    """Refuse to drop the rows of a version: it was new at planning, and a higher one was committed meanwhile.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
         return
     changed = sorted(key for key in {*former.identity, *identity} if former.identity.get(key) != identity.get(key))
     changes = [f"{key} was {former.identity.get(key, 'not set')}, is {identity.get(key, 'not set')}" for key in changed]
-    raise LocationError("LOCATION_OF_ANOTHER_TARGET", location=ledger.location, changed="; ".join(changes))
+    raise _other_target(ledger, "; ".join(changes))
 
 
 def check_topics(ledger: Ledger, targets: Collection[str]) -> None:
@@ -149,8 +149,12 @@ def check_topics(ledger: Ledger, targets: Collection[str]) -> None:
         return
     others = sorted(each for each in targets if _one_spelling(each) != _one_spelling(recorded))
     if others:
-        changed = f"topicId was {recorded}, is {', '.join(others)}"
-        raise LocationError("LOCATION_OF_ANOTHER_TARGET", location=ledger.location, changed=changed)
+        raise _other_target(ledger, f"topicId was {recorded}, is {', '.join(others)}")
+
+
+def _other_target(ledger: Ledger, changed: str) -> LocationError:
+    reason = f"a version is written once per location, to one target, and this write has another ({changed})"
+    return LocationError("LOCATION_TAKEN", location=ledger.location, reason=reason)
 
 
 def _one_spelling(identity: str) -> str:

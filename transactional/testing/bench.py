@@ -24,7 +24,7 @@ POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
 
 
 class Bench:
-    """One test's sinks, all on one store and prefix."""
+    """The sinks of one test, all on one store and prefix."""
 
     def __init__(self, suite: SinkConformance, options: Mapping[str, str], distinct: bool = False) -> None:
         given = Options(options).get("transactionalIdPrefix", "conformance-" + uuid.uuid4().hex[:12])
@@ -35,7 +35,7 @@ class Bench:
         self._suite = suite
 
     def sink(self) -> TwoPhaseCommitSink[Any, Any]:
-        """Build a new one, as another process would."""
+        """Build a new sink, as another process would."""
         return self._suite.sink_type(Options(self.options), self._suite.schema())
 
     def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
@@ -47,7 +47,7 @@ class Bench:
         return History(self.query, position, binding, **known)
 
     def refuses(self, history: History) -> bool:
-        """Whether the store holds more than the history knows."""
+        """Return whether the sink reports that the store holds more than the history knows."""
         try:
             self.sink().checkHistory(history)
         except LocationError as found:
@@ -55,13 +55,13 @@ class Bench:
         return False
 
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin a new run; return what the store held, and the run's mark, both through JSON, as the journal keeps them."""
+        """Begin a new run; return what the store held and the run's mark, both as the journal keeps them: through JSON."""
         sink = self.sink()
         seen, mark = json.loads(json.dumps([dict(sink.checkHistory(history)), dict(sink.guardRun(None))]))
         return seen, mark
 
     def prepare(self, numbers: Sequence[int], partition: int = 0, attempt: int = 0, number: int = 0) -> dict[str, Any]:
-        """Run a task that prepares these rows, in a sink of its own; return its handle, through JSON."""
+        """Run a task that prepares these rows, in a sink of its own; return its handle, written and read as JSON."""
         sink = self.sink()
         transaction = sink.beginTransaction(self.context(partition, attempt, number))
         for each in numbers:
@@ -80,7 +80,7 @@ class Bench:
         self._must_report(sink, handles, Outcome.COMMITTED)
 
     def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Commit in a new sink; the handles that it says are lost."""
+        """Commit in a new sink; return the handles that it reports as lost."""
         try:
             self.sink().commit(handles, self.checkpoint)
         except TransactionLostError as lost:
@@ -88,7 +88,7 @@ class Bench:
         return []
 
     def must_be_lost(self, handle: Mapping[str, Any]) -> None:
-        """Commit refuses it, and inspect says so."""
+        """Check that `commit` reports exactly this handle as lost, and so does `inspect`."""
         assert self.lost_of(handle) == [handle], "commit must raise TransactionLostError with exactly this handle"
         self._must_report(self.sink(), [handle], Outcome.LOST)
 
@@ -101,11 +101,11 @@ class Bench:
             )
 
     def seen(self) -> list[int]:
-        """Rows that are visible now."""
+        """Return the rows that are visible now."""
         return sorted(self._suite.visible(self.options))
 
     def must_see(self, numbers: Sequence[int]) -> None:
-        """Wait until these rows are visible, then until the store is quiet: still these, and no others.
+        """Wait until exactly these rows are visible, and check that it stays so until the store is quiet.
 
         The first look alone would miss a row that becomes visible later, and could never fail if no row is expected.
         """
@@ -135,7 +135,7 @@ class Bench:
 
     @contextmanager
     def process(self) -> Iterator[SinkProcess]:
-        """Another process with this sink, killed at the end."""
+        """Start another process with this sink, and kill it at the end."""
         process = SinkProcess(self._suite.sink_type, self.options, self._suite.schema())
         try:
             yield process
@@ -143,7 +143,7 @@ class Bench:
             process.kill()
 
     def order(self, process: SinkProcess, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
-        """Have another process do it."""
+        """Send an order to another process, and return its answer."""
         return process.ask(**self.words(what, *handles))
 
     def words(self, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +151,6 @@ class Bench:
         return {"do": what, "handles": [dict(h) for h in handles], "queryId": self.query, "prefix": self.prefix}
 
     def words_to_prepare(self, numbers: Sequence[int], until: str, partition: int = 0) -> dict[str, Any]:
-        """Return an order to prepare, as far as a step."""
+        """Return an order to prepare rows, up to a step."""
         rows = base64.b64encode(self._suite.batch(numbers).serialize().to_pybytes()).decode()
         return {"do": "prepare", "until": until, "rows": rows, "context": vars(self.context(partition))}

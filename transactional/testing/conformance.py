@@ -19,7 +19,7 @@ __all__ = ["SinkConformance"]
 
 
 class SinkConformance:
-    """Does a sink keep the contract of `TwoPhaseCommitSink`? Subclass it in a pytest module; each method is a test.
+    """Tests that a sink keeps the contract of `TwoPhaseCommitSink`. Subclass it in a pytest module; each method is a test.
 
     Set `sink_type`, give a fixture ``sink_options``, and override `visible`. If rows have another shape than one text
     column ``value``, override `schema` and `batch` too. The sink must be importable by a child process.
@@ -93,7 +93,7 @@ class SinkConformance:
     # -- tests ------------------------------------------------------------------------------------------------------
 
     def test_prepared_rows_are_invisible_until_they_are_committed(self, sink_options: Mapping[str, str]) -> None:
-        """What the first phase is."""
+        """The first phase makes rows durable, and nothing visible."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2])
         bench.must_see([])
@@ -102,7 +102,7 @@ class SinkConformance:
         bench.must_see([1, 2])
 
     def test_several_handles_are_committed_by_one_call(self, sink_options: Mapping[str, str]) -> None:
-        """A checkpoint of several tasks."""
+        """A checkpoint has the handles of several tasks."""
         bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.must_see([])
@@ -110,7 +110,7 @@ class SinkConformance:
         bench.must_see([0, 1, 2])
 
     def test_a_commit_can_be_repeated(self, sink_options: Mapping[str, str]) -> None:
-        """By the same process and by a new one."""
+        """The same process may repeat it, and so may a new one."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1])
         sink = bench.sink()
@@ -120,7 +120,7 @@ class SinkConformance:
         bench.must_see([1])
 
     def test_another_process_commits(self, sink_options: Mapping[str, str]) -> None:
-        """From options and the handle's JSON alone."""
+        """Options and the handle's JSON are all that it has."""
         bench = Bench(self, sink_options)
         handle = bench.prepare([1, 2, 3])
         with bench.process() as other:
@@ -138,7 +138,7 @@ class SinkConformance:
         bench.must_see([])
 
     def test_an_abort_after_the_commit_says_so_and_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """Recovery concludes from its answer."""
+        """Recovery relies on what an abort returns."""
         bench = Bench(self, sink_options)
         handle, other = bench.prepare([1]), bench.prepare([2], partition=1)
         bench.commit(handle)
@@ -147,7 +147,7 @@ class SinkConformance:
         bench.must_see([1])
 
     def test_nothing_to_commit_or_abort_is_no_error(self, sink_options: Mapping[str, str]) -> None:
-        """Empty checkpoints, and a first sweep of an untouched store."""
+        """Checkpoints may be empty, and the first sweep finds an untouched store."""
         bench = Bench(self, sink_options)
         sink = bench.sink()
         sink.commit([], bench.checkpoint)
@@ -157,7 +157,7 @@ class SinkConformance:
         bench.must_see([])
 
     def test_a_commit_names_what_is_lost_and_commits_the_rest(self, sink_options: Mapping[str, str]) -> None:
-        """Repair needs both. A sink that commits all or none commits the rest when it is asked for that alone."""
+        """A repair needs both. A sink that commits all or none commits the rest when it gets only that."""
         bench = Bench(self, sink_options)
         handles = [bench.prepare([number], partition=number) for number in range(3)]
         bench.sink().abort([handles[1]])
@@ -168,7 +168,7 @@ class SinkConformance:
         bench.must_see([0, 2])
 
     def test_a_late_commit_of_an_aborted_handle_changes_nothing(self, sink_options: Mapping[str, str]) -> None:
-        """Also not the transaction that replaced it."""
+        """It does not change the transaction that replaced it, either."""
         bench = Bench(self, sink_options)
         old = bench.prepare([1])
         bench.sink().abort([old])
@@ -195,7 +195,7 @@ class SinkConformance:
         bench.must_see([1, 2])
 
     def test_commit_and_abort_raced_by_two_processes_end_in_one(self, sink_options: Mapping[str, str]) -> None:
-        """Two drivers at one handle. In the end each of them has come first at least once."""
+        """Two drivers race for one handle. In the end each has come first at least once."""
         bench = Bench(self, sink_options)
         expected: list[int] = []
         ends: set[str] = set()
@@ -229,11 +229,11 @@ class SinkConformance:
         assert ends == {"commit", "abort"}
 
     def test_a_process_killed_after_begin_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """And nothing that stands in the way."""
+        """It also leaves nothing that blocks the next transaction."""
         self._kill("begin", sink_options)
 
     def test_a_process_killed_after_write_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """And nothing that stands in the way."""
+        """It also leaves nothing that blocks the next transaction."""
         self._kill("write", sink_options)
 
     def _kill(self, step: str, sink_options: Mapping[str, str]) -> None:
@@ -261,7 +261,7 @@ class SinkConformance:
         bench.must_be_finished()
 
     def test_lingering_transactions_are_swept_and_known_ones_kept(self, sink_options: Mapping[str, str]) -> None:
-        """Known are all that an unsettled journal entry names."""
+        """The known ones are those that an unsettled journal entry names."""
         bench = Bench(self, sink_options)
         known, lingering = bench.prepare([1]), bench.prepare([2], partition=1)
         assert bench.sink().abortLingering([known]) >= 1
@@ -281,7 +281,7 @@ class SinkConformance:
         bench.must_see([1])
 
     def test_a_transaction_that_is_rolled_back_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
-        """What the host does when a task fails."""
+        """The host rolls a transaction back when its task fails."""
         bench = Bench(self, sink_options)
         sink = bench.sink()
         transaction = sink.beginTransaction(bench.context())
@@ -295,7 +295,7 @@ class SinkConformance:
     # -- an older copy of the location ------------------------------------------------------------------------------
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
-        """Of a sink that overrides `checkHistory`: what an older copy of the location, put back, would write again."""
+        """A sink that overrides `checkHistory` notices an older copy of the location, which would write rows again."""
         bench = Bench(self, sink_options)
         sink = bench.sink()
         if type(sink).checkHistory is TwoPhaseCommitSink.checkHistory:
@@ -317,7 +317,7 @@ class SinkConformance:
     # -- handles of former versions ---------------------------------------------------------------------------------
 
     def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
-        """What they name is gone from this store: that is an answer, not an error, and an abort of them changes nothing."""
+        """The transactions that they name are gone: `inspect` returns that as a state, and raises no error."""
         bench = Bench(self, sink_options)
         kept = bench.prepare([1])
         for handle in self._golden():

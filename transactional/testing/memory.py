@@ -62,18 +62,18 @@ class MemoryTransactions:
         self._must_be(number, "open").rows.extend(rows)
 
     def prepare(self, number: int) -> None:
-        """From here on it can be committed."""
+        """Prepare a transaction: from now on it can be committed."""
         self._must_be(number, "open").state = "prepared"
 
     def commit(self, number: int) -> Outcome:
-        """Commit it if it is prepared; COMMITTED (now or earlier) or LOST."""
+        """Commit a transaction if it is prepared; return COMMITTED (now or earlier) or LOST."""
         found = self._find(number)
         if found.state == "prepared":
             found.state = "committed"
         return self.outcome(number)
 
     def abort(self, number: int) -> Outcome:
-        """Abort it unless it is committed; COMMITTED or LOST."""
+        """Abort a transaction unless it is committed; return COMMITTED or LOST."""
         found = self._find(number)
         if found.state != "committed":
             found.state = "aborted"
@@ -100,18 +100,18 @@ class MemoryTransactions:
         return states.get(found.state, Outcome.LOST)
 
     def seconds_left(self, number: int) -> float | None:
-        """Until it is given up."""
+        """Return the seconds until the store gives a transaction up."""
         if self._timeout is None:
             return None
         return self._find(number).began + self._timeout - self._clock.now()
 
     def unfinished(self, prefix: str | None = None) -> list[int]:
-        """Open and prepared transactions, of one prefix or all."""
+        """Return the open and prepared transactions, of one prefix or all."""
         numbers = [n for n in self._transactions if self._find(n).state in ("open", "prepared")]
         return [n for n in numbers if prefix in (None, self._transactions[n].prefix)]
 
     def numbers(self) -> list[int]:
-        """All transactions that were ever begun."""
+        """Return the numbers of all transactions that were ever begun."""
         return list(self._transactions)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class MemoryTransactions:
         return [row for t in self._transactions.values() if t.state == "committed" for row in t.rows]
 
     def context(self, number: int) -> TransactionContext:
-        """Whose transaction it is."""
+        """Return the context of a transaction."""
         return self._transactions[number].context
 
     def _find(self, number: int) -> _Transaction:
@@ -210,7 +210,7 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
         return [self._state(handle["transaction"]) for handle in handles]
 
     def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
-        """Abort what is unfinished under the prefix and not known."""
+        """Abort unfinished transactions under the prefix that `known` does not name."""
         self._called("abortLingering", [handle["transaction"] for handle in known])
         keep = {handle["transaction"] for handle in known}
         lingering = [n for n in self.store.unfinished(self.options["transactionalIdPrefix"]) if n not in keep]

@@ -125,12 +125,14 @@ class KafkaAdmin(KafkaConnection):
         ends: dict[Partition, tuple[int, int]] = {}
         for answer in self.send_all([(leader, latest_request(of_it)) for leader, of_it in by_leader.items()]):
             if isinstance(answer, Exception):
-                raise RetriableError("KAFKA_TIMEOUT", f"A partition's leader did not answer: {answer}") from answer
+                raise RetriableError(
+                    "KAFKA_TIMEOUT", reason=f"a partition's leader did not answer: {answer}"
+                ) from answer
             for topic in answer.topics:
                 for part in topic.partitions:
                     partition = Partition(topic.name, part.partition_index)
                     if part.error_code != NONE:
-                        raise RetriableError("KAFKA_TIMEOUT", f"{partition}: {error_name(part.error_code)}")
+                        raise RetriableError("KAFKA_TIMEOUT", reason=f"{partition}: {error_name(part.error_code)}")
                     ends[partition] = part.offset, part.leader_epoch
         return ends
 
@@ -190,7 +192,7 @@ class KafkaAdmin(KafkaConnection):
             self._coordinators[transactional_id] = coordinator.node_id
         elif coordinator.error_code not in MOVING:
             raise StoreError(
-                "KAFKA_REFUSED", f"FindCoordinator of {transactional_id}: {error_name(coordinator.error_code)}"
+                "KAFKA_REFUSED", reason=f"FindCoordinator of {transactional_id}: {error_name(coordinator.error_code)}"
             )
 
     def forget_coordinator(self, transactional_id: str) -> None:
@@ -245,7 +247,7 @@ class KafkaAdmin(KafkaConnection):
             self.forget_coordinator(name)
             return False
         elif code != TRANSACTIONAL_ID_NOT_FOUND:
-            raise StoreError("KAFKA_REFUSED", f"DescribeTransactions of {name}: {error_name(code)}")
+            raise StoreError("KAFKA_REFUSED", reason=f"DescribeTransactions of {name}: {error_name(code)}")
         return True
 
     def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
@@ -276,7 +278,7 @@ class KafkaAdmin(KafkaConnection):
                 if answer.error_code in MOVING:
                     return None
                 if answer.error_code != NONE:
-                    raise StoreError("KAFKA_REFUSED", f"ListTransactions: {error_name(answer.error_code)}")
+                    raise StoreError("KAFKA_REFUSED", reason=f"ListTransactions: {error_name(answer.error_code)}")
                 ids.update(txn.transactional_id for txn in answer.transaction_states)
             return sorted(ids)
 
@@ -338,13 +340,15 @@ class KafkaAdmin(KafkaConnection):
                 raise missing_right("WRITE", f"transactional id {transactional_id}")
             if answer.error_code == INVALID_TRANSACTION_TIMEOUT:
                 raise OptionError(
-                    "TRANSACTION_TIMEOUT_TOO_LONG",
-                    f"kafka.transaction.timeout.ms={timeout_ms} is over the brokers' transaction.max.timeout.ms, which "
-                    "this user may not read. Set a shorter one.",
+                    "INVALID_OPTION",
+                    owner=self._config.name,
                     option="kafka.transaction.timeout.ms",
                     value=timeout_ms,
+                    expectation="at most the brokers' transaction.max.timeout.ms, which this user may not read",
                 )
-            raise StoreError("KAFKA_REFUSED", f"InitProducerId of {transactional_id}: {error_name(answer.error_code)}")
+            raise StoreError(
+                "KAFKA_REFUSED", reason=f"InitProducerId of {transactional_id}: {error_name(answer.error_code)}"
+            )
 
         return self.until(attempt, f"a producer id for {transactional_id}")
 

@@ -75,8 +75,8 @@ def ask_each_broker(
     except RetriableError as problem:
         raise RetriableError(
             "KAFKA_TIMEOUT",
-            f"{config.name}: by one broker, {', '.join(topics)} is not what the query has read, and no second broker could be "
-            "asked. Nothing is given up. Are all brokers up? When they are, start the query again.",
+            reason=f"by one broker, {', '.join(topics)} is not what the query has read, and no second broker "
+            "answered. Nothing is given up",
             topics=list(topics),
         ) from problem
     finally:

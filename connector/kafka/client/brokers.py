@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.config import BOOTSTRAP, ClientConfig
-from connector.kafka.client.errors import login_failed, missing_right
+from connector.kafka.client.errors import login_failed, missing_right, unreachable_brokers
 from connector.kafka.client.tls import is_tls, ssl_context, tls_failed, tls_hint, tls_problem
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import StoreError
@@ -92,14 +92,7 @@ def _unusable(config: ClientConfig, fatal: list[str], reason: str) -> StoreError
         return login_failed(config.name, config.bootstrap_servers, reason)
     if "_SSL" in fatal:
         return tls_failed(config.name, config.bootstrap_servers, tls_problem(config.name, config.settings) or reason)
-    return StoreError(
-        "BROKERS_UNREACHABLE",
-        f"{config.name}: no broker of {config.bootstrap_servers} (option kafka.bootstrap.servers) can be used: {reason}. "
-        f"Check the addresses, that the brokers run, and kafka.security.protocol.{tls_hint(config.settings)}",
-        option="kafka.bootstrap.servers",
-        addresses=config.bootstrap_servers,
-        reason=reason,
-    )
+    return unreachable_brokers(config.name, config.bootstrap_servers, f"{reason}{tls_hint(config.settings)}")
 
 
 def check_reader(config: ClientConfig) -> None:

@@ -305,12 +305,12 @@ def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
         if to in foreign:
             continue
         if to != key and to in given:
-            raise invalid_option(name, key, f"and kafka.{to} are one setting (Java's name and librdkafka's): give one.")
+            raise forbidden_option(name, key, f"it is Java's name of kafka.{to}, which is given, too.")
         try:
             settings[to] = rule.convert(text) if rule else text
         except ValueError as expectation:
             shown = shown_value(key, text)
-            raise invalid_option(name, key, f"is {shown!r}; expected {expectation}.") from None
+            raise invalid_option(name, key, shown, str(expectation)) from None
         if to != key:
             origins[to] = key
     return Translation(settings, origins, ignored)

@@ -17,7 +17,7 @@ from connector.kafka.client.client_settings import translate
 from connector.kafka.client.errors import forbidden_option
 from connector.kafka.client.java_stores import java_stores
 from connector.kafka.client.tokens import TokenSource
-from connector.options import OptionTable, ParsedOptions, hides_value
+from connector.options import OptionTable, ParsedOptions, hides_value, shown_value
 from transactional.errors import OptionError, RetriableError, StoreError, TwoPhaseCommitError
 
 __all__ = [
@@ -133,7 +133,9 @@ class ClientConfig:
             try:
                 TokenSource.of(self.settings).token()
             except StoreError as problem:
-                raise StoreError(problem.condition, self.scrub(problem.message), **problem.parameters) from None
+                raise StoreError(
+                    problem.condition, **{name: self.scrub(str(value)) for name, value in problem.parameters.items()}
+                ) from None
 
     def scrub(self, text: str) -> str:
         """Return the text without any secret of the settings: clients quote these in their errors."""
@@ -165,19 +167,16 @@ class ClientConfig:
         detail = problem.args[0] if problem.args else problem
         reason = self.scrub(detail.str() if hasattr(detail, "str") else str(detail)).strip().rstrip(".")
         if hasattr(detail, "name") and detail.name() == "_CRIT_SYS_RESOURCE":
-            return RetriableError(
-                "CLIENT_NOT_STARTED",
-                f"{self.name}: this machine has no thread, memory or file left for a Kafka client: {reason}.",
-                reason=reason,
-            )
+            return RetriableError("CLIENT_NOT_STARTED", reason=reason)
         quoted = re.findall(r"[\"`]([a-z0-9._]+)[\"`]", reason)
-        options = [f"kafka.{self.origins.get(key, key)}" for key in quoted if "." in key or key in self.settings]
-        named = options[0] if options else "kafka.*"
+        key = next((key for key in quoted if "." in key or key in self.settings), "*")
+        named, value = f"kafka.{self.origins.get(key, key)}", shown_value(key, self.settings.get(key, "..."))
         return OptionError(
             "INVALID_OPTION",
-            f"{self.name}: the Kafka client refuses the option {named}: {reason}.",
+            owner=self.name,
             option=named,
-            reason=reason,
+            value=value,
+            expectation=f"what the Kafka client accepts: {reason}",
         )
 
 
@@ -209,8 +208,9 @@ def client_config(
     if not given.get(BOOTSTRAP):
         raise OptionError(
             "MISSING_OPTION",
-            f"{table.name} needs the option kafka.bootstrap.servers: the brokers' addresses (host:port), separated by commas.",
+            owner=table.name,
             option="kafka.bootstrap.servers",
+            reason="the brokers' addresses (host:port), separated by commas",
         )
     for key, text in given.items():
         way = forbidden.get(key)

@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_result, wait_exponential
 
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.errors import login_failed
+from connector.kafka.client.errors import login_failed, unreachable_brokers
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import RetriableError, StoreError
 
@@ -119,12 +119,10 @@ class KafkaConnection:
             self._manager.close()
             self._network.stop(timeout_ms=1000)
             check_brokers(config, Deadline(REASON_SECONDS))
-            raise StoreError(
-                "BROKERS_UNREACHABLE",
-                f"{config.name}: no broker of {config.bootstrap_servers} (option kafka.bootstrap.servers) could be used within "
-                f"{CONNECT_SECONDS:.0f} s ({type(problem).__name__}: {config.scrub(str(problem))}). Check the addresses, that "
-                "the brokers run, and kafka.security.protocol.",
-                addresses=config.bootstrap_servers,
+            raise unreachable_brokers(
+                config.name,
+                config.bootstrap_servers,
+                f"none answered within {CONNECT_SECONDS:.0f} s ({type(problem).__name__}: {config.scrub(str(problem))})",
             ) from problem
 
     def close(self) -> None:
@@ -198,13 +196,11 @@ class KafkaConnection:
         except StoreError as problem:
             if problem.condition != "BROKERS_UNREACHABLE":
                 raise
-            reason = f" {problem.message}"
-        return RetriableError(
-            "KAFKA_TIMEOUT", f"Kafka did not give {what} in time. Are all brokers up?{reason}", what=what
-        )
+            reason = f"; no broker can be used: {problem.parameters['reason']}"
+        return RetriableError("KAFKA_TIMEOUT", reason=f"{what} did not come{reason}", what=what)
 
     def pass_over(self, problem: Exception) -> None:
-        """Pass over the error of a broken or busy connection; raise every other one."""
+        """Ignore the error of a broken or busy connection; raise every other one."""
         from kafka.errors import (
             AuthorizationError,
             IllegalSaslStateError,
@@ -219,9 +215,7 @@ class KafkaConnection:
             reason = self._config.scrub(f"{type(problem).__name__}: {problem}")
             raise login_failed(self._config.name, self._config.bootstrap_servers, reason) from None
         if isinstance(problem, (AuthorizationError, IncompatibleBrokerVersion)):
-            raise StoreError(
-                "KAFKA_REFUSED", f"Kafka refused a request: {type(problem).__name__}: {problem}", error=str(problem)
-            ) from problem
+            raise StoreError("KAFKA_REFUSED", reason=f"{type(problem).__name__}: {problem}") from problem
         if not isinstance(problem, (KafkaRetriableError, UnknownBrokerIdError, OSError)):
             raise problem
 

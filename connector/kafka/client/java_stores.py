@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from connector.kafka.client.errors import forbidden_option, invalid_option
+from connector.kafka.client.errors import forbidden_option
 
 __all__ = ["java_stores"]
 
@@ -63,7 +63,7 @@ def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], di
             text = settings.pop(key)
             for target in to:
                 if target in given:
-                    raise invalid_option(name, key, f"and kafka.{target} are one setting: give one.")
+                    raise forbidden_option(name, key, f"it and kafka.{target} are one setting, and both are given.")
                 settings[target], origins[target] = text, key
     for key in ("ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem", "https.ca.pem"):
         if key in settings:

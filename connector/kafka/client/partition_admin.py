@@ -147,7 +147,7 @@ class PartitionAdmin:
             )
             for layer, answer in self._answers(sent):
                 if answer.error_code not in (NONE, *MOVING):
-                    raise StoreError("KAFKA_REFUSED", f"Fetch: {error_name(answer.error_code)}")
+                    raise StoreError("KAFKA_REFUSED", reason=f"Fetch: {error_name(answer.error_code)}")
                 names = {topics[partition.topic].topic_id: partition.topic for partition in layer}
                 for topic in answer.responses if answer.error_code == NONE else ():
                     # Versions below 13 name the topic, later ones its id.
@@ -313,7 +313,7 @@ def _passes(code: int, partition: Partition, request: str) -> bool:
         return True
     if code in GONE:
         return False
-    raise StoreError("KAFKA_REFUSED", f"{request} of {partition}: {error_name(code)}")
+    raise StoreError("KAFKA_REFUSED", reason=f"{request} of {partition}: {error_name(code)}")
 
 
 def _describe(partitions: Sequence[Partition]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from connector.kafka.client.errors import forbidden_option, invalid_option
 from connector.kafka.client.tls import is_tls, ssl_context
 from connector.kafka.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, PROVIDER, TokenSource, provider_of
+from connector.options import shown_value
 from transactional.errors import OptionError
 
 __all__ = ["Secret", "check_security", "for_kafka_python", "for_librdkafka"]
@@ -21,14 +22,12 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*PASSWORDS, "OAUTHBEARER")
 
-_SET_MECHANISM: Final = f"set kafka.sasl.mechanism to one of {', '.join(MECHANISMS)}."
-
 _ONE_LIBRARY: Final = "librdkafka knows it, and kafka-python, which commits the transactions, does not"
 
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("ssl.curves.list", "ssl.sigalgs.list", "ssl.providers", "ssl.engine.location", "ssl.engine.id"),
-        f"{_ONE_LIBRARY}: leave it out, or set it in the system's openssl.cnf, which both read.",
+        f"{_ONE_LIBRARY}; both read the system's openssl.cnf.",
     ),
     "ssl.ca.certificate.stores": f"{_ONE_LIBRARY}: set kafka.ssl.ca.location (a PEM file).",
 }
@@ -42,8 +41,8 @@ _BOOLEANS: Final[Mapping[str, str]] = {
 
 _FILES: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
 
-Invalid = Callable[[str, str], OptionError]
-"""Makes the error of a key, with the rest of the sentence that names it."""
+Invalid = Callable[[str, str, str], OptionError]
+"""Makes the error of a key, with its value and what was expected."""
 
 
 class Secret(str):
@@ -81,25 +80,26 @@ def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
         # ssl.protocol=TLSv1.3 lets Java speak 1.3 or older; ssl.enabled.protocols lists exactly what it may speak.
         allowed = versions <= {*_TLS_VERSIONS, "TLS"} if key == "ssl.protocol" else versions in (set(), _TLS_VERSIONS)
         if not allowed:
-            raise invalid(key, "can't be followed: both clients speak TLS 1.2 and 1.3. Leave it out.")
+            raise forbidden_option(name, key, "both clients speak TLS 1.2 and 1.3, and no other version.")
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
-        raise invalid("security.protocol", f"is {protocol!r}; expected one of {', '.join(PROTOCOLS)}.")
+        raise invalid("security.protocol", protocol, f"one of {', '.join(PROTOCOLS)}")
     if "security.protocol" not in settings:
         idle = next((key for key in settings if key.startswith(("sasl.", "ssl."))), None)
         if idle is not None:
             raise OptionError(
                 "MISSING_OPTION",
-                f"{name}: kafka.{idle} is given, and kafka.security.protocol is not: set it to SASL_SSL, SSL or "
-                "SASL_PLAINTEXT (or to PLAINTEXT, if the brokers ask for nothing).",
+                owner=name,
                 option="kafka.security.protocol",
+                reason=f"kafka.{idle} is given. It is SASL_SSL, SSL or SASL_PLAINTEXT, or PLAINTEXT if the brokers "
+                "ask for nothing",
             )
         return settings
     settings["security.protocol"] = protocol
     if protocol.startswith("SASL_"):
         _check_sasl(name, settings, invalid)
     if is_tls(settings):
-        _check_ssl(settings, invalid)
+        _check_ssl(name, settings, invalid)
     return settings
 
 
@@ -109,89 +109,99 @@ def _check_sasl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
     if mechanism not in MECHANISMS:
         if not mechanism:
             raise OptionError(
-                "MISSING_OPTION", f"{name}: {_SET_MECHANISM} It has no default here.", option="kafka.sasl.mechanism"
+                "MISSING_OPTION",
+                owner=name,
+                option="kafka.sasl.mechanism",
+                reason=f"it has no default here; it is one of {', '.join(MECHANISMS)}",
             )
-        hint = " For AWS_MSK_IAM: OAUTHBEARER with kafka.sasl.oauthbearer.token.provider." if "AWS" in mechanism else ""
-        raise invalid(
-            both[0], f"is {mechanism!r}, which is not in both client libraries as installed: {_SET_MECHANISM}{hint}"
-        )
+        hint = "; for AWS_MSK_IAM, OAUTHBEARER with kafka.sasl.oauthbearer.token.provider" if "AWS" in mechanism else ""
+        known = f"one that both client libraries have as installed: {', '.join(MECHANISMS)}{hint}"
+        raise invalid(both[0], mechanism, known)
     settings["sasl.mechanism"] = mechanism
     wanted = ["sasl.username", "sasl.password"]
     if mechanism == "OAUTHBEARER":
-        wanted = _check_tokens(settings, invalid)
+        wanted = _check_tokens(name, settings, invalid)
     for key in wanted:
         if not settings.get(key):
             raise OptionError(
-                "MISSING_OPTION", f"{name}: {mechanism} needs the option kafka.{key}.", option=f"kafka.{key}"
+                "MISSING_OPTION", owner=name, option=f"kafka.{key}", reason=f"kafka.sasl.mechanism is {mechanism}"
             )
 
 
-def _check_tokens(settings: Mapping[str, str], invalid: Invalid) -> list[str]:
+def _check_tokens(name: str, settings: Mapping[str, str], invalid: Invalid) -> list[str]:
     if PROVIDER in settings:
         provider_of(settings[PROVIDER])
         return []
     for key, allowed in (("method", ("default", "oidc")), ("grant.type", ("client_credentials",))):
         value = settings.get(f"sasl.oauthbearer.{key}")
         if value is not None and value.lower() not in allowed:
-            raise invalid(f"sasl.oauthbearer.{key}", f"is {value!r}: only oidc with client_credentials is built in.")
+            raise invalid(f"sasl.oauthbearer.{key}", value, "oidc with client_credentials, all that is built in")
     if not settings.get(ENDPOINT):
-        raise invalid(
-            "sasl.mechanism",
-            f"is OAUTHBEARER: set kafka.{ENDPOINT}, kafka.{CLIENT_ID} and kafka.{CLIENT_SECRET}, or kafka.{PROVIDER} "
-            "(package.module:function).",
+        raise OptionError(
+            "MISSING_OPTION",
+            owner=name,
+            option=f"kafka.{ENDPOINT}",
+            reason=f"kafka.sasl.mechanism is OAUTHBEARER, which takes this with kafka.{CLIENT_ID} and kafka.{CLIENT_SECRET}, "
+            f"or else kafka.{PROVIDER} (package.module:function)",
         )
     if not settings[ENDPOINT].startswith(("https://", "http://")):
-        raise invalid(ENDPOINT, "must be an https address.")
+        raise invalid(ENDPOINT, shown_value(ENDPOINT, settings[ENDPOINT]), "an https address")
     return [CLIENT_ID, CLIENT_SECRET]
 
 
-def _check_ssl(settings: dict[str, str], invalid: Invalid) -> None:
+def _check_ssl(name: str, settings: dict[str, str], invalid: Invalid) -> None:
     identification = settings.get("ssl.endpoint.identification.algorithm", "https").lower()
     # Java's empty text is librdkafka's "none".
     settings["ssl.endpoint.identification.algorithm"] = identification or "none"
     if settings["ssl.endpoint.identification.algorithm"] not in ("https", "none"):
-        raise invalid("ssl.endpoint.identification.algorithm", f"is {identification!r}; expected https or none.")
+        raise invalid("ssl.endpoint.identification.algorithm", identification, "https or none")
     verify = settings.get("enable.ssl.certificate.verification")
     if verify is not None:
         word = _BOOLEANS.get(verify.lower())
         if word is None:
-            raise invalid("enable.ssl.certificate.verification", f"is {verify!r}; expected true or false.")
+            raise invalid("enable.ssl.certificate.verification", verify, "true or false")
         # Both libraries must read the same value: true for one must not be false for the other.
         settings["enable.ssl.certificate.verification"] = word
     for key in ("ssl.ca", "ssl.certificate", "ssl.key"):
         if f"{key}.location" in settings and f"{key}.pem" in settings:
-            raise invalid(f"{key}.location", f"and kafka.{key}.pem are one setting: give one.")
+            raise forbidden_option(
+                name, f"{key}.location", f"it and kafka.{key}.pem are one setting, and both are given."
+            )
     for key in (*_FILES, "ssl.ca.location"):
         path = settings.get(key)
         if path is None or (key == "ssl.ca.location" and path == "probe"):
             continue
         if not (os.path.isfile(path) or (key == "ssl.ca.location" and os.path.isdir(path))):
-            raise invalid(
-                key, f"is {_shown(path)}, and that file is not on this machine (driver and executors need it)."
-            )
-    if any(f"ssl.key.{form}" in settings for form in ("location", "pem")) != any(
-        f"ssl.certificate.{form}" in settings for form in ("location", "pem")
-    ):
-        raise invalid("ssl.certificate.location", "and kafka.ssl.key.location go together: give both, or neither.")
+            raise invalid(key, _shown(path), "a file on this machine (driver and executors need it)")
+    has_key, has_certificate = (
+        any(f"ssl.{file}.{form}" in settings for form in ("location", "pem")) for file in ("key", "certificate")
+    )
+    if has_key is not has_certificate:
+        raise OptionError(
+            "MISSING_OPTION",
+            owner=name,
+            option="kafka.ssl.key.location" if has_certificate else "kafka.ssl.certificate.location",
+            reason="a certificate and its key go together",
+        )
     if "PRIVATE KEY" in settings.get("ssl.key.pem", "") and "ENCRYPTED" not in settings["ssl.key.pem"]:
         raise invalid(
             "ssl.key.pem",
-            "holds a key without a password, and Spark shows this option in its plans. Encrypt it (openssl pkcs8 -topk8 -in "
-            "client.key) and set kafka.ssl.key.password, or give a file that only this user can read: "
-            "kafka.ssl.key.location.",
+            "a key without a password",
+            "an encrypted one, as Spark shows this option in its plans (openssl pkcs8 -topk8 -in client.key encrypts it for "
+            "kafka.ssl.key.password), or a file that only this user can read (kafka.ssl.key.location)",
         )
     ciphers = settings.get("ssl.cipher.suites", "")
     if "TLS_" in ciphers:
         raise invalid(
             "ssl.cipher.suites",
-            f"is {ciphers!r}, Java's names: write OpenSSL's, such as ECDHE-RSA-AES256-GCM-SHA384 (those of TLS 1.3 are "
-            "always on).",
+            ciphers,
+            "OpenSSL's names, not Java's, such as ECDHE-RSA-AES256-GCM-SHA384 (those of TLS 1.3 are always on)",
         )
 
 
 def _shown(path: str) -> str:
     # A user who gave PEM text in place of a path does not want to read it in a log.
-    return "no path" if "\n" in path or "-----" in path else repr(path)
+    return "no path" if "\n" in path or "-----" in path else path
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:

@@ -23,24 +23,24 @@ LISTEN_SECONDS: Final = 0.5
 
 _NAMES: Final = (
     "kafka.bootstrap.servers and the brokers' advertised.listeners must use names that their certificates have; "
-    "kafka.ssl.endpoint.identification.algorithm=none would trust any name."
+    "kafka.ssl.endpoint.identification.algorithm=none would trust any name"
 )
-_AUTHORITY: Final = "kafka.ssl.ca.location must hold the authority that signed the brokers' certificates."
+_AUTHORITY: Final = "kafka.ssl.ca.location must hold the authority that signed the brokers' certificates"
 
 _ADVICE: Final[Mapping[str, str]] = {
-    "certificate has expired": "Renew the brokers' certificate; or is this machine's clock wrong?",
-    "certificate is not yet valid": "Is this machine's clock wrong?",
+    "certificate has expired": "renew the brokers' certificate; or is this machine's clock wrong?",
+    "certificate is not yet valid": "is this machine's clock wrong?",
     "self-signed certificate": _AUTHORITY,
     "unable to get": _AUTHORITY,
     "Hostname mismatch": _NAMES,
     "IP address mismatch": _NAMES,
-    "WRONG_VERSION_NUMBER": "This listener does not speak TLS: check kafka.security.protocol, and the port.",
-    "CERTIFICATE_REQUIRED": "The brokers ask for a client certificate: set kafka.ssl.certificate.location and "
-    "kafka.ssl.key.location.",
-    "alert bad certificate": "The brokers ask for a client certificate that they trust: set kafka.ssl.certificate.location and "
-    "kafka.ssl.key.location.",
-    "alert": "The brokers do not take this client's certificate: check kafka.ssl.certificate.location.",
-    "": "Check kafka.security.protocol, the port, and kafka.ssl.*.",
+    "WRONG_VERSION_NUMBER": "this listener does not speak TLS: check kafka.security.protocol, and the port",
+    "CERTIFICATE_REQUIRED": "the brokers ask for a client certificate: set kafka.ssl.certificate.location and "
+    "kafka.ssl.key.location",
+    "alert bad certificate": "the brokers ask for a client certificate that they trust: set kafka.ssl.certificate.location and "
+    "kafka.ssl.key.location",
+    "alert": "the brokers do not accept this client's certificate: check kafka.ssl.certificate.location",
+    "": "",
 }
 """Part of OpenSSL's reason → what to do; the first that fits."""
 
@@ -55,10 +55,7 @@ def tls_failed(name: str, servers: str, problem: ssl.SSLError | str) -> StoreErr
     reason = problem if isinstance(problem, str) else getattr(problem, "verify_message", "") or str(problem)
     advice = next(way for part, way in _ADVICE.items() if part in reason)
     return StoreError(
-        "TLS_FAILED",
-        f"{name}: no encrypted connection to the brokers at {servers}: {reason.rstrip('.')}. {advice}",
-        servers=servers,
-        reason=reason,
+        "TLS_FAILED", servers=servers, reason=f"{reason.removesuffix('.')} ({advice})" if advice else reason
     )
 
 
@@ -73,14 +70,14 @@ def tls_problem(name: str, settings: Mapping[str, str]) -> ssl.SSLError | None:
 
 
 def tls_hint(settings: Mapping[str, str]) -> str:
-    """Return a sentence for a user who speaks plain text to a listener that wants TLS, else an empty text."""
+    """Return what to add to a reason for a user who speaks plain text to a listener that wants TLS, else an empty text."""
     if is_tls(settings):
         return ""
     trusting = {"bootstrap.servers": settings["bootstrap.servers"], "enable.ssl.certificate.verification": "false"}
     context = ssl_context("", trusting)
     if any(_shake_hands(context, host, port) is None for host, port in list(_addresses(settings))[:1]):
         protocol = settings.get("security.protocol", "PLAINTEXT")
-        return f" It is {protocol}, and this listener speaks TLS: set it to SSL or SASL_SSL."
+        return f"; kafka.security.protocol is {protocol}, and this listener speaks TLS: set it to SSL or SASL_SSL"
     return ""
 
 
@@ -147,8 +144,9 @@ def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
     except (OSError, ValueError) as problem:
         reason = f"{type(problem).__name__}: {problem}"
         if at.startswith("ssl.key"):
-            reason += ". Is kafka.ssl.key.password right, and do key and certificate belong together?"
-        raise invalid_option(name, at, f"can't be used: {reason}") from None
+            reason += "; is kafka.ssl.key.password right, and do key and certificate belong together?"
+        shown = "a text" if at.endswith(".pem") else settings.get(at, "")
+        raise invalid_option(name, at, shown, f"what OpenSSL can read ({reason})") from None
     return context
 
 

@@ -99,9 +99,8 @@ def _provided(settings: Mapping[str, str]) -> Token:
         # Its message is not shown: it may quote a secret that it was given.
         raise StoreError(
             "NO_TOKEN",
-            f"kafka.{PROVIDER}={path} raised {type(problem).__name__} instead of returning a token.",
+            reason=f"kafka.{PROVIDER}={path} raised {type(problem).__name__} instead of returning one",
             option=f"kafka.{PROVIDER}",
-            error=type(problem).__name__,
         ) from None
     match answer:
         case (str(text), int() | float() as expires):
@@ -112,9 +111,11 @@ def _provided(settings: Mapping[str, str]) -> Token:
             return Token(text, float(expires), principal, extensions)
     raise OptionError(
         "INVALID_OPTION",
-        f"kafka.{PROVIDER}={path} must return (token, seconds since the epoch when it ends), and optionally a principal and "
-        "a dict of extensions.",
+        owner="The login",
         option=f"kafka.{PROVIDER}",
+        value=path,
+        expectation="a function that returns (token, seconds since the epoch when it ends), and optionally a "
+        "principal and a dict of extensions",
     )
 
 
@@ -137,10 +138,10 @@ def provider_of(path: str) -> Callable[[str], Any]:
         problem = missing
     raise OptionError(
         "INVALID_OPTION",
-        f"the option kafka.{PROVIDER} is {path!r}; expected package.module:function, importable in every process of Spark: "
-        f"{problem}.",
+        owner="The login",
         option=f"kafka.{PROVIDER}",
         value=path,
+        expectation=f"package.module:function, importable in every process of Spark ({problem})",
     )
 
 
@@ -209,8 +210,6 @@ def _expiry(token: str) -> float | None:
 def _no_token(url: str, reason: str) -> StoreError:
     return StoreError(
         "NO_TOKEN",
-        f"The token endpoint {url} (option kafka.{ENDPOINT}) gave no token: {reason}. Check kafka.{CLIENT_ID}, "
-        f"kafka.{CLIENT_SECRET}, kafka.sasl.oauthbearer.scope, and kafka.https.ca.location for its certificate.",
+        reason=f"the token endpoint {url} (option kafka.{ENDPOINT}) answered: {reason}",
         option=f"kafka.{ENDPOINT}",
-        reason=reason,
     )

@@ -9,8 +9,15 @@ import numpy as np
 
 from connector.kafka.native.producer import UNASSIGNED
 from connector.kafka.native.rows import MESSAGE, grouped, integers, spans
-from connector.kafka.sink.deliveries import Deliveries, raise_cause, serve, write_error
-from transactional.errors import RetriableError, RowRefusedError
+from connector.kafka.sink.deliveries import (
+    Deliveries,
+    no_topic,
+    not_queued,
+    raise_cause,
+    serve,
+    write_error,
+    wrong_partition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +80,7 @@ def _queue(
     deliveries.check()
     refused = rows[np.flatnonzero(rows["err"])[:1]]
     if not len(refused):
-        raise RetriableError("WRITE_FAILED", f"{len(rows) - taken} rows for {topic} were not queued.")
+        raise not_queued(len(rows) - taken, topic)
     row = refused[0]
     error = producer.error(int(row["err"]))
     raise_cause(error, producer, deliveries)
@@ -86,9 +93,7 @@ def _partitions(column: pa.Array, topic: str | None) -> np.ndarray[Any, Any]:
     numbers, null = integers(column)
     wrong = numbers[~null & ((numbers < 0) | (numbers > LARGEST_PARTITION))]
     if len(wrong):
-        raise RowRefusedError(
-            "ROW_REFUSED", f"A row's partition is {wrong[0]}; it must be 0 or more, or null.", topic=topic
-        )
+        raise wrong_partition(int(wrong[0]), topic)
     return np.where(null, UNASSIGNED, numbers).astype(np.int32)
 
 
@@ -101,10 +106,6 @@ def _by_topic(
     column = chunk.column("topic")
     groups = [] if column.null_count else grouped(column)
     if not groups or any(not name for name, _ in groups):
-        raise RowRefusedError(
-            "NULL_TOPIC",
-            "A row's topic is null and the option topic is not set: set it, or fill the column.",
-            column="topic",
-        )
+        raise no_topic()
     for name, numbers in groups:
         yield name, rows[numbers]

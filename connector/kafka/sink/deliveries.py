@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from connector.kafka.native.producer import ArrowProducer
 
-__all__ = ["Deliveries", "deliver", "raise_cause", "serve", "write_error"]
+__all__ = ["Deliveries", "deliver", "no_topic", "not_queued", "raise_cause", "serve", "write_error", "wrong_partition"]
 
 FLUSH_SECONDS: Final = 0.25
 """Interval at which refused rows are looked for while the queue empties."""
@@ -56,33 +56,40 @@ class Deliveries:
 def write_error(error: KafkaError, topic: str | None, partition: int | None, size: int) -> TwoPhaseCommitError:
     """Return the error of a row, or of a producer's call, that librdkafka refused."""
     name, at = error.name(), f"{topic} [{'partition not chosen yet' if partition in (None, -1) else partition}]"
-    parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size}
+    reason = f"{name}, {error.str()}"
+    parameters: dict[str, Any] = {"error": name, "topic": topic, "partition": partition, "size": size, "target": at}
     if name in TOO_LARGE:
-        return RowRefusedError(
-            "ROW_TOO_LARGE",
-            f"A row of {size} bytes for {at} is larger than is allowed ({error.str()}); nothing of its batch is "
-            "visible. Raise the topic's max.message.bytes (or kafka.message.max.bytes, if it was lowered), or write "
-            "smaller rows. If every row is small, lower kafka.batch.size below the topic's max.message.bytes.",
-            **parameters,
-        )
+        return RowRefusedError("ROW_TOO_LARGE", **parameters)
     if name in ("_UNKNOWN_PARTITION", "INVALID_RECORD"):
         return RowRefusedError(
-            "ROW_REFUSED", f"A row of {size} bytes for {at} was refused: {name}, {error.str()}.", **parameters
+            "ROW_REFUSED", owner="2pc-kafka", reason=f"{size} bytes for {at}: {reason}", **parameters
         )
     if name in FENCED:
-        return RetriableError(
-            "LANE_TAKEN",
-            f"The task's transactional id was initialised by another program while it wrote ({name}): by another attempt "
-            "of the task, by a newer run's sweep, or by another query with the same transactionalIdPrefix.",
-            **parameters,
-        )
+        return RetriableError("LANE_TAKEN", reason=reason, **parameters)
     if name in ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"):
-        return StoreError("UNKNOWN_TOPIC", f"The topic {topic} does not exist: create it.", **parameters)
+        return StoreError("UNKNOWN_TOPIC", option="topic", **parameters)
     if name == "TOPIC_AUTHORIZATION_FAILED":
         return missing_right("WRITE", f"topic {topic}")
     if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
         return missing_right("WRITE", "the transactional ids of the prefix")
-    return RetriableError("WRITE_FAILED", f"Rows could not be written to {at}: {name}, {error.str()}.", **parameters)
+    return RetriableError("WRITE_FAILED", reason=f"to {at}: {reason}", **parameters)
+
+
+def wrong_partition(partition: int, topic: str | None) -> RowRefusedError:
+    """Return the error of a row whose partition no topic can have."""
+    reason = f"its partition is {partition}; it must be 0 or more, or null"
+    return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, topic=topic)
+
+
+def no_topic() -> RowRefusedError:
+    """Return the error of a row that names no topic."""
+    reason = "its column topic is null, and the option topic is not set"
+    return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, column="topic")
+
+
+def not_queued(count: int, topic: str) -> RetriableError:
+    """Return the error of rows that the client did not take, and did not say why."""
+    return RetriableError("WRITE_FAILED", reason=f"{count} rows for {topic} were not queued")
 
 
 def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
@@ -103,7 +110,7 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
             call()  # The reports that the first call did not reach.
         deliveries.check()
         raise RetriableError(
-            "WRITE_FAILED", f"The task's producer failed for good, and its client lost the reason ({problem})."
+            "WRITE_FAILED", reason=f"the task's producer failed for good, and its client lost the reason ({problem})"
         ) from problem
 
 

@@ -66,7 +66,7 @@ ANSWERS: Final[Mapping[int, Answer]] = {
 
 
 def answer_for(answer: Any) -> Answer:
-    """Classify an answer: a broken connection says no more than a coordinator that has moved."""
+    """Classify an answer: a broken connection counts like a coordinator that has moved."""
     if isinstance(answer, Exception):
         return Answer.FIND_COORDINATOR
     return ANSWERS.get(int(answer.error_code), Answer.REFUSED)
@@ -98,9 +98,9 @@ class TransactionEnder:
         AmbiguousOutcomeError
             ``OUTCOME_UNKNOWN``: it is unknown whether these were committed; all others are committed or lost.
         StoreError
-            ``COMMIT_REFUSED``: rights or versions.
+            ``KAFKA_REFUSED``: rights or versions.
         TwoPhaseCommitError
-            ``COMMIT_TIMEOUT``: some are not committed yet; call again.
+            ``KAFKA_TIMEOUT``: some are not committed yet; call again.
         """
         wholes = self._end_all(transactions, True, deadline)
         self._refuse_unknown(transactions, wholes)
@@ -109,7 +109,7 @@ class TransactionEnder:
     def abort(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
         """Abort and fence all, and return those found committed. Raises as `commit` does.
 
-        That an abort was taken does not prove that nothing was committed: a commit by another version may have come
+        That an abort was accepted does not prove that nothing was committed: a commit by another version may have come
         first, or a marker from outside. So the coordinator and the partitions are asked once more.
         """
         wholes = self._end_all(transactions, False, deadline)
@@ -357,9 +357,9 @@ class TransactionEnder:
     def _refused(transaction: Prepared, answer: Any) -> StoreError:
         name = error_name(int(answer.error_code))
         return StoreError(
-            "COMMIT_REFUSED",
-            f"EndTxn version {transaction.end_version} of {transaction.name} was refused: {name}. Check "
-            "WRITE on the transactional ids of the prefix, and that the cluster was not downgraded.",
+            "KAFKA_REFUSED",
+            reason=f"EndTxn version {transaction.end_version} of {transaction.name}: {name}. It takes WRITE on the "
+            "transactional ids of the prefix, and a cluster that was not downgraded",
             transactionalId=transaction.name,
             error=name,
         )
@@ -371,10 +371,11 @@ class TransactionEnder:
         errors = {repr(a) if isinstance(a, Exception) else error_name(int(a.error_code)) for a in answers}
         verb = "committed" if commit else "aborted"
         return TwoPhaseCommitError(
-            "COMMIT_TIMEOUT" if commit else "ABORT_TIMEOUT",
-            f"{len(unsettled)} of {len(transactions)} transactions could not be {verb} in time (commitTimeoutMs); the first "
-            f"is {transactions[unsettled[0]].name}, the last answers were {', '.join(sorted(errors))}. "
-            "Start the query again: the next run finishes them.",
+            "KAFKA_TIMEOUT",
+            reason=f"{len(unsettled)} of {len(transactions)} transactions could not be {verb} within "
+            f"commitTimeoutMs; the first is {transactions[unsettled[0]].name}, the last answers were "
+            f"{', '.join(sorted(errors))}",
+            step="commit" if commit else "abort",
             transactionalIds=[transactions[index].name for index in unsettled],
         )
 

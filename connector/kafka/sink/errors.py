@@ -26,13 +26,12 @@ def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostE
     lost : Sequence[Prepared]
         At least one.
     reason : str
-        A sentence.
+        What became of them, a clause.
     """
     return TransactionLostError(
         "TRANSACTION_LOST",
-        f"{len(lost)} prepared transactions are lost; the first is {lost[0]}. {reason} Start the query again: it writes "
-        "their rows again.",
         handles=[transaction.handle for transaction in lost],
+        reason=f"{len(lost)} in all, the first is {lost[0]}; {reason}",
     )
 
 
@@ -46,18 +45,16 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
     """
     transaction, whole = unknown[0]
     more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+    evidence = whole.state.evidence
     if whole.divided:
-        what = (
-            f"Of {transaction}{more} readers see some rows, and others are gone: {whole.state.evidence}. Writing them again "
-            "would double those that are there, so nothing is done by itself."
+        evidence = (
+            f"readers see some of its rows, and others are gone, so writing it again would double some: {evidence}"
         )
-    else:
-        what = f"It is unknown whether {transaction}{more} was committed: {whole.state.evidence}."
     return AmbiguousOutcomeError(
         "OUTCOME_UNKNOWN",
-        f"{what} Look at the topic, then decide: `barrier resolve LOCATION`.",
+        transaction=f"{transaction}{more}",
         handles=[dict(prepared.handle) for prepared, _ in unknown],
-        evidence=whole.state.evidence,
+        evidence=evidence,
     )
 
 
@@ -75,20 +72,20 @@ def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[objec
     names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",
-        f"{len(transactions)} transactions {ended}: their markers are not written yet in {names}. Has one of these partitions "
-        "no leader, or fewer replicas in sync than min.insync.replicas? Start the query again when it has: it waits again, "
-        "and there is nothing to resolve.",
+        count=len(transactions),
+        ended=ended,
+        partitions=names,
         transactionalIds=[item.name for item in transactions],
     )
 
 
-def skipped_marker(what: str, remedy: str, name: str, partition: Partition, opened: OpenTransaction) -> StoreError:
+def skipped_marker(what: str, reason: str, name: str, partition: Partition, opened: OpenTransaction) -> StoreError:
     """Return the error of a marker that is missing, and that can't be written.
 
     Parameters
     ----------
-    what, remedy : str
-        The transaction and where it hangs; what to do. Without full stops.
+    what, reason : str
+        The transaction and where it hangs; why the query can't write the marker, and the remedy.
     name : str
         The transactional id.
     partition : Partition
@@ -96,8 +93,8 @@ def skipped_marker(what: str, remedy: str, name: str, partition: Partition, open
     """
     return StoreError(
         "MARKERS_SKIPPED",
-        f"{what}: the coordinator left its marker out (KAFKA-20734, brokers 4.3.0 and 4.3.1), and read_committed readers of "
-        f"the partition wait. {remedy}. `kafka-transactions.sh abort` is no remedy: it would lose the rows of a commit.",
+        transaction=what,
+        reason=reason,
         transactionalId=name,
         partition=f"{partition.topic} [{partition.number}]",
         offset=opened.start,
@@ -105,10 +102,10 @@ def skipped_marker(what: str, remedy: str, name: str, partition: Partition, open
 
 
 def refusal(code: int) -> str:
-    """Return what to do about a marker that was refused."""
+    """Return why a marker was refused."""
     if code == CLUSTER_DENIED:
         return (
-            "This user lacks CLUSTER_ACTION on the cluster (ALTER is enough from Kafka 3.8 on): grant it for one start of the "
+            "this user lacks CLUSTER_ACTION on the cluster (ALTER is enough from Kafka 3.8 on); grant it for one start of the "
             "query, which writes the marker"
         )
-    return f"Its leader refused the marker: {error_name(code)}. Start the query again"
+    return f"the leader refused it: {error_name(code)}"

@@ -91,7 +91,7 @@ class Whole:
 
 
 def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> list[list[PartFate]]:
-    """Look at transactions that should be open: is each, in every partition, with all of its rows?"""
+    """Check transactions that should be open: each has to be, in every partition, with all of its rows."""
     opened = partitions.open_transactions(
         {part.partition for transaction in transactions for part in transaction.written}
     )
@@ -111,7 +111,7 @@ def ended_fates(
     together: bool = False,
     ask_leaders: bool = True,
 ) -> list[list[PartFate]]:
-    """Look at transactions that should have ended: what do `read_committed` readers see of each?
+    """Determine what `read_committed` readers see of transactions that should have ended.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ def parse_handle(handle: Mapping[str, Any]) -> Prepared:
     Raises
     ------
     StoreError
-        ``UNKNOWN_HANDLE_FORMAT``.
+        ``FORMAT_UNKNOWN``.
     """
     version = handle.get("format")
     if version == FORMAT:
@@ -106,10 +106,10 @@ def parse_handle(handle: Mapping[str, Any]) -> Prepared:
         )
     else:
         raise StoreError(
-            "UNKNOWN_HANDLE_FORMAT",
-            f"The handle of {handle.get('transactionalId')} has format {version}; this release reads 1 and {FORMAT}. "
-            "Finish the query with the release that wrote it.",
-            format=version,
+            "FORMAT_UNKNOWN",
+            what=f"The handle of {handle.get('transactionalId')}",
+            found=f"format {version}",
+            known=f"formats 1 and {FORMAT}",
         )
     return Prepared(
         cast("KafkaHandle", handle),

@@ -67,8 +67,8 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
         if commit is None or above not in (0, 1) or (commit and above and version < 5):
             raise skipped_marker(
                 str(transaction),
-                "Its coordinator does not know any more how it ended. A new prefix (transactionalIdPrefix) lets the query "
-                "continue; an administrator who knows how it ended can write the marker",
+                "its coordinator does not know any more how it ended. A new transactionalIdPrefix lets the query continue, "
+                "and an administrator who knows how it ended can write the marker",
                 transaction.name,
                 transaction.partition,
                 transaction.opened,

@@ -28,7 +28,7 @@ from connector.kafka.sink.transaction import (
     timeout_of,
 )
 from connector.kafka.sink.transactional_ids import MAX_PREPARED, TransactionalId, run_id
-from connector.kafka.sink.write_options import parse_write_options
+from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import FencedError, OptionError, ProtocolError
@@ -139,12 +139,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if topic is not None:
             info = admin.topics([topic]).get(topic)
             if info is None:
-                raise OptionError(
-                    "UNKNOWN_TOPIC",
-                    f"2pc-kafka: the topic {topic!r} (option topic) does not exist: create it, or correct the option.",
-                    option="topic",
-                    topic=topic,
-                )
+                raise OptionError("UNKNOWN_TOPIC", option="topic", topic=topic)
             if info.operations is not None and WRITE not in info.operations:
                 raise missing_right("WRITE", f"topic {topic}")
             if self._settings.exactly_once and info.operations is not None and READ not in info.operations:
@@ -205,9 +200,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 return mark
             raise FencedError(
                 "PREFIX_TAKEN",
-                f"Another query uses the transactionalIdPrefix {self._prefix()!r}: it has initialised {name} (epoch "
-                f"{mark['epoch']} is now {description.producer_epoch}). Give each query its own prefix.",
                 prefix=self._prefix(),
+                reason=f"{name} was at epoch {mark['epoch']}, and is now at {description.producer_epoch}",
             )
         producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings, admin))
         if name not in admin.transactional_ids(producer_ids=[producer_id]):
@@ -236,7 +230,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         lost = self._ender().commit(_parsed(handles), self._commit_deadline()) if handles else []
         if lost:
             raise transactions_lost(
-                lost, "They were aborted by their timeout, by another user of their ids, or by a marker from outside."
+                lost, "they were aborted by their timeout, by another user of their ids, or by a marker from outside"
             )
 
     def ensureVisible(
@@ -299,25 +293,22 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
     def _prefix(self) -> str:
         if self._settings.prefix is None:
-            raise ProtocolError("NO_PREFIX", "The host did not fill in transactionalIdPrefix.")
+            raise ProtocolError("PROTOCOL_VIOLATED", reason="the host has not filled in transactionalIdPrefix")
         return self._settings.prefix
 
     def _check_timeout(self, admin: KafkaAdmin) -> None:
         asked, allowed = self._settings.timeout_ms, admin.longest_timeout_ms()
         if asked is not None and allowed is not None and asked > allowed:
-            raise OptionError(
-                "TRANSACTION_TIMEOUT_TOO_LONG",
-                f"kafka.transaction.timeout.ms={asked} is over the brokers' transaction.max.timeout.ms={allowed}: "
-                "lower the option or raise the brokers' limit.",
-                option="kafka.transaction.timeout.ms",
-                value=asked,
-                limit=allowed,
+            raise WRITE_OPTIONS.invalid(
+                "kafka.transaction.timeout.ms",
+                str(asked),
+                f"at most {allowed}, the brokers' transaction.max.timeout.ms",
             )
 
 
 def _producer_of(transaction: KafkaTransaction) -> Any:
     if transaction.producer is None:
-        raise ProtocolError("TRANSACTION_ENDED", f"{transaction.name} is prepared or rolled back already.")
+        raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} is prepared or rolled back already")
     return transaction.producer
 
 

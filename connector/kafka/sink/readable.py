@@ -146,8 +146,7 @@ class _Wait:
         if whole:
             raise transactions_lost(
                 whole,
-                "Markers from outside had aborted them before they were committed: was `kafka-transactions.sh abort` run on "
-                "the topic?",
+                "markers from outside had aborted them before they were committed (`kafka-transactions.sh abort`?)",
             )
 
     def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
@@ -166,12 +165,12 @@ class _Wait:
             what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.opened.start}"
             proof, version = self._proof(transaction, description)
             if not proof:
-                remedy = (
-                    f"Its coordinator does not prove the commit any more ({description.state} of producer "
-                    f"{description.producer_id} at epoch {description.producer_epoch}), so the marker is not written: `barrier "
+                reason = (
+                    f"its coordinator does not prove the commit any more ({description.state} of producer "
+                    f"{description.producer_id} at epoch {description.producer_epoch}); `barrier "
                     "resolve LOCATION` settles it by decision"
                 )
-                raise skipped_marker(what, remedy, transaction.name, fate.part.partition, fate.opened)
+                raise skipped_marker(what, reason, transaction.name, fate.part.partition, fate.opened)
             code = self._partitions.write_marker(
                 fate.part.partition,
                 transaction.producer_id,

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.native.producer import ArrowProducer
-from connector.kafka.sink.deliveries import Deliveries, deliver, raise_cause, serve, write_error
-from transactional.errors import OptionError, RetriableError, RowRefusedError
+from connector.kafka.sink.deliveries import (
+    Deliveries,
+    deliver,
+    no_topic,
+    not_queued,
+    raise_cause,
+    serve,
+    write_error,
+    wrong_partition,
+)
+from transactional.errors import OptionError, RowRefusedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,40 +56,38 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     Raises
     ------
     OptionError
-        ``MISSING_COLUMN``, ``UNKNOWN_COLUMN``, ``WRONG_COLUMN_TYPE``, ``MISSING_TOPIC``; each names the remedy.
+        ``COLUMNS_MISMATCH``, ``MISSING_OPTION``.
     """
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names:
         raise OptionError(
-            "MISSING_COLUMN",
-            f"2pc-kafka needs a column value; the rows have {', '.join(names) or 'no columns'}. For JSON: "
-            "df.selectExpr('to_json(struct(*)) AS value').",
+            "COLUMNS_MISMATCH",
+            owner="2pc-kafka",
+            reason=f"the column value is missing; there is {', '.join(names) or 'no column'} (for JSON: "
+            "df.selectExpr('to_json(struct(*)) AS value'))",
             column="value",
             columns=list(names),
         )
     if unknown or len(set(names)) < len(names):
         wrong = unknown or sorted({name for name in names if names.count(name) > 1})
         raise OptionError(
-            "UNKNOWN_COLUMN",
-            f"2pc-kafka can't write the column {', '.join(wrong)}: it takes {', '.join(COLUMNS)}, each once. Put other "
-            "columns into value, or drop them.",
+            "COLUMNS_MISMATCH",
+            owner="2pc-kafka",
+            reason=f"it can't write {', '.join(wrong)}: it takes {', '.join(COLUMNS)}, each once",
             columns=wrong,
         )
     for field in schema:
         if not _fits(field.name, field.type):
             raise OptionError(
-                "WRONG_COLUMN_TYPE",
-                f"2pc-kafka: the column {field.name} is {field.type}; it must be {COLUMNS[field.name]}. Cast it.",
+                "COLUMNS_MISMATCH",
+                owner="2pc-kafka",
+                reason=f"the column {field.name} is {field.type}; it must be {COLUMNS[field.name]}",
                 column=field.name,
                 type=str(field.type),
             )
     if topic is None and "topic" not in names:
-        raise OptionError(
-            "MISSING_TOPIC",
-            "2pc-kafka has no topic to write to: set .option('topic', ...), or give the rows a column topic.",
-            option="topic",
-        )
+        raise OptionError("MISSING_OPTION", owner="2pc-kafka", option="topic", reason="the rows have no column topic")
 
 
 class RowWriter:
@@ -176,7 +183,7 @@ class RowWriter:
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
             if refused is None:
-                raise RetriableError("WRITE_FAILED", f"{len(messages) - queued} rows for {topic} were not queued.")
+                raise not_queued(len(messages) - queued, topic)
             size = len(refused["value"] or b"") + len(refused["key"] or b"")
             raise write_error(refused["_error"], topic, None, size)
 
@@ -201,9 +208,7 @@ class RowWriter:
                 row["headers"] = _headers(header, to, row)
             if partition is not None:
                 if not 0 <= partition <= LARGEST_PARTITION:
-                    raise RowRefusedError(
-                        "ROW_REFUSED", f"A row's partition is {partition}; it must be 0 or more, or null.", topic=to
-                    )
+                    raise wrong_partition(partition, to)
                 row["partition"] = partition
             try:
                 while True:
@@ -228,11 +233,7 @@ class RowWriter:
     def _topics(chunk: pa.RecordBatch) -> list[str]:
         topics = [_text(topic) for topic in chunk.column("topic").to_pylist()]
         if any(not topic for topic in topics):
-            raise RowRefusedError(
-                "NULL_TOPIC",
-                "A row's topic is null and the option topic is not set: set it, or fill the column.",
-                column="topic",
-            )
+            raise no_topic()
         return topics
 
 
@@ -259,9 +260,10 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
             size = len(row["value"] or b"") + len(row["key"] or b"")
             raise RowRefusedError(
                 "ROW_REFUSED",
-                f"A row of {size} bytes for {topic} has a header whose key is null (number {number} in its column headers, "
-                "counted from 0), which Kafka does not allow. Give it a key, or leave it out: "
-                "filter(headers, h -> h.key IS NOT NULL).",
+                owner="2pc-kafka",
+                reason=f"{size} bytes for {topic} have a header whose key is null (number {number} in the column "
+                "headers, counted from 0), which Kafka does not allow; leave it out: filter(headers, h -> h.key IS "
+                "NOT NULL)",
                 topic=topic,
                 header=number,
                 size=size,

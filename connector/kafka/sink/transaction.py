@@ -60,7 +60,7 @@ class KafkaTransaction:
     deliveries: Deliveries = field(default_factory=Deliveries)
 
     def drop(self) -> None:
-        """Let go of producer, threads and connections. The producer is never closed: `close()` aborts."""
+        """Release producer, threads and connections. The producer is never closed: `close()` aborts."""
         self.producer = None
         if self.admin is not None:
             self.admin.close()
@@ -119,7 +119,11 @@ def _open(
     # delivered at all, no other program initialised the id in between, and this is our epoch.
     description = admin.describe([transaction.name]).get(transaction.name)
     if description is None:
-        raise RetriableError("LANE_TAKEN", f"{transaction.name} is unknown right after it was initialised.")
+        raise RetriableError(
+            "LANE_TAKEN",
+            reason=f"{transaction.name} is unknown right after it was initialised",
+            transactionalId=transaction.name,
+        )
     transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
 
 
@@ -172,7 +176,7 @@ def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, c
             _described(transaction.admin, transaction)
         raise
     if waiting:
-        raise RetriableError("WRITE_FAILED", f"{waiting} rows were not delivered in time.", rows=waiting)
+        raise RetriableError("WRITE_FAILED", reason=f"{waiting} rows were not delivered in time", rows=waiting)
     # An empty transaction does not exist at the broker; at-least-once has none.
     handle = _handle(transaction, transaction.admin, clock) if transaction.admin and transaction.rows else None
     transaction.drop()
@@ -184,12 +188,7 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
     topics = admin.topics((topic for topic, _ in described.partitions), described.partitions)
     missing = {topic for topic, _ in described.partitions} - set(topics)
     if missing:
-        raise RetriableError(
-            "TOPIC_CHANGED",
-            f"The topic {', '.join(sorted(missing))} was deleted while rows were written to it, or the broker that was "
-            "asked does not know it yet. Nothing is decided: start the query again.",
-            topics=sorted(missing),
-        )
+        raise RetriableError("TOPIC_CHANGED", topics=sorted(missing))
     # High watermarks: all our rows lie before them (each is replicated), and the marker will lie after them. The epochs of the
     # leaders that returned them show later whether a log still holds the rows before them.
     written: dict[str, list[list[int]]] = {}
@@ -255,8 +254,7 @@ def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
         seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
         raise RetriableError(
             "LANE_TAKEN",
-            f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more ({seen}): another task "
-            "initialised it, or kafka.transaction.timeout.ms passed while its rows were written.",
+            reason=f"{transaction.name} (epoch {transaction.producer_epoch}) is not open any more: {seen}",
             transactionalId=transaction.name,
         )
     return description

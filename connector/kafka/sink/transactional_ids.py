@@ -78,14 +78,7 @@ def choose_id(prefix: str, partition: int, task_attempt: int, describe: Describe
         for candidate in candidates:
             if candidate not in states or states[candidate].state not in BUSY:
                 return candidate
-    raise RetriableError(
-        "NO_FREE_LANE",
-        f"All {IDS} transactional ids of {prefix}.{partition} hold open transactions. Look for tasks that fail again and "
-        "again, or for checkpoints that are declined; `barrier rewind LOCATION` aborts everything that no checkpoint has "
-        "decided, and the query writes it again when it is started.",
-        prefix=prefix,
-        partition=partition,
-    )
+    raise RetriableError("NO_FREE_LANE", count=IDS, prefix=prefix, partition=partition)
 
 
 def _is_canonical(text: str) -> bool:

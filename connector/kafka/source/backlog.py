@@ -103,7 +103,7 @@ class Backlog:
         return self._admin
 
     def drop_client(self) -> None:
-        """Let go of the client; the next question makes another one, which may ask another broker."""
+        """Drop the client; the next question creates another one, which may ask another broker."""
         self._admin = None
 
     def start(self) -> SourceOffset:
@@ -112,7 +112,7 @@ class Backlog:
         Raises
         ------
         OptionError
-            ``INVALID_OPTION``: partitions or offsets that do not exist; ``NO_ROW_SINCE``.
+            ``INVALID_OPTION``: partitions or offsets that do not exist, or a time without a later row.
         """
         options, topics = self._options, self._topics()
         partitions = topics.partitions(options.subscription)
@@ -139,7 +139,7 @@ class Backlog:
         Raises
         ------
         StoreError
-            ``DATA_LOST``, ``TOPIC_RECREATED``, ``PARTITIONS_GONE``, ``TOPIC_CHANGED``, ``UNKNOWN_TOPIC``.
+            ``DATA_LOST``, ``TOPIC_CHANGED``, ``UNKNOWN_TOPIC``.
         """
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
@@ -171,7 +171,7 @@ class Backlog:
         Raises
         ------
         StoreError
-            ``TOPIC_RECREATED``, ``PARTITIONS_GONE``.
+            ``DATA_LOST``: the topic was re-created, or partitions are gone.
         """
         topics, standing = self._stand(before)
         if self._options.fail_on_data_loss:
@@ -185,7 +185,7 @@ class Backlog:
         Raises
         ------
         StoreError
-            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
+            ``DATA_LOST``.
         """
         wanted = sorted({part.partition for part in ranges})
         # The recorded topics, whatever the options name now.
@@ -255,8 +255,9 @@ class Backlog:
             shown = ", ".join(f"{p} begins at {offset}" for p, offset in sorted(lost.items())[:SHOWN])
             raise StoreError(
                 "DATA_LOST",
-                f"barrier-kafka: partitions that are new to this query have lost their first rows: {shown}. If they were "
-                "never meant to be read (an older topic was added), set failOnDataLoss to false for one run.",
+                reason=f"partitions that are new to this query have lost their first rows: {shown}",
+                effect="begins at the first row that is left, as is right if an older topic was added",
+                kind=Reason.EXPIRED.value,
                 partitions=[str(partition) for partition in lost],
             )
         return {partition: Loss(0, offset, Reason.EXPIRED) for partition, offset in lost.items()}

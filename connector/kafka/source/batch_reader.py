@@ -59,7 +59,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         Raises
         ------
         OptionError
-            ``INVALID_OPTION``: the options name partitions or offsets that do not exist; ``NO_ROW_SINCE``.
+            ``INVALID_OPTION``: the options name partitions or offsets that do not exist, or a time without a later row.
         StoreError
             ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
         """
@@ -85,7 +85,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         Raises
         ------
         StoreError
-            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
         """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
@@ -99,15 +99,17 @@ class BarrierKafkaBatchReader(DataSourceReader):
         latest = topics.surely_latest([*end], end)
         beyond = [partition for partition in end if end[partition] > latest[partition]]
         if beyond:
-            shown = ", ".join(f"{p}: {end[p]}, readable up to {latest[p]}" for p in beyond[:SHOWN])
+            shown = ", ".join(f"{p}: {end[p]}" for p in beyond[:SHOWN])
+            readable = ", ".join(f"{p}: {latest[p]}" for p in beyond[:SHOWN])
             if self.fail_on_data_loss:
                 raise wrong_partitions(
                     ending.option,
-                    f"lies beyond what can be read now ({shown}): an open transaction holds rows back. Wait for its end, use "
-                    "-1, or set failOnDataLoss to false.",
+                    shown,
+                    f"at most what can be read now ({readable}): an open transaction holds rows back; wait for its end, use "
+                    "-1, or set failOnDataLoss to false",
                     beyond,
                 )
-            _log.warning("barrier-kafka: %s lies beyond what can be read now: %s", ending.option, shown)
+            _log.warning("barrier-kafka: %s is beyond what can be read now: %s, not %s", ending.option, readable, shown)
         return {partition: min(offset, latest[partition]) for partition, offset in end.items()}
 
     def _ranges(self, start: Positions, end: Positions) -> list[OffsetRange]:
@@ -115,8 +117,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
         if back:
             shown = ", ".join(f"{p}: from {start[p]} to {end[p]}" for p in back[:SHOWN])
             if self.fail_on_data_loss:
-                problem = f"ends before {self._options.starting.option} begins ({shown})."
-                raise wrong_partitions(self._options.ending.option, problem, back)
+                expected = f"no end before {self._options.starting.option}"
+                raise wrong_partitions(self._options.ending.option, shown, expected, back)
             _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
         return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]
 
@@ -136,12 +138,12 @@ class BarrierKafkaBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BarrierKafkaBatchReader):
-    """The same, if Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
+    """A batch reader for sessions in which Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
 
     Filters on topic, partition and offset, and a minimum timestamp, narrow the ranges that are read.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note the filters; Spark evaluates all of them again. *Driver, once per scan, before* `partitions`."""
+        """Record the filters; Spark evaluates all of them again. *Driver, once per scan, before* `partitions`."""
         self._narrowing = Narrowing(tuple(filters))
         return filters

@@ -66,13 +66,13 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
     known = set(partitions)
     strange, silent = sorted(set(bound.at) - known), sorted(known - set(bound.at))
     if strange:
-        problem = f"names {listed(strange)}, which this source does not read"
+        value, expectation = listed(strange), "partitions that this source reads"
     elif silent:
         way = ", with -2 for earliest and -1 for latest" if isinstance(bound, OffsetBound) else ""
-        problem = f"leaves out {listed(silent)}: name every partition{way}"
+        value, expectation = f"without {listed(silent)}", f"every partition{way}"
     else:
         return
-    raise wrong_partitions(bound.option, f"{problem}.", strange or silent)
+    raise wrong_partitions(bound.option, value, expectation, strange or silent)
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
@@ -89,19 +89,21 @@ def check_order(starting: Bound, ending: Bound) -> None:
     if isinstance(first, int) and isinstance(last, int):
         if first <= last:
             return
-        shown = f"{first} and {last}"
+        shown = [f"{first}", f"{last}"]
     elif isinstance(first, Mapping) and isinstance(last, Mapping):
         # -1 and -2 are not positions: the brokers resolve them.
         back = [p for p in sorted(first) if p in last and 0 <= last[p] < first[p]]
         if not back:
             return
-        shown = ", ".join(f"{p}: {first[p]} and {last[p]}" for p in back[:SHOWN])
+        shown = [", ".join(f"{p}: {at[p]}" for p in back[:SHOWN]) for at in (first, last)]
     else:
         return
     raise OptionError(
         "INVALID_OPTION",
-        f"barrier-kafka: the option {ending.option} lies before {starting.option} ({shown}).",
+        owner="barrier-kafka",
         option=ending.option,
+        value=shown[1],
+        expectation=f"{shown[0]} or later, where {starting.option} begins",
     )
 
 
@@ -123,10 +125,12 @@ def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, late
     """
     outside = [p for p in sorted(wanted) if not earliest[p] <= wanted[p] <= latest[p]]
     if outside:
-        shown = ", ".join(f"{p}: {wanted[p]}, and it holds [{earliest[p]}, {latest[p]})" for p in outside[:SHOWN])
+        shown = ", ".join(f"{p}: {wanted[p]}" for p in outside[:SHOWN])
+        there = ", ".join(f"{p}: [{earliest[p]}, {latest[p]})" for p in outside[:SHOWN])
         raise wrong_partitions(
             bound.option,
-            f"names offsets that are not there ({shown}). Rows may have expired, or the topic was created again; use -2 for "
-            "the first row that is left and -1 for the end, or set failOnDataLoss to false to read what is there.",
+            shown,
+            f"offsets that are there ({there}; -2 is the first row that is left, -1 the end): rows may have expired, or the "
+            "topic was created again; with failOnDataLoss=false the query reads what is there",
             outside,
         )

@@ -19,36 +19,26 @@ __all__ = ["check_joint", "log", "lost_error", "warn"]
 log = logging.getLogger("connector.kafka.data_loss")
 """Every loss is a warning of this logger, whose name users know."""
 
-REMEDY: Final = (
-    "Once it is clear what was lost, set failOnDataLoss to false for one run ({effect}), or start the query on a new "
-    "checkpoint location."
-)
-
-_CONDITIONS: Final = {
-    Reason.RECREATED: "TOPIC_RECREATED",
-    Reason.GONE: "PARTITIONS_GONE",
-    Reason.TRUNCATED: "OFFSETS_WENT_BACK",
-    Reason.EXPIRED: "DATA_LOST",
-}
-"""Reason → condition. Of several reasons, the first is reported."""
+_ORDER: Final = (Reason.RECREATED, Reason.GONE, Reason.TRUNCATED, Reason.EXPIRED)
+"""Of several reasons, the first is reported."""
 
 _MESSAGES: Final = {
     Reason.EXPIRED: "rows were removed from the topic before the query read them ({partitions}): its retention overtook the "
-    "query, or records were deleted.",
-    Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): it lost rows in an unclean leader election.",
+    "query (make it longer than the query's longest stop), or records were deleted",
+    Reason.TRUNCATED: "the topic ends before the query's position ({partitions}): it lost rows in an unclean leader election",
     Reason.RECREATED: "{topics} was deleted and created again: the offsets in the checkpoint mean other rows now "
-    "({partitions}).",
-    Reason.GONE: "{partitions} can't be found any more, and the query has read it. Was the topic deleted, or do the options "
-    "name other topics than before?",
+    "({partitions})",
+    Reason.GONE: "{partitions} can't be found any more, and the query has read it: the topic was deleted, or the options name "
+    "other topics than before",
 }
 
 _EFFECTS: Final = {
-    Reason.EXPIRED: "it continues at the first row that is left",
-    Reason.TRUNCATED: "it continues at the topic's end",
-    Reason.RECREATED: "the new topic is read from its first row",
-    Reason.GONE: "it continues without them",
+    Reason.EXPIRED: "goes on at the first row that is left",
+    Reason.TRUNCATED: "goes on at the topic's end",
+    Reason.RECREATED: "reads the new topic from its first row",
+    Reason.GONE: "goes on without them",
 }
-"""Reason → what failOnDataLoss=false does."""
+"""Reason → what a query with failOnDataLoss=false does."""
 
 
 def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
@@ -59,14 +49,15 @@ def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
     lost : Mapping[Partition, Loss]
         At least one.
     """
-    reason = next(kind for kind in _CONDITIONS if any(loss.reason is kind for loss in lost.values()))
+    reason = next(kind for kind in _ORDER if any(loss.reason is kind for loss in lost.values()))
     of_it = {partition: loss for partition, loss in sorted(lost.items()) if loss.reason is reason}
     partitions = ", ".join(f"{p}: {_offsets(loss)}" for p, loss in list(of_it.items())[:SHOWN])
     topics = ", ".join(sorted({partition.topic for partition in of_it})[:SHOWN])
-    message = _MESSAGES[reason].format(partitions=partitions, topics=topics)
     return StoreError(
-        _CONDITIONS[reason],
-        f"barrier-kafka: {message} {REMEDY.format(effect=_EFFECTS[reason])}",
+        "DATA_LOST",
+        reason=_MESSAGES[reason].format(partitions=partitions, topics=topics),
+        effect=_EFFECTS[reason],
+        kind=reason.value,
         partitions=[str(partition) for partition in of_it],
         offsets={str(partition): loss.to_json() for partition, loss in of_it.items()},
     )
@@ -119,9 +110,7 @@ def check_joint(before: Positions, after: SourceOffset) -> None:
         )
         raise LocationError(
             "OFFSETS_DISAGREE",
-            f"barrier-kafka: in the checkpoint's offset log, a micro-batch does not begin where the one before it "
-            f"ended: {shown}. Its files were edited, or mixed from two checkpoints: restore them, or "
-            "start on a new location.",
+            reason=f"a micro-batch does not begin where the one before it ended: {shown}",
             partitions=[str(partition) for partition in disagreeing],
         )
 

@@ -80,7 +80,7 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``SCHEMA_IS_FIXED``: the user gave another schema.
+            ``FORBIDDEN_OPTION``: the user gave another schema.
         ProtocolError
             ``SPARK_TOO_OLD``: PySpark 4.1.
         """
@@ -100,7 +100,7 @@ class BarrierKafkaDataSource(DataSource):
         Raises
         ------
         OptionError
-            ``SCHEMA_IS_FIXED``: the user gave another schema; ``INVALID_OPTION``.
+            ``FORBIDDEN_OPTION``: the user gave another schema; ``INVALID_OPTION``.
         """
         from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
         from connector.kafka.source.read_options import parse_read_options
@@ -117,8 +117,10 @@ def _check_schema(schema: StructType, options: ReadOptions) -> None:
     expected = spark_schema(options.columns)
     if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
         raise OptionError(
-            "SCHEMA_IS_FIXED",
-            f"barrier-kafka has the schema {expected.simpleString()}: leave out .schema(...), and parse the "
-            "column value; the option columns chooses among its columns.",
+            "FORBIDDEN_OPTION",
+            owner="barrier-kafka",
+            option=".schema(...)",
+            reason=f"its rows have the schema {expected.simpleString()}, and the query parses the column value; the option "
+            "columns chooses among them",
             expected=expected.simpleString(),
         )

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.consumers import borrow_consumer, complaints, note_complaint
+from connector.kafka.source.offsets import Reason
 from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
@@ -84,7 +85,7 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
     Raises
     ------
     StoreError
-        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
     """
     if not len(wanted):
         return
@@ -121,7 +122,7 @@ def fetch(
     Raises
     ------
     StoreError
-        ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``READ_STALLED``.
+        ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``KAFKA_TIMEOUT``.
     """
     partition, end = wanted.partition, wanted.end
     deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
@@ -201,24 +202,18 @@ def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
     if error.fatal() or name in _FATAL:
-        raise StoreError(
-            "READ_FAILED",
-            f"barrier-kafka: {wanted} can't be read from offset {position} on: {reason}.",
-            partition=str(wanted.partition),
-            offset=position,
-            reason=reason,
-        )
+        raise StoreError("READ_FAILED", partition=str(wanted.partition), offset=position, reason=reason)
 
 
 def _lost(wanted: OffsetRange, position: int, holding: Holding) -> StoreError:
     first, last = holding.first, holding.last
     return StoreError(
         "DATA_LOST",
-        f"barrier-kafka: rows of {wanted} are gone: offset {position} would have been next, and the partition now "
-        f"holds [{first}, {last}). The topic's retention overtook the query, or the topic was deleted and created "
-        "again. Once it is clear what was lost, set failOnDataLoss to false for one run (it continues at the first row that "
-        "is left), or start the query on a new checkpoint location; and give the topic a longer retention than the "
-        "query's longest stop.",
+        reason=f"offset {position} of {wanted} would have been next, and the partition now holds [{first}, {last}): "
+        "the topic's retention overtook the query (make it longer than the query's longest stop), or the topic was created "
+        "again",
+        effect="goes on at the first row that is left",
+        kind=Reason.EXPIRED.value,
         partition=str(wanted.partition),
         offset=position,
         earliest=first,
@@ -236,10 +231,9 @@ def _holding(consumer: RangeConsumer, partition: Partition) -> Holding | None:
 def _stalled(wanted: OffsetRange, position: int, seconds: float) -> StoreError:
     reason = complaints[0] if complaints else "no answer"
     return StoreError(
-        "READ_STALLED",
-        f"barrier-kafka: {wanted} returned nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset "
-        f"{position}; the client's last error: {reason}. Are the partition's brokers up? Does the topic "
-        f"still reach offset {wanted.end}?",
+        "KAFKA_TIMEOUT",
+        reason=f"{wanted} returned nothing for {seconds:g} s (option kafkaConsumer.pollTimeoutMs) at offset "
+        f"{position}, and the micro-batch ends at offset {wanted.end}; the client's last error: {reason}",
         partition=str(wanted.partition),
         offset=position,
         end=wanted.end,

@@ -136,7 +136,7 @@ def next_offset(
     Raises
     ------
     StoreError
-        ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``.
+        ``DATA_LOST``, ``OFFSETS_DISAGREE``.
     """
     # Partitions that came while the query ran are read from their first row.
     known = {**(first or {}), **before.topics}

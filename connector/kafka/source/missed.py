@@ -88,26 +88,26 @@ class MissedRanges:
         self._offered: Missed = {}
 
     def plan(self, ranges: Sequence[OffsetRange]) -> None:
-        """Note the ranges of the tasks that run next."""
+        """Record the ranges of the tasks that run next."""
         self._running = [part for part in ranges if len(part)]
 
     def narrow(
         self, ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: Mapping[Partition, Loss]
     ) -> None:
-        """Note and log what a replay does not read. Spark may plan it several times: a source can stand twice in a plan."""
+        """Record and log what a replay does not read. Spark may plan it several times: a source can be in a plan twice."""
         missed = not_left(ranges, left, lost)
         known, self._missed = self._missed, together(self._missed, missed)
         if self._missed != known:
             _warn(missed, "its replay does not read them")
 
     def to_look_at(self, before: SourceOffset) -> Sequence[OffsetRange]:
-        """Return the ranges of the micro-batch that ended at `before`, until `look` was called once."""
+        """Return the ranges of the micro-batch that ended at `before`; none once `look` was called for it."""
         if self._running is not None:
             return self._running
         return ranges_between(before.start, before.topics) if before.may_miss else []
 
     def look(self, ranges: Sequence[OffsetRange], earliest: Positions) -> None:
-        """Note and log what retention has removed from these ranges: their tasks may have continued after it.
+        """Record and log what retention has removed from these ranges: their tasks may have skipped it.
 
         A task can't report to the driver. But a partition's begin only moves forward, so whatever a task has passed over
         lies before it now. Rows that were removed right after they were read count too.
@@ -125,7 +125,7 @@ class MissedRanges:
         self._running = []
 
     def recorded(self, before: SourceOffset) -> None:
-        """Forget what the offset log has recorded by now."""
+        """Forget the offered losses if `before`, the last end in the offset log, has recorded them."""
         if self._offered and before.missed == self._offered:
             self._missed = self._offered = {}
 

@@ -208,32 +208,24 @@ class SourceOffset:
         Raises
         ------
         LocationError
-            ``NOT_OUR_OFFSET`` or ``UNKNOWN_OFFSET_VERSION``: the checkpoint is another source's, or a newer release's;
-            ``PLANNED_ENDS_NESTED``: a planned end that has planned ends itself.
+            ``NOT_OUR_OFFSET`` or ``FORMAT_UNKNOWN``: the checkpoint is another source's, or a newer release's;
+            ``OFFSETS_DISAGREE``: a planned end that has planned ends itself.
         """
         if not isinstance(value, Mapping) or value.get("source") != SOURCE_NAME:
             source = value.get("source") if isinstance(value, Mapping) else type(value).__name__
-            raise LocationError(
-                "NOT_OUR_OFFSET",
-                f"The checkpoint's offset was not written by {SOURCE_NAME} (found {source!r}): the query reads another "
-                "source than before. Start it on a new checkpoint location.",
-                found=str(source),
-            )
+            raise LocationError("NOT_OUR_OFFSET", found=str(source))
         if value.get("version") != VERSION:
             raise LocationError(
-                "UNKNOWN_OFFSET_VERSION",
-                f"The checkpoint's offset has version {value.get('version')!r}, and this release of {SOURCE_NAME} "
-                f"reads {VERSION}: run the release that wrote it, or a newer one.",
-                version=value.get("version"),
-                known=VERSION,
+                "FORMAT_UNKNOWN",
+                what=f"The checkpoint's offset of {SOURCE_NAME}",
+                found=f"version {value.get('version')}",
+                known=f"version {VERSION}",
             )
         barrier = value.get("barrier")
         planned = tuple(cls.from_json(end) for end in value.get("planned", ()))
         if any(end.planned for end in planned):
             raise LocationError(
-                "PLANNED_ENDS_NESTED",
-                f"The checkpoint's offset of {SOURCE_NAME} has planned ends that have planned ends themselves: a rewind "
-                "writes one list. The file was edited: restore it, or start on a new location.",
+                "OFFSETS_DISAGREE", reason="an offset has planned ends that have planned ends themselves", partitions=[]
             )
         return cls(
             topics=positions_from_json(value["topics"]),

@@ -66,7 +66,7 @@ def as_timestamp(text: str) -> int:
 
 
 def as_topics(text: str) -> tuple[str, ...]:
-    """Parse topic names, separated by commas, to each name once, in order."""
+    """Parse topic names that commas separate; return each once, in order."""
     names = sorted({name.strip() for name in text.split(",") if name.strip()})
     if not names:
         raise ValueError("topic names, separated by commas")
@@ -85,7 +85,7 @@ def as_columns(text: str) -> tuple[str, ...]:
 
 
 def as_assignment(text: str) -> tuple[Partition, ...]:
-    """Parse partitions by topic to each partition once, in order."""
+    """Parse a JSON object of topics and their partitions; return each partition once, in order."""
     value = _mapping(text, _ASSIGN_FORM)
     partitions: set[Partition] = set()
     for topic, numbers in value.items():

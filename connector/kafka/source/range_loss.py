@@ -73,7 +73,7 @@ def ask_twice(
 
 @dataclass(frozen=True)
 class LossTolerance:
-    """The freedom that ``failOnDataLoss=false`` gives a task.
+    """A task's way of skipping removed rows, as ``failOnDataLoss=false`` allows.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class LossTolerance:
         return on
 
     def check_topic(self, wanted: OffsetRange, position: int) -> None:
-        """Raise if, by two answers, the topic is not the one that was planned. Brokers that are away may come back.
+        """Raise if two answers show that the topic is not the one that was planned. Brokers that are away may come back.
 
         Raises
         ------
@@ -143,15 +143,7 @@ class LossTolerance:
 
     @staticmethod
     def _unreadable(wanted: OffsetRange, position: int, why: str) -> StoreError:
-        return StoreError(
-            "READ_FAILED",
-            f"barrier-kafka: {wanted} can't be read from offset {position} on: {why}. The task gives up nothing. Start the "
-            "query again: failOnDataLoss is false, so its planning asks the brokers, continues without what is gone, and "
-            "records that.",
-            partition=str(wanted.partition),
-            offset=position,
-            reason=why,
-        )
+        return StoreError("READ_FAILED", partition=str(wanted.partition), offset=position, reason=why)
 
     def _is_there(self, partition: Partition) -> bool:
         topics = TopicReader(self.brokers(self.config), self.config, clock=self.clock)

@@ -94,14 +94,14 @@ def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
     Raises
     ------
     StoreError
-        ``OFFSETS_WENT_BACK``: an end before its start; ``PARTITIONS_GONE``: a partition that has a start but no end,
+        ``DATA_LOST``: an end before its start; ``OFFSETS_DISAGREE``: a partition that has a start but no end,
         or an end but no start.
     """
     if set(start) != set(end):
         lonely = sorted(set(start) ^ set(end))
         raise StoreError(
-            "PARTITIONS_GONE",
-            f"Start and end of a micro-batch do not name the same partitions; only one names {listed(lonely)}.",
+            "OFFSETS_DISAGREE",
+            reason=f"start and end of a micro-batch do not name the same partitions; only one names {listed(lonely)}",
             partitions=[str(partition) for partition in lonely],
         )
     back = {p: Loss(start[p], end[p], Reason.TRUNCATED) for p in end if end[p] < start[p]}

@@ -329,14 +329,17 @@ def _subscription(parsed: ParsedOptions) -> Subscription:
     if not given:
         raise OptionError(
             "MISSING_OPTION",
-            "barrier-kafka needs one of the options subscribe (topics, separated by commas), subscribePattern (a regular "
-            'expression) and assign (JSON {"topic": [0, 1]}).',
+            owner="barrier-kafka",
             option="subscribe",
+            reason="topics, separated by commas; or subscribePattern (a regular expression), or assign (JSON "
+            '{"topic": [0, 1]})',
         )
     if len(given) > 1:
         raise OptionError(
-            "CONFLICTING_OPTIONS",
-            f"barrier-kafka takes one of the options {', '.join(_WAYS)}, and {' and '.join(given)} are set: leave one.",
+            "FORBIDDEN_OPTION",
+            owner="barrier-kafka",
+            option=given[-1],
+            reason=f"{' and '.join(given)} are set, and it takes one of them",
             options=given,
         )
     return Subscription(
@@ -361,10 +364,10 @@ def _check_stream(parsed: ParsedOptions) -> None:
     for option in sorted(BATCH_ONLY):
         if parsed.given(option):
             raise OptionError(
-                "BATCH_OPTION",
-                f"barrier-kafka: the option {option} is for batch reads (spark.read), and a stream has no end: leave it out, "
-                "or use spark.read.",
+                "FORBIDDEN_OPTION",
+                owner="barrier-kafka",
                 option=option,
+                reason="it is for batch reads (spark.read), and a stream has no end",
             )
 
 

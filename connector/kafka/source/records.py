@@ -172,5 +172,10 @@ class MessageConsumer:
 def _offset(message: Message) -> int:
     offset = message.offset()
     if offset is None:  # The client's types allow it; a delivered row always has one.
-        raise StoreError("READ_FAILED", "barrier-kafka: the client delivered a row without an offset.")
+        raise StoreError(
+            "READ_FAILED",
+            partition=f"{message.topic()}-{message.partition()}",
+            offset="unknown",
+            reason="the client delivered a row without an offset",
+        )
     return offset

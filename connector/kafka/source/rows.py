@@ -261,7 +261,7 @@ def bad_record(at: Partition, offset: int | None, problem: str) -> StoreError:
     """Return the error of a row that no column can hold."""
     return StoreError(
         "BAD_RECORD",
-        f"barrier-kafka: the row of {at} at offset {offset} has {problem}",
+        reason=f"the row of {at} at offset {offset} has {problem}",
         partition=str(at),
         offset=offset,
     )

@@ -165,12 +165,7 @@ def stand_surely(
         if any(_meant(topic, answer[topic], subscription) != first for answer in answers):
             disputed.append(topic)
     if disputed:
-        raise StoreError(
-            "TOPIC_CHANGED",
-            f"barrier-kafka: the brokers do not agree on whether {', '.join(disputed)} exists and is what the query has read: "
-            "start the query again.",
-            topics=disputed,
-        )
+        raise StoreError("TOPIC_CHANGED", topics=disputed)
     return standing
 
 

@@ -121,8 +121,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         Raises
         ------
         StoreError
-            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: rows that would be read next are
-            gone. With ``failOnDataLoss=false`` the micro-batch begins after them, and records it (`SourceOffset.lost`).
+            ``DATA_LOST``: rows that would be read next are gone. With ``failOnDataLoss=false`` the micro-batch begins after
+            them, and records it (`SourceOffset.lost`).
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
@@ -183,7 +183,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         LocationError
             ``OFFSETS_DISAGREE``: the micro-batch before does not end where this one begins.
         StoreError
-            ``DATA_LOST``, ``TOPIC_RECREATED``, ``OFFSETS_WENT_BACK``, ``PARTITIONS_GONE``: a replay's rows are gone. With
+            ``DATA_LOST``: a replay's rows are gone. With
             ``failOnDataLoss=false`` it has those that are left, in the same number of tasks.
         """
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
@@ -230,7 +230,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         Raises
         ------
         StoreError
-            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``READ_STALLED``.
+            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
         """
         wanted = cast("KafkaInputPartition", partition)
         return read_range(self._options, wanted.range, wanted.topic_id)

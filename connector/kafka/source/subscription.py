@@ -65,15 +65,18 @@ class Subscription:
         """
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
-            problem = f"names {listed(strange)}, which the brokers do not know. Partitions are counted from 0."
-            raise wrong_partitions("assign", problem, strange)
+            raise wrong_partitions(
+                "assign", listed(strange), "partitions that the brokers know, counted from 0", strange
+            )
 
 
-def wrong_partitions(option: str, problem: str, partitions: Sequence[Partition]) -> OptionError:
-    """Return the error of an option and some partitions; `problem` is the rest of the sentence that names the option."""
+def wrong_partitions(option: str, value: str, expectation: str, partitions: Sequence[Partition]) -> OptionError:
+    """Return the error of an option that is wrong about some partitions."""
     return OptionError(
         "INVALID_OPTION",
-        f"barrier-kafka: the option {option} {problem}",
+        owner="barrier-kafka",
         option=option,
+        value=value,
+        expectation=expectation,
         partitions=[str(partition) for partition in partitions],
     )

@@ -132,7 +132,7 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `earliest`, by two answers, a pause apart, for partitions whose first row lies after the wanted one.
+        """Return `earliest`; ask again, after a pause, for partitions whose first row lies after the wanted one.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class TopicReader:
         return offsets
 
     def surely_latest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `latest`, by two answers, a pause apart, for partitions that end before the wanted offset, one of each."""
+        """Return `latest`; ask again, after a pause, for partitions that end before the offset that is wanted of each."""
         return self._surely(self.latest, partitions, lambda p, offset: offset < wanted[p], max)
 
     def _surely(
@@ -200,7 +200,7 @@ class TopicReader:
         Raises
         ------
         OptionError
-            ``INVALID_OPTION``; ``NO_ROW_SINCE``: a partition has no row that is not older than the time.
+            ``INVALID_OPTION``, also if a partition has no row that is not older than the time.
         """
         if isinstance(bound, TimeBound):
             return self._resolve_times(bound, partitions)
@@ -224,10 +224,12 @@ class TopicReader:
         if none and bound.otherwise == "error":
             shown = ", ".join(f"{partition} since {times[partition]}" for partition in none[:SHOWN])
             raise OptionError(
-                "NO_ROW_SINCE",
-                f"barrier-kafka: no row is as new as the option {bound.option} wants ({shown}). Set an earlier time, "
-                "startingOffsets, or startingOffsetsByTimestampStrategy to latest, which begins these partitions at their end.",
+                "INVALID_OPTION",
+                owner="barrier-kafka",
                 option=bound.option,
+                value=shown,
+                expectation="a time that some row is as new as; or, with "
+                "startingOffsetsByTimestampStrategy=latest, these partitions begin at their end",
                 partitions=[str(partition) for partition in none],
             )
         latest = self.latest(none)
@@ -291,12 +293,7 @@ class TopicReader:
                     there |= {Partition(topic, info.id) for info in description.partitions}
         changed = sorted({p.topic for p in partitions if p.topic in wanted and p not in there})
         if changed:
-            raise StoreError(
-                "TOPIC_CHANGED",
-                f"{self._config.name}: {', '.join(changed)} was deleted, or created again, while its offsets were asked for: "
-                "start the query again.",
-                topics=changed,
-            )
+            raise StoreError("TOPIC_CHANGED", topics=changed)
 
     def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
         from confluent_kafka import KafkaException
@@ -333,23 +330,14 @@ class TopicReader:
         error = problem.args[0]
         reason, names = self._config.scrub(error.str()), ", ".join(topics)
         if error.name() == "UNKNOWN_TOPIC_OR_PART":
-            return StoreError(
-                "UNKNOWN_TOPIC",
-                f"{self._config.name}: the brokers at {self._config.bootstrap_servers} do not know {what} of {names} "
-                f"(option {self._option}): {reason}. Check the name and that you may describe "
-                "the topic; it is not created by reading it.",
-                option=self._option,
-                reason=reason,
-            )
+            return StoreError("UNKNOWN_TOPIC", topic=names, option=self._option)
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
             return missing_right("DESCRIBE", f"topic {names}")
         brokers = self._config.bootstrap_servers
-        message = f"{self._config.name}: the brokers at {brokers} did not return {what} of {names}: {reason}."
+        message = f"{self._config.name}: the brokers at {brokers} did not return {what} of {names}: {reason}"
         if _may_pass(problem):
-            return RetriableError(
-                "KAFKA_TIMEOUT", f"{message} Are all brokers up? When they are, start the query again.", reason=reason
-            )
-        return StoreError("KAFKA_REFUSED", message, reason=reason)
+            return RetriableError("KAFKA_TIMEOUT", reason=message)
+        return StoreError("KAFKA_REFUSED", reason=message)
 
 
 _OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})

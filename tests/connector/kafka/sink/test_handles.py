@@ -55,7 +55,7 @@ def test_only_version_5_ends_a_transaction_at_the_next_epoch(version: int, epoch
 
 @pytest.mark.parametrize("version", [0, 3, None])
 def test_a_handle_of_another_format_is_refused_by_name(version: int | None) -> None:
-    with pytest.raises(StoreError, match="UNKNOWN_HANDLE_FORMAT"):
+    with pytest.raises(StoreError, match="FORMAT_UNKNOWN"):
         parse_handle({**HANDLE, "format": version})
 
 

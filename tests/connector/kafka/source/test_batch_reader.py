@@ -37,11 +37,13 @@ def test_explicit_offsets_count_and_minus_one_and_minus_two_are_the_ends() -> No
 
 def test_an_end_behind_an_open_transaction_is_refused_or_cut(caplog: pytest.LogCaptureFixture) -> None:
     end = {"endingOffsets": '{"t":{"0":9}}'}
-    with pytest.raises(OptionError, match=r"INVALID_OPTION.*t-0: 9, readable up to 4"):
+    with pytest.raises(
+        OptionError, match=r"INVALID_OPTION.*is 't-0: 9'; expected at most what can be read now \(t-0: 4\)"
+    ):
         planned(brokers_of(Log(0, 9, stable=4)), **end)
     assert planned(brokers_of(Log(0, 9, stable=4)), failOnDataLoss="false", **end) == [("t-0", 0, 4)]
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "t-0: 9, readable up to 4" in warning.getMessage()
+    assert "beyond what can be read now: t-0: 4, not t-0: 9" in warning.getMessage()
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -68,7 +70,7 @@ def test_a_leader_that_knows_no_better_at_first_cuts_no_rows_off(fails: str) -> 
 def test_ends_before_their_starts_are_refused_or_empty() -> None:
     options = {"startingOffsets": '{"t":{"0":7}}', "endingOffsets": '{"t":{"0":-1}}'}
     log = Log(0, 9, stable=5)
-    with pytest.raises(OptionError, match=r"ends before.*t-0: from 7 to 5"):
+    with pytest.raises(OptionError, match=r"is 't-0: from 7 to 5'; expected no end before"):
         planned(brokers_of(log), **options)
     assert planned(brokers_of(log), failOnDataLoss="false", **options) == []
 

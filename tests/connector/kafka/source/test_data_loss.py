@@ -118,9 +118,9 @@ def test_a_gap_between_micro_batches_is_an_edited_log_unless_it_is_a_loss() -> N
 
 def test_of_several_kinds_an_error_tells_the_one_that_explains_most() -> None:
     lost = {A: Loss(10, 15, Reason.EXPIRED), B: Loss(20, None, Reason.GONE), C: Loss(30, 0, Reason.RECREATED)}
-    assert lost_error(lost).condition == "TOPIC_RECREATED"
-    assert lost_error({A: lost[A], B: lost[B]}).condition == "PARTITIONS_GONE"
+    assert lost_error(lost).parameters["kind"] == "recreated"
+    assert lost_error({A: lost[A], B: lost[B]}).parameters["kind"] == "gone"
     error = lost_error({A: lost[A]})
-    assert error.condition == "DATA_LOST"
+    assert (error.condition, error.parameters["kind"]) == ("DATA_LOST", "expired")
     assert "a-0: offsets [10, 15)" in str(error)
     assert "failOnDataLoss to false" in str(error)

@@ -61,7 +61,7 @@ def test_gaps_of_aborted_rows_and_markers_end_no_range_early() -> None:
 def test_the_last_row_alone_does_not_end_a_range() -> None:
     clock = FakeClock()
     consumer = FakeConsumer([0, 1], end=2, clock=clock)
-    with pytest.raises(StoreError, match=r"READ_STALLED.*at offset 2"):
+    with pytest.raises(StoreError, match=r"KAFKA_TIMEOUT.*at offset 2"):
         read(consumer, 0, 4, stall_seconds=5.0)
     assert clock.passed >= 5.0
 
@@ -137,7 +137,7 @@ def test_errors_that_pass_are_waited_for(name: str) -> None:
 
 def test_an_error_that_does_not_pass_stalls_and_is_named() -> None:
     consumer = FakeConsumer(range(2), end=2).script(2, *[error("_TRANSPORT", reason="b:9092: refused")])
-    with pytest.raises(StoreError, match=r"READ_STALLED.*120 s.*at offset 2.*b:9092: refused.*offset 6") as caught:
+    with pytest.raises(StoreError, match=r"KAFKA_TIMEOUT.*120 s.*at offset 2.*offset 6.*b:9092: refused") as caught:
         read(consumer, 0, 6)
     assert failure_of(caught.value).remedy is Remedy.RESTART
 
@@ -197,7 +197,7 @@ def test_an_offset_that_only_one_answer_refuses_is_asked_for_again(allowed: bool
 def test_a_leader_that_refuses_an_offset_and_says_that_it_has_it_is_not_asked_for_ever() -> None:
     consumer = FakeConsumer(range(100))
     consumer.script(10, *(error("_AUTO_OFFSET_RESET", 10) for _ in range(1000)))
-    with pytest.raises(StoreError, match="READ_STALLED"):
+    with pytest.raises(StoreError, match="KAFKA_TIMEOUT"):
         read(consumer, 10, 20, stall_seconds=5.0)
     assert len(consumer.starts) < 60
 
@@ -239,7 +239,7 @@ def test_a_log_that_ends_too_early_fails_the_task_and_gives_up_nothing() -> None
 
 def test_a_range_that_ends_behind_its_partition_stalls_also_where_loss_is_allowed() -> None:
     consumer = FakeConsumer(range(5))
-    with pytest.raises(StoreError, match=r"READ_STALLED.*at offset 5"):
+    with pytest.raises(StoreError, match=r"KAFKA_TIMEOUT.*at offset 5"):
         read(consumer, 0, 20, tolerance=careless(consumer))
 
 

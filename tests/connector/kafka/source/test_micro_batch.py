@@ -197,7 +197,7 @@ def test_rows_behind_an_empty_barrier_leave_it_an_empty_one() -> None:
 
 def test_a_topic_that_ends_before_what_was_read_is_an_error_not_an_empty_barrier() -> None:
     before = replace(SourceOffset({SMALL: 5}, {SMALL: 0}), barrier_rows=True)
-    with pytest.raises(StoreError, match="OFFSETS_WENT_BACK"):
+    with pytest.raises(StoreError, match="DATA_LOST"):
         next_offset(before, {SMALL: 4}, None, Schedule(), AT)
 
 

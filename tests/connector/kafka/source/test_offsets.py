@@ -119,13 +119,13 @@ def test_a_planned_micro_batch_has_the_digest_of_the_one_that_it_repeats(offset:
 def test_planned_ends_within_planned_ends_are_refused() -> None:
     value: dict[str, Any] = OFFSET.to_json()
     nested = {**value, "planned": [{**value, "planned": [value]}]}
-    with pytest.raises(LocationError, match="PLANNED_ENDS_NESTED"):
+    with pytest.raises(LocationError, match="OFFSETS_DISAGREE"):
         SourceOffset.from_json(nested)
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
     value = {**SourceOffset({}, {}).to_json(), "version": 2}
-    with pytest.raises(LocationError, match=r"UNKNOWN_OFFSET_VERSION.*version 2"):
+    with pytest.raises(LocationError, match=r"FORMAT_UNKNOWN.*version 2"):
         SourceOffset.from_json(value)
 
 

@@ -1,0 +1,42 @@
+"""The appendix of the docs that names the tests of each claim: ``python -m tests.proof_page`` writes ``docs/proof.md``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+__all__ = ["PAGE", "claims", "proof_page"]
+
+CLAIMS = Path(__file__).parent / "claims.json"
+PAGE = Path(__file__).parent.parent / "docs" / "proof.md"
+
+HEAD = """\
+# Which test proves what
+
+<!-- Written by python -m tests.proof_page, from tests/claims.json. -->
+
+The claims of each page, with the tests that would fail if they were wrong. A single test is given by its name
+(`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all tests except those that are marked `matrix`;
+`make matrix` runs these.
+"""
+
+
+def claims() -> dict[str, dict[str, list[str]]]:
+    """Return the claims of each page, each with the names of its tests or the paths of their files."""
+    pages: dict[str, dict[str, list[str]]] = json.loads(CLAIMS.read_text(encoding="utf-8"))
+    return pages
+
+
+def proof_page() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *(_section(page, rows) for page, rows in claims().items())])
+
+
+def _section(page: str, rows: dict[str, list[str]]) -> str:
+    name = Path(page).name
+    lines = [f"| {claim} | {', '.join(f'`{test}`' for test in tests)} |" for claim, tests in rows.items()]
+    return "\n".join([f"## [{name}]({name})\n", "| claim | tests |", "|---|---|", *lines, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(proof_page(), encoding="utf-8")
