@@ -59,6 +59,12 @@ def test_a_list_for_people_says_the_same(place: CliPlace, capsys: pytest.Capture
     assert re.search(r"decided +1 to 2", newest)
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of xdist has a width of its own."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def test_a_list_is_read_on_a_terminal_of_80_columns(
     place: CliPlace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
