@@ -64,6 +64,14 @@ bench: $(STAMP) java ## rows per second and what the two phases cost, as ratios
 	@$(BIN)/python -m integration.benchmarks.delta
 	@$(BIN)/python -m integration.benchmarks.source
 
+.PHONY: wheel
+wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux of this processor, in dist/
+	@rm -rf build dist
+	@$(BIN)/python -m build --outdir build/raw
+	@$(BIN)/python -m auditwheel repair --strip --wheel-dir dist build/raw/*.whl
+	@cp build/raw/*.tar.gz dist/
+	@ls dist
+
 .PHONY: broker
 broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
 	@$(BIN)/python -m integration.broker $(ARGS)

@@ -93,7 +93,7 @@ class ArrowProducer:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     def init_transactions(self, timeout: float) -> None:
-        """Initialise the transactional id, within so many seconds."""
+        """Initialise the transactional id, within `timeout` seconds."""
         self._library.check(self._library.init_transactions(self._client, _milliseconds(timeout)))
 
     def begin_transaction(self) -> None:
@@ -101,7 +101,7 @@ class ArrowProducer:
         self._library.check(self._library.begin_transaction(self._client))
 
     def abort_transaction(self, timeout: float) -> None:
-        """Abort the transaction, within so many seconds."""
+        """Abort the transaction, within `timeout` seconds."""
         self._library.check(self._library.abort_transaction(self._client, _milliseconds(timeout)))
 
     # -- rows -------------------------------------------------------------------------------------------------------
@@ -126,13 +126,13 @@ class ArrowProducer:
         return taken
 
     def poll(self, timeout: float) -> int:
-        """Report rows that were not delivered, after waiting for them for so many seconds."""
+        """Report rows that were not delivered, after waiting for them for up to `timeout` seconds."""
         served: int = self._library.poll(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return served
 
     def flush(self, timeout: float) -> int:
-        """Wait so many seconds at most until no row waits for its delivery; return how many do."""
+        """Wait up to `timeout` seconds until no row waits for its delivery; return how many do."""
         self._library.flush(self._client, _milliseconds(timeout))
         self._library.check_alive(self._client)
         return len(self)

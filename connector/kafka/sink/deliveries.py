@@ -41,7 +41,7 @@ class Deliveries:
             self.report(error, message.topic(), message.partition(), size)
 
     def report(self, error: KafkaError, topic: str | None, partition: int | None, size: int) -> None:
-        """Note that a row of so many bytes was not delivered. *Called inside poll and flush*."""
+        """Note that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
         # A refused batch reports each of its rows: the largest is the likely cause.
         larger = self._error is not None and error.code() == self._error.code() and size > self._size
         if self._error is None or larger or self._error.name() in CONSEQUENCES:

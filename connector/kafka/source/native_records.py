@@ -243,7 +243,7 @@ class NativeConsumer:
         library.check_code(code)
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return what it has, in order, of at most so many rows; wait so long for the first if it has none."""
+        """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
         # Asked for more than one, the library waits until it has them all.
         messages = self._consume(most, 0)
         if not len(messages):

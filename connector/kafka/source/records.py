@@ -65,7 +65,7 @@ class RangeConsumer(Protocol):
         """Deliver this partition's rows from this offset on, and nothing that was asked for before."""
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return what it has, in order, of at most so many rows; wait so long for the first if it has none."""
+        """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
 
     def watermarks(self, at: Partition) -> tuple[int, int] | None:
         """Ask the leader for the first offset that it holds, and the one after the last; None without an answer."""
@@ -130,7 +130,7 @@ class MessageConsumer:
         self._consumer.assign([TopicPartition(at.topic, at.number, offset)])
 
     def take(self, most: int, seconds: float) -> list[Records | Notice]:
-        """Return what it has, in order, of at most so many rows; wait so long for the first if it has none."""
+        """Return what it has, in order, at most `most` rows; if it has none, wait up to `seconds` for the first."""
         from confluent_kafka import Message
 
         messages = self._consumer.consume(most, 0) or self._consumer.consume(1, seconds)
