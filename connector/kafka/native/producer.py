@@ -60,9 +60,9 @@ class ArrowProducer:
         self._known: set[str] = set()
         self._client = 0
         self._process = os.getpid()
-        self._report = report
-        # The library keeps a bare pointer to it: it lives as long as the client.
-        self._callback = REPORT(self._on_delivery)
+        # The library keeps a bare pointer to it: it lives as long as the client. It knows no `self`: that would be a cycle, and
+        # a client that is dropped would live on until the collector looks.
+        self._callback = _reporter(library, report)
         configuration = library.configuration(settings)
         library.conf_set_dr_msg_cb(configuration, self._callback)
         self._client = library.client(PRODUCER, configuration)
@@ -78,17 +78,9 @@ class ArrowProducer:
         """Return the number of rows, and other requests, that wait for an answer."""
         return int(self._library.outq_len(self._client))
 
-    def _on_delivery(self, client: int, message: int, opaque: int) -> None:
-        row = Message.from_address(message)
-        if row.err:
-            topic = self._library.topic_name(row.topic).decode() if row.topic else None
-            self._report(self.error(row.err), topic, row.partition, row.len + row.key_len)
-
     def error(self, code: int) -> KafkaError:
         """Return the client's error of this code."""
-        from confluent_kafka import KafkaError
-
-        return KafkaError(code, self._library.text(code))
+        return _error(self._library, code)
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -171,6 +163,22 @@ class ArrowProducer:
                 raise failure(INVALID_ARGUMENT, f"{name!r} can't be a topic's name")
             self._topics[name] = made
         return self._topics[name]
+
+
+def _reporter(library: Library, report: Report) -> Any:
+    def on_delivery(client: int, message: int, opaque: int) -> None:
+        row = Message.from_address(message)
+        if row.err:
+            topic = library.topic_name(row.topic).decode() if row.topic else None
+            report(_error(library, row.err), topic, row.partition, row.len + row.key_len)
+
+    return REPORT(on_delivery)
+
+
+def _error(library: Library, code: int) -> KafkaError:
+    from confluent_kafka import KafkaError
+
+    return KafkaError(code, library.text(code))
 
 
 def _milliseconds(seconds: float) -> int:

@@ -31,15 +31,11 @@ class _Client:
     """One client of the library; it ends when nothing refers to it any more."""
 
     def __init__(self, library: Library, settings: Mapping[str, Any], complain: Callable[[KafkaError], None]) -> None:
-        from confluent_kafka import KafkaError
-
         self._library = library
         self._process = os.getpid()
-        self._complain: Callable[[KafkaError], None] | None = complain
-        self._error = KafkaError  # nothing can be imported any more when the last client of a program ends
         self.client = self.queue = 0
-        # The library keeps a bare pointer to it: it lives as long as the client.
-        self._callback = COMPLAINT(self._on_complaint)
+        # The library keeps a bare pointer to it: it lives as long as the client. It knows no `self`: that would be a cycle.
+        self._callback = _complaint(complain)
         configuration = library.configuration(settings)
         library.conf_set_error_cb(configuration, self._callback)
         self.client = library.client(CONSUMER, configuration)
@@ -47,14 +43,20 @@ class _Client:
         self.queue = library.queue_get_consumer(self.client)
 
     def __del__(self, process: Callable[[], int] = os.getpid) -> None:
-        self._complain = None
         if self.client and process() == self._process:  # a forked copy has none of its threads
             self._library.queue_destroy(self.queue)
             self._library.destroy(self.client)
 
-    def _on_complaint(self, client: int, code: int, reason: bytes | None, opaque: int) -> None:
-        if self._complain is not None:
-            self._complain(self._error(code, (reason or b"").decode(errors="replace")))
+
+def _complaint(complain: Callable[[KafkaError], None]) -> Any:
+    from confluent_kafka import (
+        KafkaError,  # here: nothing can be imported any more when the last client of a program ends
+    )
+
+    def on_complaint(client: int, code: int, reason: bytes | None, opaque: int) -> None:
+        complain(KafkaError(code, (reason or b"").decode(errors="replace")))
+
+    return COMPLAINT(on_complaint)
 
 
 class _Held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaException, Producer
 from connector.kafka.native import columns, library
 from connector.kafka.native.library import OBJECTS_ONLY, Library, native_library
 from connector.kafka.native.producer import ArrowProducer
+from connector.kafka.source.native_records import NativeConsumer
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +121,27 @@ def test_a_row_that_is_not_delivered_is_reported_with_its_place_and_size(found: 
     producer.purge()
     assert producer.flush(5) == 0
     assert seen == [("_PURGE_QUEUE", "t", -1, 5)] * 2
+
+
+def test_a_client_that_is_dropped_ends_at_once(found: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its reference count: the collector looks seldom."""
+    gone: list[int] = []
+    destroy, helper = found.destroy, columns.native_columns()
+
+    def counted(client: int) -> None:
+        gone.append(client)
+        destroy(client)
+
+    monkeypatch.setattr(found, "destroy", counted)
+    settings = {"bootstrap.servers": "localhost:1", "log_level": 0}
+    gc.disable()
+    try:
+        ArrowProducer(found, settings, lambda *_: None)
+        if helper is not None:
+            NativeConsumer(found, helper, {**settings, "group.id": "g"}, lambda _: None)
+        assert len(gone) == 1 + (helper is not None)
+    finally:
+        gc.enable()
 
 
 def test_a_program_that_ends_with_clients_ends_in_peace() -> None:
