@@ -1,4 +1,4 @@
-# Every target makes .venv itself when it is missing, or when setup.cfg or pyproject.toml changed.
+# Every target makes .venv itself when it is missing, or when what it is made from changed.
 #
 #   make test ARGS='-k barrier -x'      hands ARGS to the program behind the target
 #   make test WORKERS=0 ARGS='-s'       tests one after the other, in one process (0), or by so many at once
@@ -64,6 +64,14 @@ bench: $(STAMP) java ## rows per second and what the two phases cost, as ratios
 	@$(BIN)/python -m integration.benchmarks.delta
 	@$(BIN)/python -m integration.benchmarks.source
 
+.PHONY: wheel
+wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux of this processor, in dist/
+	@rm -rf build dist
+	@$(BIN)/python -m build --outdir build/raw
+	@PATH=$(BIN):$$PATH $(BIN)/python -m auditwheel repair --strip --wheel-dir dist build/raw/*.whl
+	@cp build/raw/*.tar.gz dist/
+	@ls dist
+
 .PHONY: broker
 broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
 	@$(BIN)/python -m integration.broker $(ARGS)
@@ -84,7 +92,7 @@ java:
 
 # An editable install has its modules found by a hook, and PySpark lists only folders: the .pth file names both roots,
 # so that the formats are discovered, and new files are seen at once.
-$(STAMP): setup.cfg pyproject.toml
+$(STAMP): setup.cfg setup.py pyproject.toml connector/kafka/native/columns.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "Python 3.10 or newer is missing: '$(PYTHON)' says: $$($(PYTHON) --version 2>&1 | head -1)" >&2; \
 	    echo "Install one, or name it: make PYTHON=python3.12" >&2; \

@@ -16,9 +16,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from connector.kafka.source.consumers import borrow_consumer
 from connector.kafka.source.data_source import BarrierKafkaDataSource
-from connector.kafka.source.fetch import KafkaInputPartition, borrow_consumer
-from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.fetch import KafkaInputPartition
+from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from transactional.errors import OptionError, StoreError
@@ -44,7 +45,7 @@ def options_of(kafka: Cluster, topic: str, **more: str) -> dict[str, str]:
 
 def reader_of(kafka: Cluster, topic: str, **more: str) -> BarrierKafkaStreamReader:
     source = BarrierKafkaDataSource(options_of(kafka, topic, **more))
-    return source.streamReader(spark_schema(more.get("includeHeaders") == "true"))
+    return source.streamReader(spark_schema(all_columns(more.get("includeHeaders") == "true")))
 
 
 def rows_between(reader: BarrierKafkaStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:

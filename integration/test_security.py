@@ -28,7 +28,8 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import SOURCE_FORBIDDEN, client_config
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.kafka_sink import KafkaSink
-from connector.kafka.source.fetch import borrow_consumer, fetch
+from connector.kafka.source.consumers import borrow_consumer
+from connector.kafka.source.fetch import fetch
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import READ_DEFAULTS, READ_OPTIONS
 from integration.certificates import Authority, Identity
@@ -269,9 +270,10 @@ def test_rows_are_written_committed_and_read_by_both_libraries(secured: SecuredC
     parsed = READ_OPTIONS.parse({**way_in, "kafka.group.id": "reader", "subscribe": topic})
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
     check_brokers(config)
+    at = Partition(topic, 0)
     with borrow_consumer(config) as consumer:
-        batches = list(fetch(consumer, OffsetRange(Partition(topic, 0), 0, 2)))
-    assert [message.value() for batch in batches for message in batch] == [b"a", b"b"]
+        batches = [records.to_batch(at, ("value",)) for records in fetch(consumer, OffsetRange(at, 0, 2))]
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == [b"a", b"b"]
 
 
 # -- what users are told --------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, Filteri
 from connector.kafka.source.data_source import BarrierKafkaDataSource
 from connector.kafka.source.fetch import KafkaInputPartition
 from connector.kafka.source.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
-from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster
 from integration.test_kafka_source import add_partitions, collect, load, produce, reader_of, rows_between, wait_until
@@ -370,7 +370,7 @@ def registered(spark: SparkSession) -> SparkSession:
 
 def stream_reader(options: Mapping[str, str]) -> BarrierKafkaStreamReader:
     headers = {key.lower(): value for key, value in options.items()}.get("includeheaders") == "true"
-    return BarrierKafkaDataSource(dict(options)).streamReader(spark_schema(headers))
+    return BarrierKafkaDataSource(dict(options)).streamReader(spark_schema(all_columns(headers)))
 
 
 def asked(reader: BarrierKafkaStreamReader, start: dict[str, Any]) -> dict[str, Any] | None:
@@ -635,7 +635,9 @@ def test_the_groups_offsets_are_kept_under_the_name_that_was_set(
 
 
 def batch_reader(options: Mapping[str, str]) -> BarrierKafkaBatchReader:
-    found = BarrierKafkaDataSource(dict(options)).reader(spark_schema(options.get("includeHeaders") == "true"))
+    found = BarrierKafkaDataSource(dict(options)).reader(
+        spark_schema(all_columns(options.get("includeHeaders") == "true"))
+    )
     assert type(found) is BarrierKafkaBatchReader, "Spark refuses pushFilters where it does not ask for it"
     return found
 

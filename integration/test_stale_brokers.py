@@ -16,7 +16,7 @@ from connector.kafka.client.agreement import TopicView, ask_each_broker
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.source.data_source import BarrierKafkaDataSource
-from connector.kafka.source.rows import spark_schema
+from connector.kafka.source.rows import COLUMNS, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
@@ -50,7 +50,7 @@ def reader_of(proxy: KafkaProxy, topic: str, **more: str) -> BarrierKafkaStreamR
         "kafkaConsumer.pollTimeoutMs": "30000",
         **more,
     }
-    return BarrierKafkaDataSource(options).streamReader(spark_schema(False))
+    return BarrierKafkaDataSource(options).streamReader(spark_schema(COLUMNS))
 
 
 def lying(of: Any, lie: Callable[[Any], bool], times: int = 1) -> tuple[Change, list[bool]]:

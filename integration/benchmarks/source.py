@@ -158,7 +158,8 @@ def bare(cluster: Cluster, topic: str, partitions: int, *, arrow: bool) -> float
 def _consume(servers: str, topic: str, partitions: Sequence[int], arrow: bool, ready: Any, counts: Any) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
-    from connector.kafka.source.rows import to_record_batch
+    from connector.kafka.client.topics import Partition
+    from connector.kafka.source.rows import COLUMNS, to_record_batch
 
     settings = {"bootstrap.servers": servers, "group.id": "bare", "isolation.level": "read_committed"}
     consumer = Consumer(settings)
@@ -172,7 +173,7 @@ def _consume(servers: str, topic: str, partitions: Sequence[int], arrow: bool, r
             messages = consumer.consume(10_000, 0.1)
             if messages:
                 if arrow:
-                    to_record_batch(messages, topic, partition, False)
+                    to_record_batch(messages, Partition(topic, partition), COLUMNS)
                 position = (messages[-1].offset() or 0) + 1
                 total += len(messages)
     consumer.close()

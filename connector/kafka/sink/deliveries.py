@@ -13,7 +13,9 @@ from transactional.errors import RetriableError, RowRefusedError, StoreError, Tw
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-__all__ = ["Deliveries", "deliver", "raise_cause", "serve", "write_error"]
+    from connector.kafka.native.producer import ArrowProducer
+
+__all__ = ["Deliveries", "deliver", "no_topic", "not_queued", "raise_cause", "serve", "write_error", "wrong_partition"]
 
 FLUSH_SECONDS: Final = 0.25
 """Interval at which refused rows are looked for while the queue empties."""
@@ -32,15 +34,18 @@ class Deliveries:
         self._partition: tuple[str | None, int | None] = (None, None)
         self._size = 0
 
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        """Note one row's delivery report. *Called by librdkafka, inside poll and flush*."""
-        if error is None:
-            return
-        size = len(message.value() or b"") + len(message.key() or b"")
+    def report_message(self, error: KafkaError | None, message: Message) -> None:
+        """Note a delivery report of confluent-kafka's. *Called inside poll and flush*."""
+        if error is not None:
+            size = len(message.value() or b"") + len(message.key() or b"")
+            self.report(error, message.topic(), message.partition(), size)
+
+    def report(self, error: KafkaError, topic: str | None, partition: int | None, size: int) -> None:
+        """Note that a row of `size` bytes was not delivered. *Called inside poll and flush*."""
         # A refused batch reports each of its rows: the largest is the likely cause.
         larger = self._error is not None and error.code() == self._error.code() and size > self._size
         if self._error is None or larger or self._error.name() in CONSEQUENCES:
-            self._error, self._partition, self._size = error, (message.topic(), message.partition()), size
+            self._error, self._partition, self._size = error, (topic, partition), size
 
     def check(self) -> None:
         """Raise if any row was not delivered."""
@@ -70,6 +75,23 @@ def write_error(error: KafkaError, topic: str | None, partition: int | None, siz
     return RetriableError("WRITE_FAILED", reason=f"to {at}: {reason}", **parameters)
 
 
+def wrong_partition(partition: int, topic: str | None) -> RowRefusedError:
+    """Return the error of a row whose partition no topic can have."""
+    reason = f"its partition is {partition}; it must be 0 or more, or null"
+    return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, topic=topic)
+
+
+def no_topic() -> RowRefusedError:
+    """Return the error of a row that names no topic."""
+    reason = "its column topic is null, and the option topic is not set"
+    return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, column="topic")
+
+
+def not_queued(count: int, topic: str) -> RetriableError:
+    """Return the error of rows that the client did not take, and did not say why."""
+    return RetriableError("WRITE_FAILED", reason=f"{count} rows for {topic} were not queued")
+
+
 def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
     """Call poll or flush of a producer, and turn a fatal error into one of this connector.
 
@@ -92,7 +114,7 @@ def serve(call: Callable[[], int], deliveries: Deliveries) -> int:
         ) from problem
 
 
-def deliver(producer: Producer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
+def deliver(producer: Producer | ArrowProducer, deliveries: Deliveries, deadline: Deadline | None = None) -> int:
     """Wait until every queued row is delivered; return how many are not when the deadline has passed.
 
     It waits in steps, because librdkafka sends nothing more of a transaction once a row of it was refused: rows queued
@@ -105,7 +127,7 @@ def deliver(producer: Producer, deliveries: Deliveries, deadline: Deadline | Non
             return waiting
 
 
-def raise_cause(error: KafkaError, producer: Producer, deliveries: Deliveries) -> None:
+def raise_cause(error: KafkaError, producer: Producer | ArrowProducer, deliveries: Deliveries) -> None:
     """Raise why a producer has failed for good: the reports of its earlier rows give the reason, the refused call does not."""
     if error.name() in CONSEQUENCES:
         serve(lambda: producer.poll(0), deliveries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +72,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
-        self._settings = parse_write_options(options)
+        self._settings = replace(parse_write_options(options), by_objects="headers" in schema.names)
         queue = self._settings.client.settings.get("queue.buffering.max.messages", str(DEFAULT_QUEUE_ROWS))
         self._writer = RowWriter(schema, self._settings.topic, int(queue), self._settings.queue_bytes)
         self._clock = SystemClock()
@@ -152,7 +153,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             timeout_ms = timeout_of(self._settings, admin)
             settings = {"transactional.id": run_id(self._prefix()), "transaction.timeout.ms": timeout_ms}
         # The client refuses wrong settings when it is made. This one is never initialised, so brokers don't see it.
-        make_producer(client, KafkaTransaction(None, timeout_ms), settings)
+        make_producer(self._settings, KafkaTransaction(None, timeout_ms), settings)
         return identity
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.sink.deliveries import Deliveries, deliver, raise_cause, serve, write_error
-from transactional.errors import OptionError, RetriableError, RowRefusedError
+from connector.kafka.native.producer import ArrowProducer
+from connector.kafka.sink.deliveries import (
+    Deliveries,
+    deliver,
+    no_topic,
+    not_queued,
+    raise_cause,
+    serve,
+    write_error,
+    wrong_partition,
+)
+from transactional.errors import OptionError, RowRefusedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +44,8 @@ QUEUED_BYTES: Final = 256 << 20
 
 DEFAULT_QUEUE_ROWS: Final = 100_000
 """librdkafka's queue.buffering.max.messages."""
+
+LARGEST_PARTITION: Final = 2**31 - 1
 
 POLL_SECONDS: Final = 0.02
 
@@ -106,21 +118,29 @@ class RowWriter:
         self._queue_bytes = queue_bytes
         self._bytes_since_empty = 0
 
-    def write(self, producer: Producer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
+    def write(self, producer: Producer | ArrowProducer, batch: pa.RecordBatch, deliveries: Deliveries) -> None:
         """Queue a batch's rows; returns before they are delivered."""
         for chunk in self._chunks(batch):
             self._make_room(producer, chunk, deliveries)
-            values, keys = _as_bytes(chunk, "value"), _as_bytes(chunk, "key")
-            if self._needs_rows(chunk):
-                self._write_rows(producer, chunk, values, keys, deliveries)
-            elif self._topic is not None:
-                self._write_batch(producer, self._topic, values, keys, deliveries)
+            if isinstance(producer, ArrowProducer):
+                from connector.kafka.sink.arrow_rows import queue_rows  # numpy: only tasks need it
+
+                queue_rows(producer, chunk, self._topic, deliveries)
             else:
-                for topic, rows in self._by_topic(chunk).items():
-                    chosen = [values[i] for i in rows], [keys[i] for i in rows]
-                    self._write_batch(producer, topic, *chosen, deliveries)
+                self._queue_objects(producer, chunk, deliveries)
             serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
+
+    def _queue_objects(self, producer: Producer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
+        values, keys = _as_bytes(chunk, "value"), _as_bytes(chunk, "key")
+        if self._needs_rows(chunk):
+            self._write_rows(producer, chunk, values, keys, deliveries)
+        elif self._topic is not None:
+            self._write_batch(producer, self._topic, values, keys, deliveries)
+        else:
+            for topic, rows in self._by_topic(chunk).items():
+                chosen = [values[i] for i in rows], [keys[i] for i in rows]
+                self._write_batch(producer, topic, *chosen, deliveries)
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
@@ -128,7 +148,7 @@ class RowWriter:
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
-    def _make_room(self, producer: Producer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
+    def _make_room(self, producer: Producer | ArrowProducer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
         # A full queue drops rows out of the middle of a batch call, and so breaks their order.
         room = self._queue_rows - chunk.num_rows
         while len(producer) > room:
@@ -163,9 +183,7 @@ class RowWriter:
             deliveries.check()
             refused = next((m for m in messages if "_error" in m), None)
             if refused is None:
-                raise RetriableError(
-                    "WRITE_FAILED", reason=f"{len(messages) - queued} rows for {topic} were not queued"
-                )
+                raise not_queued(len(messages) - queued, topic)
             size = len(refused["value"] or b"") + len(refused["key"] or b"")
             raise write_error(refused["_error"], topic, None, size)
 
@@ -189,13 +207,8 @@ class RowWriter:
             if header:
                 row["headers"] = _headers(header, to, row)
             if partition is not None:
-                if partition < 0:
-                    raise RowRefusedError(
-                        "ROW_REFUSED",
-                        owner="2pc-kafka",
-                        reason=f"its partition is {partition}; it must be 0 or more, or null",
-                        topic=to,
-                    )
+                if not 0 <= partition <= LARGEST_PARTITION:
+                    raise wrong_partition(partition, to)
                 row["partition"] = partition
             try:
                 while True:
@@ -220,12 +233,7 @@ class RowWriter:
     def _topics(chunk: pa.RecordBatch) -> list[str]:
         topics = [_text(topic) for topic in chunk.column("topic").to_pylist()]
         if any(not topic for topic in topics):
-            raise RowRefusedError(
-                "ROW_REFUSED",
-                owner="2pc-kafka",
-                reason="its column topic is null, and the option topic is not set",
-                column="topic",
-            )
+            raise no_topic()
         return topics
 
 

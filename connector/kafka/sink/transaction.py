@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.admin import TRANSACTION_LOG, Description, KafkaAdmin
-from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import missing_right
+from connector.kafka.native.library import native_library
+from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.deliveries import Deliveries, deliver, write_error
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.handles import FORMAT, KafkaHandle
@@ -49,7 +50,7 @@ class KafkaTransaction:
     At-least-once has neither name nor coordinator.
     """
 
-    producer: Producer | None
+    producer: Producer | ArrowProducer | None
     timeout_ms: int
     name: str = ""
     producer_id: int = -1
@@ -76,7 +77,7 @@ def timeout_of(settings: WriteOptions, admin: KafkaAdmin) -> int:
 def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
     """Make a producer whose rows are visible at once."""
     transaction = KafkaTransaction(None, int(DEFAULT_MESSAGE_SECONDS * 1000))
-    transaction.producer = make_producer(settings.client, transaction, {})
+    transaction.producer = make_producer(settings, transaction, {})
     return transaction
 
 
@@ -90,7 +91,7 @@ def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext
         transaction.timeout_ms = timeout_of(settings, admin)
         transaction.name = choose_id(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
         named = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
-        transaction.producer = make_producer(settings.client, transaction, named)
+        transaction.producer = make_producer(settings, transaction, named)
         _open(transaction, transaction.producer, admin, settings.topic)
     except BaseException:
         transaction.drop()
@@ -98,7 +99,9 @@ def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext
     return transaction
 
 
-def _open(transaction: KafkaTransaction, producer: Producer, admin: KafkaAdmin, topic: str | None) -> None:
+def _open(
+    transaction: KafkaTransaction, producer: Producer | ArrowProducer, admin: KafkaAdmin, topic: str | None
+) -> None:
     from confluent_kafka import KafkaException
 
     try:
@@ -124,7 +127,9 @@ def _open(transaction: KafkaTransaction, producer: Producer, admin: KafkaAdmin, 
     transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
 
 
-def make_producer(client: ClientConfig, transaction: KafkaTransaction, settings: Mapping[str, Any]) -> Producer:
+def make_producer(
+    settings: WriteOptions, transaction: KafkaTransaction, more: Mapping[str, Any]
+) -> Producer | ArrowProducer:
     """Make a producer that reports to the transaction.
 
     Raises
@@ -134,21 +139,24 @@ def make_producer(client: ClientConfig, transaction: KafkaTransaction, settings:
     """
     from confluent_kafka import KafkaException, Producer
 
+    client, deliveries = settings.client, transaction.deliveries
     configuration = {
         **client.for_librdkafka(),
-        **settings,
+        **more,
         "message.timeout.ms": transaction.timeout_ms,
         # Only failures are reported: a report for each row would cost more than writing it.
         "delivery.report.only.error": True,
-        "on_delivery": transaction.deliveries.report,
     }
+    library = None if settings.by_objects or any(map(callable, configuration.values())) else native_library()
     try:
-        return Producer(configuration)
+        if library is not None:
+            return ArrowProducer(library, configuration, deliveries.report)
+        return Producer({**configuration, "on_delivery": deliveries.report_message})
     except (KafkaException, ValueError, TypeError) as problem:
         raise client.refused(problem) from None
 
 
-def prepare(transaction: KafkaTransaction, producer: Producer, clock: Clock) -> KafkaHandle | None:
+def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, clock: Clock) -> KafkaHandle | None:
     """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer.
 
     Raises
@@ -220,10 +228,10 @@ def roll_back(transaction: KafkaTransaction, clock: Clock) -> None:
     transaction.drop()
 
 
-_abandoned: deque[Producer] = deque(maxlen=ABANDONED_AT_MOST)
+_abandoned: deque[Producer | ArrowProducer] = deque(maxlen=ABANDONED_AT_MOST)
 
 
-def _give_up(producer: Producer, in_transaction: bool) -> None:
+def _give_up(producer: Producer | ArrowProducer, in_transaction: bool) -> None:
     """Let go of a producer whose rows are of no use.
 
     librdkafka (2.16) aborts the whole process if a producer is destroyed while its request to add partitions to its

@@ -92,6 +92,8 @@ class WriteOptions:
     exactly_once : bool
     queue_bytes : int
         Bytes of outstanding rows, at most: kafka.buffer.memory if the user set it.
+    by_objects : bool
+        Whether rows go through confluent-kafka's objects: librdkafka's batch call takes no headers.
     """
 
     client: ClientConfig
@@ -101,6 +103,7 @@ class WriteOptions:
     commit_seconds: float
     exactly_once: bool
     queue_bytes: int
+    by_objects: bool = False
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:

@@ -72,7 +72,7 @@ class BarrierKafkaDataSource(DataSource):
         # Patience is for queries that run; at load() a user waits, so a topic without a leader is an error soon.
         topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
-        return spark_schema(options.include_headers)
+        return spark_schema(options.columns)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:
         """Make the reader. *Driver's source process, once per start of the query; again in the planning of tasks*.
@@ -114,12 +114,13 @@ class BarrierKafkaDataSource(DataSource):
 def _check_schema(schema: StructType, options: ReadOptions) -> None:
     from connector.kafka.source.rows import spark_schema
 
-    expected = spark_schema(options.include_headers)
+    expected = spark_schema(options.columns)
     if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
         raise OptionError(
             "FORBIDDEN_OPTION",
             owner="barrier-kafka",
             option=".schema(...)",
-            reason=f"its rows have the schema {expected.simpleString()}, and the query parses the column value",
+            reason=f"its rows have the schema {expected.simpleString()}, and the query parses the column value; the option "
+            "columns chooses among them",
             expected=expected.simpleString(),
         )

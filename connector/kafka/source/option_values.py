@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from connector.kafka.client.topics import TOPIC_FORM, Partition, is_topic_name
+from connector.kafka.source.rows import all_columns
 from connector.options import as_duration_ms, as_json
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "LATEST",
     "StartingOffsets",
     "as_assignment",
+    "as_columns",
     "as_duration_ms",
     "as_long",
     "as_pattern",
@@ -72,6 +74,14 @@ def as_topics(text: str) -> tuple[str, ...]:
         if not is_topic_name(name):
             raise ValueError(f"topic names, separated by commas, each of {TOPIC_FORM}; {name!r} is not one")
     return tuple(names)
+
+
+def as_columns(text: str) -> tuple[str, ...]:
+    """Parse names of the source's columns, each once, in the order given."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not set(names) <= {*all_columns(True)} or len(set(names)) < len(names):
+        raise ValueError(f"some of {', '.join(all_columns(True))}, separated by commas, each once")
+    return names
 
 
 def as_assignment(text: str) -> tuple[Partition, ...]:

@@ -15,6 +15,7 @@ from connector.kafka.source.option_values import (
     EARLIEST,
     LATEST,
     as_assignment,
+    as_columns,
     as_duration_ms,
     as_long,
     as_pattern,
@@ -24,6 +25,7 @@ from connector.kafka.source.option_values import (
     as_topics,
 )
 from connector.kafka.source.ranges import Splitting
+from connector.kafka.source.rows import HEADERS, all_columns
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import Retries
 from connector.options import Option, OptionTable, ParsedOptions, as_bool, as_choice, as_str
@@ -155,6 +157,13 @@ READ_OPTIONS = OptionTable(
             "true adds the column headers: array<struct<key: string, value: binary>>.",
         ),
         Option(
+            "columns",
+            None,
+            as_columns,
+            "The columns to read, separated by commas, of key, value, topic, partition, offset, timestamp, timestampType and "
+            "headers (which then needs no includeHeaders). The others are not copied out of the client. All by default.",
+        ),
+        Option(
             "groupIdPrefix",
             "spark-kafka-source",
             as_str,
@@ -246,7 +255,7 @@ class ReadOptions:
     retries : Retries
     poll_seconds : float
         Maximum time that a task waits for a row.
-    include_headers : bool
+    columns : tuple[str, ...]
     fail_on_data_loss : bool
     """
 
@@ -260,7 +269,7 @@ class ReadOptions:
     schedule: Schedule
     retries: Retries
     poll_seconds: float
-    include_headers: bool
+    columns: tuple[str, ...]
     fail_on_data_loss: bool
 
 
@@ -303,9 +312,16 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         schedule=Schedule(parsed["barrierInterval"], parsed["minPauseBetweenCheckpoints"]),
         retries=Retries(parsed["fetchOffset.numRetries"], parsed["fetchOffset.retryIntervalMs"] / 1000),
         poll_seconds=parsed["kafkaConsumer.pollTimeoutMs"] / 1000,
-        include_headers=parsed["includeHeaders"],
+        columns=_columns(parsed),
         fail_on_data_loss=parsed["failOnDataLoss"],
     )
+
+
+def _columns(parsed: ParsedOptions) -> tuple[str, ...]:
+    chosen: tuple[str, ...] | None = parsed["columns"]
+    if chosen is not None and parsed["includeHeaders"] and HEADERS not in chosen:
+        raise READ_OPTIONS.invalid("columns", ",".join(chosen), "a list with headers, because includeHeaders is true")
+    return chosen or all_columns(parsed["includeHeaders"])
 
 
 def _subscription(parsed: ParsedOptions) -> Subscription:

@@ -6,27 +6,55 @@ No Python loop over fields: each column is one ``map`` of a C method over the me
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.kafka.client.topics import Partition
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from confluent_kafka import Message
     from pyspark.sql.types import StructType
 
-__all__ = ["arrow_schema", "spark_schema", "to_record_batch"]
+__all__ = [
+    "COLUMNS",
+    "HEADERS",
+    "UNREADABLE_HEADER",
+    "all_columns",
+    "arrow_schema",
+    "assemble",
+    "bad_record",
+    "headers_type",
+    "spark_schema",
+    "to_record_batch",
+]
 
 LATEST_MS: Final = (2**63 - 1) // 1000
 """Spark's timestamps are 64 bits of microseconds."""
 
+UNREADABLE_HEADER: Final = (
+    "a header whose key is not UTF-8, and the client can't read it: leave out includeHeaders, or start after it."
+)
 
-def spark_schema(include_headers: bool) -> StructType:
-    """Return the rows' schema, which is that of Spark's Kafka source."""
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Of Spark's Kafka source, in its order."""
+
+HEADERS: Final = "headers"
+
+
+def all_columns(include_headers: bool) -> tuple[str, ...]:
+    """Return the columns of Spark's source, which has headers on demand."""
+    return (*COLUMNS, HEADERS) if include_headers else COLUMNS
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """Return the rows' schema: the types of Spark's Kafka source."""
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -38,51 +66,56 @@ def spark_schema(include_headers: bool) -> StructType:
         TimestampType,
     )
 
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        fields.append(StructField("headers", ArrayType(header)))
-    return StructType(fields)
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    types = {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
+        HEADERS: ArrayType(header),
+    }
+    return StructType([StructField(name, types[name]) for name in columns])
 
 
-@lru_cache(maxsize=2)
-def arrow_schema(include_headers: bool) -> pa.Schema:
+@lru_cache(maxsize=8)
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """Return the same schema in Arrow's types, as Spark wants it from a Python source."""
     import pyarrow as pa
 
-    fields = [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", "UTC")),
-        pa.field("timestampType", pa.int32()),
-    ]
-    if include_headers:
-        header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-        fields.append(pa.field("headers", pa.list_(pa.field("element", header))))
-    return pa.schema(fields)
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestampType": pa.int32(),
+        HEADERS: headers_type(),
+    }
+    return pa.schema([pa.field(name, types[name]) for name in columns])
 
 
-def to_record_batch(messages: Sequence[Message], topic: str, partition: int, include_headers: bool) -> pa.RecordBatch:
+def headers_type() -> pa.ListType:
+    """Return the Arrow type of the column ``headers``."""
+    import pyarrow as pa
+
+    return pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+
+def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
     """Make one batch of messages of one partition.
 
     Parameters
     ----------
     messages : Sequence[Message]
         At least one, without errors, in the order of their offsets.
-    topic, partition
+    at : Partition
         The partition that all of them come from.
-    include_headers : bool
+    columns : tuple[str, ...]
+        Of `COLUMNS` and ``headers``.
 
     Returns
     -------
@@ -96,7 +129,7 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
     """
     import numpy as np
     import pyarrow as pa
-    from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+    from confluent_kafka import Message
 
     count = len(messages)
     first, last = messages[0].offset(), messages[-1].offset()
@@ -105,44 +138,98 @@ def to_record_batch(messages: Sequence[Message], topic: str, partition: int, inc
         offsets = np.arange(first, last + 1, dtype=np.int64)
     else:
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
-    stamps = list(map(Message.timestamp, messages))
-    millis = np.fromiter(map(itemgetter(1), stamps), np.int64, count)
-    kinds = np.fromiter(map(itemgetter(0), stamps), np.int32, count)
-    absent = kinds == 0
-    _check_times(millis, messages, topic, partition)
-    # librdkafka counts 0 none, 1 create, 2 append; Java and Spark -1, 0, 1.
-    timestamps = pa.array(millis * 1000, pa.int64(), mask=absent if absent.any() else None)
-    columns = [
-        pa.array(list(map(Message.key, messages)), pa.binary()),
-        pa.array(list(map(Message.value, messages)), pa.binary()),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.array(np.full(count, partition, np.int32)),
-        pa.array(offsets),
-        timestamps.cast(pa.timestamp("us", "UTC")),
-        pa.array(kinds - TIMESTAMP_CREATE_TIME),
-    ]
-    if include_headers:
-        columns.append(_headers(messages, topic, partition))
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
+
+    def times() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        stamps = list(map(Message.timestamp, messages))
+        kinds = np.fromiter(map(itemgetter(0), stamps), np.int32, count)
+        return np.fromiter(map(itemgetter(1), stamps), np.int64, count), kinds
+
+    own = {
+        "key": lambda: pa.array(list(map(Message.key, messages)), pa.binary()),
+        "value": lambda: pa.array(list(map(Message.value, messages)), pa.binary()),
+        HEADERS: lambda: _headers(messages, at),
+    }
+    return assemble(at, columns, offsets, times, own)
 
 
-def _check_times(millis: Any, messages: Sequence[Message], topic: str, partition: int) -> None:
-    """Refuse times that Spark's microseconds can't hold, as Spark's own source does: a producer has sent nanoseconds."""
-    if abs(int(millis.max())) <= LATEST_MS and abs(int(millis.min())) <= LATEST_MS:
-        return
-    at = next(index for index, time in enumerate(millis.tolist()) if abs(time) > LATEST_MS)
-    problem = (
-        f"the timestamp {millis[at]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
-        "another unit. Start after it."
-    )
-    raise _bad_record(topic, partition, messages[at], problem)
+def assemble(
+    at: Partition,
+    columns: tuple[str, ...],
+    offsets: np.ndarray[Any, Any],
+    times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+    own: Mapping[str, Callable[[], pa.Array]],
+) -> pa.RecordBatch:
+    """Make a batch of one partition's columns. It makes no scalar and infers no type, because pyarrow imports pandas for that.
 
+    Parameters
+    ----------
+    at : Partition
+    columns : tuple[str, ...]
+        Only these are made.
+    offsets : numpy.ndarray of int64
+    times : Callable
+        Returns the timestamps, in milliseconds since 1970 (int64), and their kinds (int32) as librdkafka counts them: 0 none,
+        1 set by the producer, 2 set by the broker.
+    own : Mapping[str, Callable[[], pyarrow.Array]]
+        Makes ``key``, ``value`` and ``headers``.
 
-def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
+    Raises
+    ------
+    StoreError
+        ``BAD_RECORD``: a timestamp that Spark's can't hold.
+    """
     import numpy as np
     import pyarrow as pa
 
-    kind = arrow_schema(True).field("headers").type
+    count = len(offsets)
+    made = {name: make() for name, make in own.items() if name in columns}
+    if "topic" in columns:
+        name = at.topic.encode()
+        ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(name * count)]
+        made["topic"] = pa.Array.from_buffers(pa.string(), count, buffers)
+    if "partition" in columns:
+        made["partition"] = _numbers(np.full(count, at.number, np.int32))
+    if "offset" in columns:
+        made["offset"] = _numbers(offsets)
+    if "timestamp" in columns or "timestampType" in columns:
+        millis, kinds = times()
+        made["timestamp"] = _timestamps(at, offsets, millis, kinds)
+        made["timestampType"] = _numbers(kinds - np.int32(1))  # Java and Spark count from -1
+    return pa.RecordBatch.from_arrays([made[name] for name in columns], schema=arrow_schema(columns))
+
+
+def _timestamps(
+    at: Partition, offsets: np.ndarray[Any, Any], millis: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any]
+) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    if abs(int(millis.max())) > LATEST_MS or abs(int(millis.min())) > LATEST_MS:
+        # Spark's own source refuses them, too.
+        row = int(np.flatnonzero((millis > LATEST_MS) | (millis < -LATEST_MS))[0])
+        problem = (
+            f"the timestamp {millis[row]}, in milliseconds since 1970, which Spark's timestamps can't hold: its producer used "
+            "another unit. Start after it."
+        )
+        raise bad_record(at, int(offsets[row]), problem)
+    present = None if kinds.all() else pa.py_buffer(np.packbits(kinds != 0, bitorder="little"))
+    return pa.Array.from_buffers(pa.timestamp("us", "UTC"), len(millis), [present, pa.py_buffer(millis * 1000)])
+
+
+def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Return whole numbers of 32 or 64 bits as a column of the same type."""
+    import pyarrow as pa
+
+    kind = pa.int32() if values.itemsize == 4 else pa.int64()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _headers(messages: Sequence[Message], at: Partition) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    kind = headers_type()
     # This way its result is checked: the client returns with the error set, and a direct call raises it some steps later.
     read = operator.methodcaller("headers")
     lists: list[Any] = []
@@ -150,14 +237,13 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
         for message in messages:
             lists.append(read(message))  # noqa: PERF401 - the length shows which one failed
     except (UnicodeDecodeError, SystemError):  # the client returns with the error set
-        problem = "a header whose key is not UTF-8, and the client can't read it: leave out includeHeaders, or start after it."
-        raise _bad_record(topic, partition, messages[len(lists)], problem) from None
+        raise bad_record(at, messages[len(lists)].offset(), UNREADABLE_HEADER) from None
     flat = list(chain.from_iterable(headers for headers in lists if headers))
     keys = [key for key, _ in flat]
     if None in keys:
-        at = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
+        row = next(i for i, headers in enumerate(lists) if headers and any(key is None for key, _ in headers))
         problem = "a header whose key is null, which Kafka does not allow: leave out includeHeaders, or start after it."
-        raise _bad_record(topic, partition, messages[at], problem)
+        raise bad_record(at, messages[row].offset(), problem)
     ends = np.cumsum([len(headers) if headers else 0 for headers in lists], dtype=np.int32)
     starts = np.concatenate(([0], ends)).astype(np.int32)
     none = np.fromiter((headers is None for headers in lists), np.bool_, len(lists))
@@ -171,10 +257,11 @@ def _headers(messages: Sequence[Message], topic: str, partition: int) -> Any:
     return pa.ListArray.from_arrays(pa.array(starts), values, type=kind, mask=pa.array(none) if none.any() else None)
 
 
-def _bad_record(topic: str, partition: int, message: Message, problem: str) -> StoreError:
+def bad_record(at: Partition, offset: int | None, problem: str) -> StoreError:
+    """Return the error of a row that no column can hold."""
     return StoreError(
         "BAD_RECORD",
-        reason=f"the row of {topic}-{partition} at offset {message.offset()} has {problem}",
-        partition=f"{topic}-{partition}",
-        offset=message.offset(),
+        reason=f"the row of {at} at offset {offset} has {problem}",
+        partition=str(at),
+        offset=offset,
     )

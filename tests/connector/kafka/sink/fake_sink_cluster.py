@@ -61,6 +61,7 @@ class FakeCluster:
         monkeypatch.setattr("connector.kafka.sink.kafka_sink.KafkaAdmin", self._admin)
         monkeypatch.setattr("connector.kafka.sink.kafka_sink.check_brokers", lambda config: None)
         monkeypatch.setattr("confluent_kafka.Producer", self._producer)
+        monkeypatch.setattr("connector.kafka.sink.transaction.native_library", lambda: None)
         return self
 
     def state(self, name: str, state: str, *, epoch: int = 0, parts: Sequence[tuple[str, int]] = ()) -> None:

@@ -48,7 +48,7 @@ class FakeMessage:
 def writing(producer: FakeProducer, schema: pa.Schema, rows: dict[str, list[Any]], topic: str | None = "out") -> None:
     """Write rows through a producer that does as it was told."""
     deliveries = Deliveries()
-    producer.on_delivery = deliveries.report
+    producer.on_delivery = deliveries.report_message
     batch = pa.RecordBatch.from_pydict(rows, schema=schema)
     RowWriter(schema, topic).write(producer, batch, deliveries)  # type: ignore[arg-type]
 
@@ -180,7 +180,7 @@ def test_the_first_cause_counts_and_of_a_refused_batch_the_largest_row() -> None
         ("MSG_SIZE_TOO_LARGE", 50),
         ("_MSG_TIMED_OUT", 99),
     ]:
-        deliveries.report(FakeError(name), FakeMessage(b"x" * size))  # type: ignore[arg-type]
+        deliveries.report_message(FakeError(name), FakeMessage(b"x" * size))  # type: ignore[arg-type]
     with pytest.raises(RowRefusedError, match=r"50 bytes for out \[3\]"):
         deliveries.check()
 
@@ -196,7 +196,7 @@ def test_a_fatal_error_whose_reason_the_client_loses_is_an_error_of_ours(reporte
         if calls == 1:
             raise SystemError("<method 'flush' of 'cimpl.Producer' objects> returned NULL without setting an exception")
         if reported is not None:
-            deliveries.report(FakeError(reported), FakeMessage(b"x"))  # type: ignore[arg-type]
+            deliveries.report_message(FakeError(reported), FakeMessage(b"x"))  # type: ignore[arg-type]
         return 0
 
     with pytest.raises(RetriableError, match=told):
@@ -208,7 +208,7 @@ def test_a_refused_row_ends_the_wait_for_the_rows_behind_it() -> None:
 
     class Stuck(FakeProducer):
         def flush(self, timeout: float) -> int:
-            deliveries.report(FakeError("MSG_SIZE_TOO_LARGE"), FakeMessage(b"x"))  # type: ignore[arg-type]
+            deliveries.report_message(FakeError("MSG_SIZE_TOO_LARGE"), FakeMessage(b"x"))  # type: ignore[arg-type]
             return 7
 
     with pytest.raises(RowRefusedError, match="ROW_TOO_LARGE"):

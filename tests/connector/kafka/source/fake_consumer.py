@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.kafka.client.topics import Partition
+from connector.kafka.source.records import Records
 from transactional.testing import FakeClock
 
 AT = Partition("t", 0)
@@ -27,7 +28,7 @@ def error(name: str, offset: int = -1001, reason: str = "as the client says") ->
 
 
 class FakeConsumer:
-    """What `fetch` uses of `confluent_kafka.Consumer`.
+    """What `MessageConsumer` uses of `confluent_kafka.Consumer`.
 
     Like the client, it reports the partition's end once each time that it comes there (PARTITION_EOF), and an offset out of
     range once for each assignment, after which it stands still.
@@ -128,6 +129,6 @@ class FakeConsumer:
         return []
 
 
-def offsets_of(batches: Iterable[Sequence[Message]]) -> list[list[int | None]]:
+def offsets_of(batches: Iterable[Records]) -> list[list[int]]:
     """The offsets of each batch."""
-    return [[message.offset() for message in batch] for batch in batches]
+    return [batch.to_batch(AT, ("offset",)).column(0).to_pylist() for batch in batches]

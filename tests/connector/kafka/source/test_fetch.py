@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message
 
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.source import fetch as fetching
-from connector.kafka.source.fetch import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS, LOOK_SECONDS, borrow_consumer, fetch
+from connector.kafka.source import consumers
+from connector.kafka.source.consumers import borrow_consumer
+from connector.kafka.source.fetch import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS, LOOK_SECONDS, fetch
 from connector.kafka.source.range_loss import PAUSE_SECONDS, LossTolerance
 from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.records import MessageConsumer, Records
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from tests.connector.kafka.source.fake_consumer import AT, FakeConsumer, error, offsets_of, row
 from transactional.errors import StoreError
@@ -24,8 +27,12 @@ CONFIG = ClientConfig("barrier-kafka", {"bootstrap.servers": "b:9092"})
 
 def read(consumer: FakeConsumer, start: int, end: int, **more: Any) -> list[int]:
     """The offsets of a range's rows."""
-    batches = fetch(consumer, OffsetRange(AT, start, end), consumer.clock, **more)  # type: ignore[arg-type]
-    return [offset for batch in offsets_of(batches) for offset in batch if offset is not None]
+    return [offset for batch in offsets_of(batches_of(consumer, start, end, **more)) for offset in batch]
+
+
+def batches_of(consumer: FakeConsumer, start: int, end: int, **more: Any) -> Iterator[Records]:
+    """A range's batches."""
+    return fetch(MessageConsumer(cast("Consumer", consumer)), OffsetRange(AT, start, end), consumer.clock, **more)
 
 
 def careless(consumer: FakeConsumer, brokers: FakeBrokers | None = None, topic_id: str = "id-of-t") -> LossTolerance:
@@ -88,7 +95,7 @@ def test_a_row_that_comes_with_an_error_is_not_dropped() -> None:
 
 def test_the_first_batch_is_small_and_the_next_ones_have_at_most_so_many_rows() -> None:
     consumer = FakeConsumer(range(25_000))
-    batches = offsets_of(fetch(consumer, OffsetRange(AT, 0, 25_000), consumer.clock))  # type: ignore[arg-type]
+    batches = offsets_of(batches_of(consumer, 0, 25_000))
     assert [len(batch) for batch in batches] == [
         FIRST_ROWS,
         BATCH_ROWS,
@@ -101,7 +108,7 @@ def test_batches_of_large_rows_end_by_their_bytes() -> None:
     consumer = FakeConsumer([])
     consumer.rows = {offset: row(offset, b"x" * 1_000_000) for offset in range(600)}
     consumer.end = 600
-    batches = list(fetch(consumer, OffsetRange(AT, 0, 600), consumer.clock))  # type: ignore[arg-type]
+    batches = list(batches_of(consumer, 0, 600))
     # The first is what the client had in one queue; from then on the size of a row is known.
     assert [len(batch) for batch in batches][:2] == [FIRST_ROWS, BATCH_BYTES // 1_000_100]
     assert sum(map(len, batches)) == 600
@@ -112,7 +119,7 @@ def test_rows_that_grow_larger_than_the_first_ones_end_a_batch_by_their_bytes() 
     consumer.rows |= {offset: row(offset, b"x" * 1_000_000) for offset in range(500, 600)}
     for offset in range(500, 600, 10):
         consumer.script(offset, error("_TRANSPORT"))  # the client hands over ten at a time
-    batches = offsets_of(fetch(consumer, OffsetRange(AT, 0, 2_000), consumer.clock))  # type: ignore[arg-type]
+    batches = offsets_of(batches_of(consumer, 0, 2_000))
     assert [len(batch) for batch in batches][:3] == [FIRST_ROWS, 20, 16], (
         "16 MiB, and what one of the client's queues has"
     )
@@ -214,10 +221,10 @@ def test_of_two_answers_the_one_that_leaves_more_rows_counts() -> None:
 
 def test_rows_that_expire_in_the_middle_of_a_range_leave_those_that_were_read() -> None:
     consumer = FakeConsumer(range(1200))
-    batches = fetch(consumer, OffsetRange(AT, 0, 1200), consumer.clock, tolerance=careless(consumer))  # type: ignore[arg-type]
-    found = [message.offset() for message in next(batches)]
+    batches = batches_of(consumer, 0, 1200, tolerance=careless(consumer))
+    [found] = offsets_of([next(batches)])
     consumer.expire(900)
-    found += [message.offset() for batch in batches for message in batch]
+    found += [offset for batch in offsets_of(batches) for offset in batch]
     assert found == [*range(FIRST_ROWS), *range(900, 1200)]
 
 
@@ -304,14 +311,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeConsumer]:
         return found[-1]
 
     monkeypatch.setattr("confluent_kafka.Consumer", make)
-    monkeypatch.setattr(fetching, "_idle", {})
+    monkeypatch.setattr(consumers, "native_library", lambda: None)
+    monkeypatch.setattr(consumers, "_idle", {})
     return found
 
 
 def test_a_consumer_is_used_again_by_the_next_task_and_stands_nowhere_between(made: list[FakeConsumer]) -> None:
     for _ in range(2):
         with borrow_consumer(CONFIG, "t", "one") as consumer:
-            assert read(consumer, 0, 3) == [0, 1, 2]  # type: ignore[arg-type]
+            assert offsets_of(fetch(consumer, OffsetRange(AT, 0, 3))) == [[0, 1, 2]]
     assert [(each.closed, each.position) for each in made] == [(False, -1)]
 
 

@@ -17,6 +17,7 @@ from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import as_assignment, as_long, as_pattern, as_timestamps
 from connector.kafka.source.ranges import Splitting
 from connector.kafka.source.read_options import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY, Kind, parse_read_options
+from connector.kafka.source.rows import COLUMNS, all_columns
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import Retries
 from transactional.errors import OptionError
@@ -33,7 +34,7 @@ def test_what_is_not_set_has_sparks_defaults() -> None:
     assert parse_read_options(GIVEN, "batch").starting == OffsetBound("startingOffsets", "earliest")
     assert options.ending == OffsetBound("endingOffsets", "latest")
     assert options.fail_on_data_loss is True
-    assert options.include_headers is False
+    assert options.columns == COLUMNS
     assert options.limits == TriggerLimits(None, None, 15 * 60_000)
     assert options.splitting == Splitting(None, None)
     assert options.retries == Retries(3, 1.0)
@@ -41,6 +42,20 @@ def test_what_is_not_set_has_sparks_defaults() -> None:
     assert options.schedule == Schedule(0, 0)
     assert options.config.settings["group.id"].startswith("spark-kafka-source-")
     assert options.config.settings["isolation.level"] == "read_committed"
+
+
+def test_columns_are_chosen_among_those_of_sparks_source() -> None:
+    def columns(**more: str) -> tuple[str, ...]:
+        return parse_read_options({**GIVEN, **more}).columns
+
+    assert columns(includeHeaders="true") == all_columns(True)
+    assert columns(columns="value , key") == ("value", "key")
+    assert columns(columns="headers") == columns(columns="headers", includeHeaders="true") == ("headers",)
+    for wrong in ("", "value,", "value,value", "Value", "body"):
+        with pytest.raises(OptionError, match=r"INVALID_OPTION.*some of key, value, topic.*each once"):
+            columns(columns=wrong)
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*columns.*with headers, because includeHeaders is true"):
+        columns(columns="key,value", includeHeaders="true")
 
 
 def test_keys_are_taken_in_any_case() -> None:

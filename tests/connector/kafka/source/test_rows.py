@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from connector.kafka.source.rows import LATEST_MS, arrow_schema, spark_schema, to_record_batch
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.rows import COLUMNS, LATEST_MS, all_columns, arrow_schema, spark_schema, to_record_batch
 from transactional.errors import StoreError
 
 
@@ -16,7 +17,8 @@ from transactional.errors import StoreError
 def test_the_arrow_schema_is_what_spark_makes_of_its_own(headers: bool) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    assert arrow_schema(headers).equals(to_arrow_schema(spark_schema(headers), timezone="UTC"))
+    names = all_columns(headers)
+    assert arrow_schema(names).equals(to_arrow_schema(spark_schema(names), timezone="UTC"))
 
 
 def test_the_source_is_imported_without_clients_or_arrow() -> None:
@@ -33,10 +35,26 @@ def message(offset: int, timestamp: tuple[int, int] = (1, 1000), **more: Any) ->
 
 
 def columns(*messages: Message, headers: bool = False) -> dict[str, list[Any]]:
-    batch = to_record_batch(messages, "t", 3, headers)
+    return columns_of(all_columns(headers), *messages)
+
+
+def columns_of(names: tuple[str, ...], *messages: Message) -> dict[str, list[Any]]:
+    batch = to_record_batch(messages, Partition("t", 3), names)
     batch.validate(full=True)
-    assert batch.schema.equals(arrow_schema(headers))
+    assert batch.schema.equals(arrow_schema(names))
     return dict(zip(batch.schema.names, (column.to_pylist() for column in batch.columns), strict=True))
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_only_the_columns_that_were_asked_for_are_made_in_their_order(count: int) -> None:
+    rows = [message(4, key=b"k", headers=[("a", b"1")]), message(6, (0, -1))]
+    everything = columns(*rows, headers=True)
+    for names in (all_columns(True)[:count], all_columns(True)[::-1][:count]):
+        assert list(columns_of(names, *rows).items()) == [(name, everything[name]) for name in names]
+
+
+def test_a_timestamp_that_nobody_reads_is_not_refused() -> None:
+    assert columns_of(("value",), message(8, (1, LATEST_MS + 1))) == {"value": [b"v"]}
 
 
 def test_keys_and_values_keep_null_apart_from_empty() -> None:
@@ -63,7 +81,7 @@ def test_timestamps_have_spark_s_types_and_none_is_null() -> None:
 
 
 def test_a_timestamp_that_microseconds_can_not_hold_is_named_and_the_latest_is_taken() -> None:
-    batch = to_record_batch([message(0, (1, LATEST_MS))], "t", 3, False)
+    batch = to_record_batch([message(0, (1, LATEST_MS))], Partition("t", 3), COLUMNS)
     assert batch.column("timestamp").cast("int64").to_pylist() == [LATEST_MS * 1000]
     for wrong in (LATEST_MS + 1, -LATEST_MS - 1):
         with pytest.raises(StoreError, match=rf"BAD_RECORD.*t-3 at offset 8 has the timestamp {wrong}"):
@@ -107,4 +125,4 @@ def test_a_header_whose_key_the_client_can_not_read_is_named() -> None:
     from connector.kafka.source.rows import _headers
 
     with pytest.raises(StoreError, match=r"BAD_RECORD.*offset 9.*not UTF-8"):
-        _headers([message(8), Unreadable()], "t", 3)  # type: ignore[list-item]
+        _headers([message(8), Unreadable()], Partition("t", 3))  # type: ignore[list-item]

@@ -211,7 +211,8 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
         return made[-1]
 
     monkeypatch.setattr("confluent_kafka.Consumer", make)
-    monkeypatch.setattr("connector.kafka.source.fetch._idle", {})
+    monkeypatch.setattr("connector.kafka.source.consumers._idle", {})
+    monkeypatch.setattr("connector.kafka.source.consumers.native_library", lambda: None)
     query, _ = begun()
     at = Partition("t", 0)
     assert list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 4), "id-of-t"))) == []
@@ -225,7 +226,8 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
 def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("confluent_kafka.Consumer", lambda settings: FakeConsumer(range(3)))
-    monkeypatch.setattr("connector.kafka.source.fetch._idle", {})
+    monkeypatch.setattr("connector.kafka.source.consumers._idle", {})
+    monkeypatch.setattr("connector.kafka.source.consumers.native_library", lambda: None)
 
     def note(*_: Any, **more: Any) -> Any:
         seen.append(more)

@@ -1,0 +1,101 @@
+"""Where the bytes of Arrow's rows lie: addresses and lengths, for a library that copies them from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+__all__ = ["MESSAGE", "grouped", "integers", "spans"]
+
+MESSAGE: Final = np.dtype(
+    {
+        "names": ["err", "topic", "partition", "payload", "len", "key", "key_len", "offset", "private"],
+        "formats": ["i4", "u8", "i4", "u8", "u8", "u8", "u8", "i8", "u8"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64],
+        "itemsize": 72,
+    }
+)
+"""`library.Message`, for arrays of them."""
+
+_NOTHING: Final = np.zeros(8, np.uint8)
+"""An empty value lies somewhere; one that lies nowhere is null."""
+
+
+def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:
+    """Return where each row's bytes begin, and how many they are.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        Strings or binaries of any kind, sliced or not, or nulls.
+
+    Returns
+    -------
+    addresses : numpy.ndarray of uint64
+        0 for null.
+    lengths : numpy.ndarray of uint64
+    owner : pyarrow.Array
+        Keep it as long as the addresses are used.
+    """
+    import pyarrow as pa
+
+    count = len(column)
+    if column.null_count == count:
+        return np.zeros(count, np.uint64), np.zeros(count, np.uint64), column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # From a string to a binary only the type changes: nothing is copied.
+    large = column.type in (pa.large_string(), pa.large_binary())
+    owner = column.cast(pa.large_binary() if large else pa.binary())
+    validity, offsets, data = owner.buffers()
+    ends: Array = np.frombuffer(offsets, np.int64 if large else np.int32)[owner.offset : owner.offset + count + 1]
+    first = data.address if data is not None and data.size else _NOTHING.ctypes.data
+    addresses = np.uint64(first) + ends[:-1].astype(np.uint64)
+    lengths = np.diff(ends).astype(np.uint64)
+    if owner.null_count:
+        null = ~_bits(validity, owner.offset, count)
+        addresses[null] = 0
+        lengths[null] = 0
+    return addresses, lengths, owner
+
+
+def integers(column: pa.Array) -> tuple[Array, Array]:
+    """Return a column of whole numbers as int64, and which of them are null; the number of a null is arbitrary."""
+    import pyarrow as pa
+
+    count = len(column)
+    wide = column.cast(pa.int64())
+    validity, numbers = wide.buffers()
+    null = np.zeros(count, bool) if validity is None else ~_bits(validity, wide.offset, count)
+    return np.frombuffer(numbers, np.int64)[wide.offset : wide.offset + count], null
+
+
+def grouped(column: pa.Array) -> list[tuple[str, Array]]:
+    """Return each distinct text of a column without nulls, and the numbers of its rows, which rise."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not len(column):
+        return []
+    encoded = column.cast(pa.string()).dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    codes = np.frombuffer(encoded.indices.buffers()[1], np.int32)[encoded.indices.offset :][: len(column)]
+    if len(texts) == 1:
+        return [(texts[0], np.arange(len(column)))]
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(texts)))[:-1])
+    return list(zip(texts, parts, strict=True))
+
+
+def _bits(buffer: pa.Buffer, offset: int, count: int) -> Array:
+    """Return a bitmap's bits as booleans."""
+    first = offset // 8
+    some = np.frombuffer(buffer, np.uint8)[first : (offset + count + 7) // 8]
+    return np.unpackbits(some, bitorder="little")[offset - first * 8 :][:count].astype(bool)
