@@ -247,7 +247,7 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     ),
     "stop": (
         Scenario("AA", parts=1, closes=(False, True), zombie=True, tolerant=True, expiries=0, stops=1),
-        Scenario("AAB", parts=1, closes=(False, True), zombie=True, tolerant=True, fail=True, expiries=1, stops=2),
+        Scenario("AAB", parts=1, closes=(False, True), zombie=True, tolerant=True, fail=True, expiries=0, stops=1),
     ),
     "claim": (
         replace(stopped_start(">B>b", True, True), expiries=1),
