@@ -63,6 +63,7 @@ bench: $(STAMP) java ## rows per second and what the two phases cost, as ratios
 	@$(BIN)/python -m integration.benchmarks $(ARGS)
 	@$(BIN)/python -m integration.benchmarks.delta
 	@$(BIN)/python -m integration.benchmarks.source
+	@$(BIN)/python -m integration.benchmarks.plane
 
 .PHONY: wheel
 wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux of this processor, in dist/
