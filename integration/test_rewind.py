@@ -169,9 +169,9 @@ def test_a_query_that_was_down_for_longer_than_the_timeout_comes_back(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
     """The broker itself gives the transactions up."""
-    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, batches=50)
-    # A checkpoint closes at half of it: time for three micro-batches, on a busy machine too.
-    job = replace(job, sink={**job.sink, "kafka.transaction.timeout.ms": "60000"})
+    # The interval is below half of the timeout, and long enough for three micro-batches, on a busy machine too.
+    job, output = interval_job(kafka, topic_name, "2pc-kafka", tmp_path, interval="45s", batches=50)
+    job = replace(job, sink={**job.sink, "kafka.transaction.timeout.ms": "100000"})
     produce(kafka, f"{topic_name}-in", range(300))
     with LiveQuery(spark, tmp_path, job, output) as query, only_decided_rows_are_seen(query.place):
         query.start()

@@ -158,6 +158,12 @@ STREAMS: Sequence[Stream] = [
         [ALL_OF_A],
         tasks=6,
     ),
+    Stream(
+        "columns: only those that are named",
+        {**EARLIEST, "columns": "value,offset,partition,topic"},
+        [ALL_OF_A],
+        in_spark=True,
+    ),
     Stream("includeHeaders: a further column", {**EARLIEST, "includeHeaders": "true"}, [ALL_OF_A], in_spark=True),
     Stream("failOnDataLoss: true where nothing is lost", {**EARLIEST, "failOnDataLoss": "true"}, [ALL_OF_A]),
     Stream("failOnDataLoss: false where nothing is lost", {**EARLIEST, "failOnDataLoss": "FALSE"}, [ALL_OF_A]),
@@ -289,6 +295,7 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"minPartitions": "0"}, "INVALID_OPTION.*minPartitions"),
     ({"maxRecordsPerPartition": "0"}, "INVALID_OPTION.*maxRecordsPerPartition"),
     ({"includeHeaders": "1"}, "INVALID_OPTION.*includeHeaders"),
+    ({"columns": "value,body"}, "INVALID_OPTION.*columns"),
     ({"groupIdPrefix": ""}, "INVALID_OPTION.*groupIdPrefix"),
     ({"kafka.group.id": " "}, r"INVALID_OPTION.*kafka\.group\.id"),
     ({"kafkaConsumer.pollTimeoutMs": "2m"}, r"INVALID_OPTION.*kafkaConsumer\.pollTimeoutMs"),
@@ -369,8 +376,8 @@ def registered(spark: SparkSession) -> SparkSession:
 
 
 def stream_reader(options: Mapping[str, str]) -> BarrierKafkaStreamReader:
-    headers = {key.lower(): value for key, value in options.items()}.get("includeheaders") == "true"
-    return BarrierKafkaDataSource(dict(options)).streamReader(spark_schema(all_columns(headers)))
+    columns = parse_read_options(options).columns
+    return BarrierKafkaDataSource(dict(options)).streamReader(spark_schema(columns))
 
 
 def asked(reader: BarrierKafkaStreamReader, start: dict[str, Any]) -> dict[str, Any] | None:
