@@ -39,6 +39,7 @@ STEPS = (
 def barrier(*arguments: str, faults: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command `barrier` as its users do."""
     environment = {**os.environ, VARIABLE: str(faults) if faults else ""}
+    environment.pop("COLUMNS", None)  # a worker of xdist has a width of its own
     command = [sys.executable, "-m", "connector.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
