@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from transactional.digest import ENCODING_VERSION, RowDigest, encoding_of
+
 __all__ = [
     "AcknowledgeResult",
     "Acknowledgement",
@@ -92,6 +94,8 @@ class TaskPlan:
         Writer tasks that the micro-batch had when it was prepared, if it is.
     repairs : Mapping[int, ExpectedPart]
         By partition id, in mode REPAIR.
+    encoding : int
+        Of the digests of rows that nothing is recorded of, or that a task discards: that of the record.
     """
 
     token: int
@@ -103,6 +107,13 @@ class TaskPlan:
     sources: str = ""
     writers: int | None = None
     repairs: Mapping[int, ExpectedPart] = field(default_factory=dict)
+    encoding: int = ENCODING_VERSION
+
+    def digest(self, partition: int) -> RowDigest:
+        """Return an empty digest for a task's rows; of the encoding of the record that they are compared with."""
+        expected = self.repairs.get(partition)
+        recorded = encoding_of(expected.digest) if expected is not None else None
+        return RowDigest(encoding=recorded or self.encoding)
 
 
 @dataclass(frozen=True)

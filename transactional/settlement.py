@@ -14,20 +14,22 @@ from typing import Any
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, DecidedCheckpoint
 from transactional.entry import EntryKind
-from transactional.errors import ReplayMismatchError, RetriableError, RewindRequiredError, TransactionLostError
+from transactional.errors import RetriableError, RewindRequiredError, TransactionLostError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.ownership import may_settle
 from transactional.recovery import (
     Judgement,
+    check_rows,
     committed_behind,
     judge_checkpoint,
     lost_batches,
+    mismatch,
     out_of_order,
 )
 from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
 
-__all__ = ["Settlement", "mismatch"]
+__all__ = ["Settlement"]
 
 log = logging.getLogger(__name__)
 
@@ -214,14 +216,8 @@ class Settlement:
             repaired = written.get(partition)
             if repaired is None or (repaired.handle is None and not part.free):
                 raise mismatch(record.batch, f"rows of partition {partition}", part.rows, 0)
-            if not part.free and (repaired.rows, repaired.bytes, repaired.digest) != (
-                part.rows,
-                part.bytes,
-                part.digest,
-            ):
-                raise mismatch(
-                    record.batch, f"partition {partition}", (part.rows, part.digest), (repaired.rows, repaired.digest)
-                )
+            if not part.free:
+                check_rows(record.batch, f"partition {partition}", part, repaired)
         self.look(record.batch, [h for p in lost if (h := written[p].handle) is not None])
         parts = [
             {"batch": record.batch, "partition": p, "replaces": len(lost[p].handles) - 1, "handle": written[p].handle}
@@ -251,10 +247,7 @@ class Settlement:
             part, read = parts.get(message.partition), message.part
             if not message.drained or part is None or not read.digest or read.rows < part.rows:
                 continue
-            if (read.rows, read.bytes, read.digest) != (part.rows, part.bytes, part.digest):
-                recorded = (part.rows, part.digest)
-                what = f"partition {part.partition}, which is committed,"
-                raise mismatch(record.batch, what, recorded, (read.rows, read.digest))
+            check_rows(record.batch, f"partition {part.partition}, which is committed,", part, read)
 
 
 def why_not(state: HandleState) -> str:
@@ -269,8 +262,3 @@ def why_not(state: HandleState) -> str:
     return (
         f"a prepared transaction has {left:.0f} s left{clocks}, and {state.margin:.0f} s must remain: raise its timeout"
     )
-
-
-def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
-    """Make the error of a replay that is not the recorded one: nothing of it is committed."""
-    return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=str(recorded), found=str(found))

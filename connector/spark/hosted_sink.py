@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,12 @@ from connector.spark.sinks import SinkType
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.digest import RowDigest
 from transactional.entry import canonical
 from transactional.errors import OptionError
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
-from transactional.recovery import QueryView
+from transactional.recovery import QueryView, check_rows, mismatch
 from transactional.secrets import hiding, is_secret, secrets_of
-from transactional.settlement import mismatch
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -224,7 +222,7 @@ class HostedSink:
         if bound and plan.writers is not None and partition >= plan.writers:
             raise mismatch(plan.batch, "writer tasks", plan.writers, f"{partition + 1} or more")
         if plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs):
-            seen = RowDigest()
+            seen = plan.digest(partition)
             for arrow in iterator:
                 seen.update(arrow)
             part, drained = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal()), True
@@ -239,7 +237,7 @@ class HostedSink:
         sink = self.build(plan.prefix, **replaced)
         nonce = os.urandom(8).hex()
         context = TransactionContext(plan.identity, plan.batch, partition, attempt, plan.prefix, nonce, plan.token)
-        digest = RowDigest()
+        digest = plan.digest(partition)
         transaction: Any = None
         begun = prepared = False
         try:
@@ -254,14 +252,9 @@ class HostedSink:
                 digest.update(arrow)
                 faults.reach("task.written")
             expected = plan.repairs.get(partition)
-            found = (digest.rows, digest.bytes, digest.hexadecimal())
-            if expected is not None and not expected.free and found != (expected.rows, expected.bytes, expected.digest):
-                raise mismatch(
-                    plan.batch,
-                    f"partition {partition} of {plan.writers}",
-                    (expected.rows, expected.digest),
-                    (found[0], found[2]),
-                )
+            part = Part(partition, None, digest.rows, digest.bytes, digest.hexadecimal())
+            if expected is not None and not expected.free:
+                check_rows(plan.batch, f"partition {partition} of {plan.writers}", expected, part)
             handle = sink.preCommit(transaction) if begun else None
             prepared = True
             faults.reach("task.prepared")
@@ -269,4 +262,4 @@ class HostedSink:
             if begun and not prepared:
                 sink.rollback(transaction)
             sink.close()
-        return Part(partition, handle, digest.rows, digest.bytes, digest.hexadecimal())
+        return replace(part, handle=handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from connector.spark import internals
 from connector.spark.host import HostedStreamWriter, data_source_for
 from connector.spark.hosted_sink import HostedSink, TaskMessage
 from transactional.checkpoint import Mode
-from transactional.errors import FencedError, OptionError, ProtocolError, RetriableError, TwoPhaseCommitError
+from transactional.coordinator import planning
+from transactional.errors import (
+    FencedError,
+    JournalError,
+    OptionError,
+    ProtocolError,
+    RetriableError,
+    TwoPhaseCommitError,
+)
 from transactional.ledger import Ledger
 from transactional.sink import Options
 from transactional.testing import FailingSink, MemoryTransactions
@@ -266,6 +275,73 @@ def test_a_lost_part_of_a_decided_checkpoint_is_written_again_and_compared(spark
         spark.task(again, 0, 2, 3)
     spark.writer().commit([spark.task(again, 0, 0, 1, 2), spark.task(again, 0, 1, 3)], 0)
     assert sorted(spark.rows()) == [1, 2, 3]
+
+
+def texts(*values: str) -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch({"value": list(values)})])
+
+
+def test_what_an_earlier_release_has_recorded_is_compared_under_its_encoding(spark: Spark) -> None:
+    """Of a decided checkpoint one part is committed and one lost, and the next start has this release."""
+
+    def task(writer: HostedStreamWriter, partition: int, *values: str) -> TaskMessage:
+        spark.in_task(0, partition)
+        message = writer.write(texts(*values))
+        assert isinstance(message, TaskMessage)
+        return message
+
+    with spark.patch.context() as earlier:
+        earlier.setattr(planning, "ENCODING_VERSION", 1)
+        writer = spark.planned(0)
+    messages = [task(writer, 0, "a", "b"), task(writer, 1, "c", "")]
+    first, second = SharedSink.shared.numbers()
+    SharedSink.planted["commit"] = [RetriableError("WRITE_FAILED", "planted")] * 50
+    with pytest.raises(TwoPhaseCommitError):
+        spark.writer().commit(messages, 0)
+    SharedSink.planted.clear()
+    SharedSink.shared.commit(first)
+    SharedSink.shared.expire(second)
+    recorded = [part.digest for part in spark.ledger().batches[0].parts]
+    assert recorded == ["1:d38e4a3af170af23", "1:b6fb04cc68a0c578"], "as that release has computed them"
+
+    spark.drive("second driver")
+    again = spark.planned(0)
+    with pytest.raises(TwoPhaseCommitError, match=r"REPLAY_DIFFERS.*1:b6fb04cc68a0c578.*1:"):
+        task(again, 1, "c", "d")
+    with pytest.raises(TwoPhaseCommitError, match=r"REPLAY_DIFFERS.*partition 0, which is committed.*'1:"):
+        spark.writer().commit([task(again, 0, "a", "z"), task(again, 1, "", "c")], 0)
+    assert [*map(str, spark.rows())] == ["a", "b"]
+    spark.writer().commit([task(again, 0, "b", "a"), task(again, 1, "", "c")], 0)
+    assert sorted(map(str, spark.rows())) == ["", "a", "b", "c"]
+    spark.commits(0)
+    spark.in_task(1)
+    message = spark.planned(1).write(texts("a"))
+    assert isinstance(message, TaskMessage)
+    assert message.acknowledgement.part.digest.startswith("2:")
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_such(
+    spark: Spark, drained: bool
+) -> None:
+    """A newer release has decided the checkpoint, and committed a part of it."""
+    writer = spark.planned(0)
+    messages = [spark.task(writer, 0, number, number) for number in (0, 1)]
+    newer = messages[0 if drained else 1]
+    part = replace(newer.acknowledgement.part, digest="3:0000000000000000")
+    newer.acknowledgement = replace(newer.acknowledgement, part=part)
+    first, second = SharedSink.shared.numbers()
+    SharedSink.planted["commit"] = [RetriableError("WRITE_FAILED", "planted")] * 50
+    with pytest.raises(TwoPhaseCommitError):
+        spark.writer().commit(messages, 0)
+    SharedSink.planted.clear()
+    SharedSink.shared.commit(first)
+    SharedSink.shared.expire(second)
+    spark.drive("second driver")
+    again = spark.planned(0)
+    with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*micro-batch 0.*encoding 3.*encoding 2.*newer"):
+        spark.writer().commit([spark.task(again, 0, number, number) for number in (0, 1)], 0)
+    assert spark.rows() == [0]
 
 
 def test_a_driver_that_was_followed_by_another_commits_nothing(spark: Spark) -> None:

@@ -266,6 +266,15 @@ def test_a_repair_with_other_rows_is_refused_with_both_figures() -> None:
     assert query.rows() == [0]
 
 
+def test_a_repair_of_which_only_the_lost_part_has_other_rows_is_refused() -> None:
+    query = lost_after_decision(committed=[1])
+    plan = query.plan(0, "B")
+    same, other = query.tasks(plan), query.tasks(plan, row=5)
+    with pytest.raises(ReplayMismatchError, match=r"digest 0.*digest 5"):
+        query.commit([same[0], other[1]], 0, "B")
+    assert query.rows() == [0]
+
+
 def test_a_repair_with_another_number_of_writer_tasks_is_refused() -> None:
     query = lost_after_decision(committed=[1])
     plan = query.plan(0, "B")

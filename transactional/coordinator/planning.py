@@ -8,6 +8,7 @@ from transactional import faults, hooks
 from transactional.barrier import sources_digest
 from transactional.checkpoint import ClosingReason, Mode, TaskPlan
 from transactional.coordinator.session import Session, record_body
+from transactional.digest import ENCODING_VERSION
 from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, QueryStoppedError, RewindRequiredError
 from transactional.ledger import RunRecord
@@ -83,6 +84,7 @@ class Planning:
             sources=view.sources,
             writers=found.writers if found else None,
             repairs=repairs,
+            encoding=found.encoding if found else ENCODING_VERSION,
         )
 
     def settle_all(self, token: int) -> None:

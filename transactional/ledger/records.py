@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ExpectedPart
-from transactional.digest import digest_of_all
+from transactional.digest import ENCODING_VERSION, digest_of_all, encoding_of
 from transactional.entry import canonical
 from transactional.ledger.states import CheckpointState
 
@@ -161,6 +161,12 @@ class BatchRecord:
     checkpoint: int | None = None
     time: int = 0
     written: Written | None = None
+
+    @property
+    def encoding(self) -> int:
+        """The encoding of the recorded digests: in it the tasks of a replay digest their rows."""
+        digests = [part.digest for part in self.parts] + ([self.written.digest] if self.written else [])
+        return min((known for known in map(encoding_of, digests) if known is not None), default=ENCODING_VERSION)
 
 
 @dataclass

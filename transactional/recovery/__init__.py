@@ -22,6 +22,7 @@ from transactional.recovery.judgement import (
     lost_batches,
     out_of_order,
 )
+from transactional.recovery.rows import check_rows, mismatch
 from transactional.recovery.view import QueryView
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "check_prefix",
     "check_recorded",
     "check_restored",
+    "check_rows",
     "check_schedule",
     "check_sources",
     "committed_behind",
@@ -40,6 +42,7 @@ __all__ = [
     "judge_checkpoint",
     "judge_prepared",
     "lost_batches",
+    "mismatch",
     "out_of_order",
     "replaced_since_planned",
     "unrecorded_repartitions",

@@ -15,6 +15,7 @@ from transactional.errors import (
     RewindRequiredError,
 )
 from transactional.ledger import BatchRecord, Ledger, Written
+from transactional.recovery.rows import check_encoding
 
 __all__ = [
     "check_origin",
@@ -86,6 +87,8 @@ def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], versi
         ``VERSION_OVERTAKEN``: its tasks wrote, and other transactions were decided meanwhile.
     ReplayMismatchError
         ``VERSION_HAS_OTHER_ROWS``
+    JournalError
+        See `check_encoding`.
     """
     lost = {part.partition for part in found.parts if part.lost}
     parts = [message.part.to_json() for message in messages]
@@ -97,9 +100,11 @@ def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], versi
     if not compare or found.written is None or not all(message.drained for message in messages):
         return
     before, now = found.written, Written.of(parts)
-    unknown = not (before.digest and now.digest)  # an older release encoded the rows in another way
-    if before.rows == now.rows and (unknown or before.digest == now.digest):
-        return
+    unknown = not (before.digest and now.digest)  # a newer release encoded the rows, or its tasks did so in two ways
+    if before.rows == now.rows:
+        if unknown or not now.rows or before.digest == now.digest:
+            return
+        check_encoding(f"the digest of txnVersion {version}", before.digest, now.digest)
     raise ReplayMismatchError(
         "VERSION_HAS_OTHER_ROWS",
         batch=version,

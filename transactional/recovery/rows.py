@@ -1,0 +1,55 @@
+"""Comparison of the rows of a replay with those that were recorded."""
+
+from __future__ import annotations
+
+from transactional.checkpoint import ExpectedPart, Part
+from transactional.errors import JournalError, ReplayMismatchError
+from transactional.ledger import PartRecord
+
+__all__ = ["check_encoding", "check_rows", "mismatch"]
+
+
+def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
+    """Check that a task of a replay has the rows that were recorded.
+
+    Parameters
+    ----------
+    batch : int
+    what : str
+        Of the micro-batch, as the error names it.
+    recorded : PartRecord or ExpectedPart
+    read : Part
+
+    Raises
+    ------
+    ReplayMismatchError
+        ``REPLAY_DIFFERS``
+    JournalError
+        See `check_encoding`.
+    """
+    if (read.rows, read.bytes, read.digest) == (recorded.rows, recorded.bytes, recorded.digest):
+        return
+    if read.rows == recorded.rows:
+        check_encoding(f"the digest of {what} of micro-batch {batch}", recorded.digest, read.digest)
+    raise mismatch(batch, what, (recorded.rows, recorded.digest), (read.rows, read.digest))
+
+
+def check_encoding(what: str, recorded: str, found: str) -> None:
+    """Check that two digests have one encoding: others do not show whether their rows are the same.
+
+    The plan of a micro-batch names the recorded encoding to its tasks, so they have another one only if a newer release has
+    recorded it, or if the tasks ran under an older release than their driver.
+
+    Raises
+    ------
+    JournalError
+        ``FORMAT_UNKNOWN``
+    """
+    before, now = (digest.partition(":")[0] if ":" in digest else "" for digest in (recorded, found))
+    if before and now and before != now:
+        raise JournalError("FORMAT_UNKNOWN", what=what, found=f"encoding {before}", known=f"encoding {now}")
+
+
+def mismatch(batch: int, what: str, recorded: object, found: object) -> ReplayMismatchError:
+    """Make the error of a replay that is not the recorded one: nothing of it is committed."""
+    return ReplayMismatchError("REPLAY_DIFFERS", batch=batch, what=what, recorded=str(recorded), found=str(found))

@@ -1,0 +1,217 @@
+"""64-bit hashes of many spans of bytes at once, with numpy: no Python object for each.
+
+A span is cut into pieces of 64 words of 64 bits (little-endian; the last word is filled with zero bytes). Each word is
+combined with a key of its position and put through SplitMix64's finaliser (Steele et al. 2014); the results are summed up. The
+pieces behind the first go through the finaliser once more, with their numbers, and are added; so does all of it, with the
+length::
+
+    piece[p] = sum of mix(word[j] ^ key[j]) - mix(key[j])             key[j] = mix((j + 1) * G), 0 <= j < 64
+    hash     = mix(piece[0] + mix(piece[1] + 1 * G) + mix(piece[2] + 2 * G) + ... + (length + 1) * G)
+
+All modulo 2**64; G is 2**64 / golden ratio. A word of zeros adds nothing, so it does not matter how far a piece is filled.
+
+Two spans of one length that differ in a single word never have the same hash, as each step is one-to-one. Any other two have
+it with a probability of about 2**-64: the finaliser makes every bit of a term depend on every bit of its word, so the terms
+of different words, or of one word at different positions, are as good as unrelated. That is enough to detect rows that are
+computed differently; it does not withstand someone who looks for collisions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["GOLDEN", "hash_spans", "mix"]
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+_PIECE = 64
+"""Words."""
+
+_WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 63, _PIECE)
+"""Words that are read of a piece: the next of these. Few of them, so that a batch of any lengths makes few groups."""
+
+_BLOCK = 16_384
+"""Words that are mixed at once: with a second array of that size they stay in a core's own cache."""
+
+_RUN = 16_384
+"""Spans that are hashed at once, for the same reason."""
+
+
+def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    """Put 64-bit values through SplitMix64's finaliser, in place, and return them.
+
+    Parameters
+    ----------
+    values : ndarray of uint64
+        Of one dimension.
+    scratch : ndarray of uint64, optional
+        At least as long, or as `_BLOCK`; overwritten.
+    """
+    import numpy as np
+
+    scratch = np.empty(min(len(values), _BLOCK), np.uint64) if scratch is None else scratch
+    one, two, three, factor, another = _constants()
+    for first in range(0, len(values), _BLOCK):
+        block = values[first : first + _BLOCK]
+        spare = scratch[: len(block)]
+        np.bitwise_xor(block, np.right_shift(block, one, spare), block)
+        np.multiply(block, factor, block)
+        np.bitwise_xor(block, np.right_shift(block, two, spare), block)
+        np.multiply(block, another, block)
+        np.bitwise_xor(block, np.right_shift(block, three, spare), block)
+    return values
+
+
+def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a hash of each span.
+
+    Takes memory for some numbers a span, and about a quarter of the bytes of those spans that are longer than a piece.
+
+    Parameters
+    ----------
+    data : buffer
+        Bytes that the spans are in.
+    starts, lengths : ndarray of int64
+        Where each begins in `data`, ascending, and its bytes.
+
+    Returns
+    -------
+    ndarray of uint64
+    """
+    import numpy as np
+
+    octets, hashes = np.frombuffer(data, np.uint8), np.empty(len(lengths), np.uint64)
+    for first in range(0, len(lengths), _RUN):
+        run = slice(first, first + _RUN)
+        hashes[run] = _hash_run(octets, starts[run], lengths[run])
+    return hashes
+
+
+def _hash_run(
+    octets: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    most = 8 * _PIECE
+    sums = _sum_pieces(octets, starts, np.minimum(lengths, most))
+    (long,) = np.nonzero(lengths > most)
+    if len(long):
+        counts = (lengths[long] - 1) // most
+        first = np.cumsum(counts) - counts
+        numbers = np.arange(1, int(counts.sum()) + 1) - np.repeat(first, counts)
+        left = np.repeat(lengths[long], counts) - most * numbers
+        pieces = _sum_pieces(octets, np.repeat(starts[long], counts) + most * numbers, np.minimum(left, most))
+        pieces += numbers.astype(np.uint64) * np.uint64(GOLDEN)
+        sums[long] += np.add.reduceat(mix(pieces), first)
+    sums += (lengths + 1).astype(np.uint64) * np.uint64(GOLDEN)
+    return mix(sums)
+
+
+def _sum_pieces(
+    octets: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Return the sum of each piece's words, which are at most `_PIECE`; those of one width are read together."""
+    import numpy as np
+
+    sums = np.empty(len(lengths), np.uint64)
+    groups = _group_of_length()[lengths]
+    if len(groups) and groups.min() == groups.max():
+        _sum_words(octets, starts, lengths, int(groups[0]), sums)
+        return sums
+    order, end = np.argsort(groups, kind="stable"), 0
+    for group, size in enumerate(np.bincount(groups).tolist()):
+        if size:
+            chosen, end = order[end : end + size], end + size
+            found = np.empty(size, np.uint64)
+            _sum_words(octets, starts[chosen], lengths[chosen], group, found)
+            sums[chosen] = found
+    return sums
+
+
+def _sum_words(
+    octets: np.ndarray[Any, Any],
+    starts: np.ndarray[Any, Any],
+    lengths: np.ndarray[Any, Any],
+    group: int,
+    sums: np.ndarray[Any, Any],
+) -> None:
+    """Put the sum of the words of each piece into `sums`; the pieces are of one group."""
+    import numpy as np
+
+    width = _WIDTHS[group]
+    readable = int(np.searchsorted(starts, len(octets) - 8 * width, side="right"))
+    if readable < len(starts):  # a group's width would be read from behind the end
+        origin = int(starts[readable])
+        end = np.zeros(16 * width, np.uint8)
+        end[: len(octets) - origin] = octets[origin:]
+        _sum_readable(end, starts[readable:] - origin, lengths[readable:], group, sums[readable:])
+    if readable:
+        _sum_readable(octets, starts[:readable], lengths[:readable], group, sums[:readable])
+
+
+def _sum_readable(
+    octets: np.ndarray[Any, Any],
+    starts: np.ndarray[Any, Any],
+    lengths: np.ndarray[Any, Any],
+    group: int,
+    sums: np.ndarray[Any, Any],
+) -> None:
+    """Do what `_sum_words` does, for pieces behind whose starts a group's width can be read."""
+    import numpy as np
+
+    width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0
+    keys, surplus, masks = _tables(group)
+    windows = np.ndarray((len(octets) - 8 * width + 1,), f"V{8 * width}", octets, strides=(1,))
+    step = _BLOCK // width
+    scratch = np.empty(min(step, len(starts)) * width, np.uint64)
+    for first in range(0, len(starts), step):
+        block = slice(first, first + step)
+        words = windows[starts[block]].view("<u8").astype(np.uint64, copy=False)
+        grid, tails = words.reshape(-1, width), lengths[block] - 8 * whole
+        shortest = tails.min()
+        for column, mask in enumerate(masks):
+            if shortest < 8 * (column + 1):
+                grid[:, whole + column] &= mask[tails]
+        mix(np.bitwise_xor(words, keys[: len(words)], words), scratch)
+        if width > 1:
+            np.einsum("ij->i", grid, out=sums[block])
+        else:
+            sums[block] = words
+    sums -= surplus
+
+
+@lru_cache(maxsize=1)
+def _constants() -> tuple[np.ndarray[Any, Any], ...]:
+    """Return the shifts and the factors of the finaliser, in the form that numpy takes fastest."""
+    import numpy as np
+
+    return tuple(np.array(each, np.uint64) for each in (30, 27, 31, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@lru_cache(maxsize=1)
+def _group_of_length() -> np.ndarray[Any, Any]:
+    """Return the index in `_WIDTHS` of pieces of 0, 1, ... bytes."""
+    import numpy as np
+
+    words = (np.arange(8 * _PIECE + 1) + 7) // 8
+    return np.searchsorted(_WIDTHS, words).astype(np.uint8)
+
+
+@lru_cache(maxsize=len(_WIDTHS))
+def _tables(group: int) -> tuple[np.ndarray[Any, Any], np.uint64, np.ndarray[Any, Any]]:
+    """Return the keys of a block's words, the sum that a piece of zeros would have, and masks of a group's last words.
+
+    The words before those are whole in all pieces of the group. A mask is by the number of bytes behind these.
+    """
+    import numpy as np
+
+    width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0
+    keys = mix(np.arange(1, width + 1, dtype=np.uint64) * np.uint64(GOLDEN))
+    zeros = mix(keys.copy()).sum(dtype=np.uint64)
+    octets = np.arange(8 * (width - whole))
+    masks = np.where(octets < np.arange(len(octets) + 1)[:, None], 0xFF, 0).astype(np.uint8).view("<u8")
+    return np.tile(keys, _BLOCK // width), zeros, np.ascontiguousarray(masks.T, np.uint64)
