@@ -1,19 +1,18 @@
-"""64-bit hashes of many spans of bytes at once, with numpy: no Python object for each.
+"""64-bit hashes of many spans of bytes at once: short ones with numpy, without a Python object for each; long ones with XXH3.
 
-A span is cut into pieces of 64 words of 64 bits (little-endian; the last word is filled with zero bytes). Each word is
-combined with a key of its position and put through SplitMix64's finaliser (Steele et al. 2014); the results are summed up. The
-pieces behind the first go through the finaliser once more, with their numbers, and are added; so does all of it, with the
-length::
+A span of up to 512 bytes is read as words of 64 bits (little-endian; the last word is filled with zero bytes). Each word is
+combined with a key of its position and put through SplitMix64's finaliser (Steele et al. 2014). The sum of the results goes
+through it once more, with the length::
 
-    piece[p] = sum of mix(word[j] ^ key[j]) - mix(key[j])             key[j] = mix((j + 1) * G), 0 <= j < 64
-    hash     = mix(piece[0] + mix(piece[1] + 1 * G) + mix(piece[2] + 2 * G) + ... + (length + 1) * G)
+    hash = mix((sum of mix(word[j] ^ key[j]) - mix(key[j])) + (length + 1) * G)        key[j] = mix((j + 1) * G)
 
-All modulo 2**64; G is 2**64 / golden ratio. A word of zeros adds nothing, so it does not matter how far a piece is filled.
+All modulo 2**64; G is 2**64 / golden ratio. A word of zeros adds nothing, so it does not matter how far a span is filled.
+A longer span's hash is its XXH3-64: an object for each costs less there than its words do in numpy.
 
-Two spans of one length that differ in a single word never have the same hash, as each step is one-to-one. Any other two have
-it with a probability of about 2**-64: the finaliser makes every bit of a term depend on every bit of its word, so the terms
-of different words, or of one word at different positions, are as good as unrelated. That is enough to detect rows that are
-computed differently; it does not withstand someone who looks for collisions.
+Two spans of one length up to 512 that differ in a single word never have the same hash, as each step is one-to-one. Any other
+two have it with a probability of about 2**-64: the finaliser makes every bit of a term depend on every bit of its word, so the
+terms of different words, or of one word at different positions, are as good as unrelated. That is enough to detect rows that
+are computed differently; it does not withstand someone who looks for collisions.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ __all__ = ["GOLDEN", "hash_spans", "mix"]
 
 GOLDEN = 0x9E3779B97F4A7C15
 
-_PIECE = 64
-"""Words."""
+_MOST = 64
+"""Words of a short span."""
 
-_WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 63, _PIECE)
-"""Words that are read of a piece: the next of these. Few of them, so that a batch of any lengths makes few groups."""
+_WIDTHS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, _MOST)
+"""Words that are read of a span: the next of these. Few of them, so that a batch of any lengths makes few groups."""
 
 _BLOCK = 16_384
 """Words that are mixed at once: with a second array of that size they stay in a core's own cache."""
@@ -69,7 +68,7 @@ def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = Non
 def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a hash of each span.
 
-    Takes memory for some numbers a span, and about a quarter of the bytes of those spans that are longer than a piece.
+    Takes memory for some numbers a span.
 
     Parameters
     ----------
@@ -87,49 +86,55 @@ def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any,
     octets, hashes = np.frombuffer(data, np.uint8), np.empty(len(lengths), np.uint64)
     for first in range(0, len(lengths), _RUN):
         run = slice(first, first + _RUN)
-        hashes[run] = _hash_run(octets, starts[run], lengths[run])
+        _hash_run(octets, starts[run], lengths[run], hashes[run])
     return hashes
 
 
 def _hash_run(
-    octets: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+    octets: np.ndarray[Any, Any],
+    starts: np.ndarray[Any, Any],
+    lengths: np.ndarray[Any, Any],
+    hashes: np.ndarray[Any, Any],
+) -> None:
     import numpy as np
 
-    most = 8 * _PIECE
-    sums = _sum_pieces(octets, starts, np.minimum(lengths, most))
-    (long,) = np.nonzero(lengths > most)
-    if len(long):
-        counts = (lengths[long] - 1) // most
-        first = np.cumsum(counts) - counts
-        numbers = np.arange(1, int(counts.sum()) + 1) - np.repeat(first, counts)
-        left = np.repeat(lengths[long], counts) - most * numbers
-        pieces = _sum_pieces(octets, np.repeat(starts[long], counts) + most * numbers, np.minimum(left, most))
-        pieces += numbers.astype(np.uint64) * np.uint64(GOLDEN)
-        sums[long] += np.add.reduceat(mix(pieces), first)
-    sums += (lengths + 1).astype(np.uint64) * np.uint64(GOLDEN)
-    return mix(sums)
+    (long,) = np.nonzero(lengths > 8 * _MOST)
+    if len(long) == 0:
+        _hash_short(octets, starts, lengths, hashes)
+        return
+    import xxhash
+
+    (short,) = np.nonzero(lengths <= 8 * _MOST)
+    found = np.empty(len(short), np.uint64)
+    _hash_short(octets, starts[short], lengths[short], found)
+    hashes[short] = found
+    view, begins = octets.data, starts[long]
+    ends = (begins + lengths[long]).tolist()
+    hashes[long] = [xxhash.xxh3_64_intdigest(view[begin:end]) for begin, end in zip(begins.tolist(), ends, strict=True)]
 
 
-def _sum_pieces(
-    octets: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
-    """Return the sum of each piece's words, which are at most `_PIECE`; those of one width are read together."""
+def _hash_short(
+    octets: np.ndarray[Any, Any],
+    starts: np.ndarray[Any, Any],
+    lengths: np.ndarray[Any, Any],
+    hashes: np.ndarray[Any, Any],
+) -> None:
+    """Put the hashes of spans of at most `_MOST` words into `hashes`; those of one width are read together."""
     import numpy as np
 
-    sums = np.empty(len(lengths), np.uint64)
     groups = _group_of_length()[lengths]
     if len(groups) and groups.min() == groups.max():
-        _sum_words(octets, starts, lengths, int(groups[0]), sums)
-        return sums
-    order, end = np.argsort(groups, kind="stable"), 0
-    for group, size in enumerate(np.bincount(groups).tolist()):
-        if size:
-            chosen, end = order[end : end + size], end + size
-            found = np.empty(size, np.uint64)
-            _sum_words(octets, starts[chosen], lengths[chosen], group, found)
-            sums[chosen] = found
-    return sums
+        _sum_words(octets, starts, lengths, int(groups[0]), hashes)
+    else:
+        order, end = np.argsort(groups, kind="stable"), 0
+        for group, size in enumerate(np.bincount(groups).tolist()):
+            if size:
+                chosen, end = order[end : end + size], end + size
+                found = np.empty(size, np.uint64)
+                _sum_words(octets, starts[chosen], lengths[chosen], group, found)
+                hashes[chosen] = found
+    hashes += (lengths + 1).astype(np.uint64) * np.uint64(GOLDEN)
+    mix(hashes)
 
 
 def _sum_words(
@@ -139,7 +144,7 @@ def _sum_words(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Put the sum of the words of each piece into `sums`; the pieces are of one group."""
+    """Put the sum of the words of each span into `sums`; the spans are of one group."""
     import numpy as np
 
     width = _WIDTHS[group]
@@ -160,7 +165,7 @@ def _sum_readable(
     group: int,
     sums: np.ndarray[Any, Any],
 ) -> None:
-    """Do what `_sum_words` does, for pieces behind whose starts a group's width can be read."""
+    """Do what `_sum_words` does, for spans behind whose starts a group's width can be read."""
     import numpy as np
 
     width, whole = _WIDTHS[group], _WIDTHS[group - 1] if group else 0
@@ -194,18 +199,18 @@ def _constants() -> tuple[np.ndarray[Any, Any], ...]:
 
 @lru_cache(maxsize=1)
 def _group_of_length() -> np.ndarray[Any, Any]:
-    """Return the index in `_WIDTHS` of pieces of 0, 1, ... bytes."""
+    """Return the index in `_WIDTHS` of spans of 0, 1, ... bytes."""
     import numpy as np
 
-    words = (np.arange(8 * _PIECE + 1) + 7) // 8
+    words = (np.arange(8 * _MOST + 1) + 7) // 8
     return np.searchsorted(_WIDTHS, words).astype(np.uint8)
 
 
 @lru_cache(maxsize=len(_WIDTHS))
 def _tables(group: int) -> tuple[np.ndarray[Any, Any], np.uint64, np.ndarray[Any, Any]]:
-    """Return the keys of a block's words, the sum that a piece of zeros would have, and masks of a group's last words.
+    """Return the keys of a block's words, the sum that a span of zeros would have, and masks of a group's last words.
 
-    The words before those are whole in all pieces of the group. A mask is by the number of bytes behind these.
+    The words before those are whole in all spans of the group. A mask is by the number of bytes behind these.
     """
     import numpy as np
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from transactional.spans import GOLDEN, hash_spans
 
 MASK = 2**64 - 1
 EDGES = [0, 1, 7, 8, 9, 63, 64, 65, 80, 81, 127, 128, 129, 503, 504, 505, 511, 512, 513, 1023, 1024, 1025, 5000]
-"""Lengths at which a word, a group of widths or a piece ends."""
+"""Lengths at which a word, a group of widths or the short spans end."""
 
 
 def mixed(value: int) -> int:
@@ -26,14 +27,12 @@ def mixed(value: int) -> int:
 
 
 def defined(span: bytes) -> int:
-    total = (len(span) + 1) * GOLDEN
-    for number in range((len(span) + 511) // 512):
-        piece = span[512 * number : 512 * (number + 1)]
-        words = [int.from_bytes(piece[at : at + 8], "little") for at in range(0, len(piece), 8)]
-        keys = [mixed((position + 1) * GOLDEN & MASK) for position in range(len(words))]
-        found = sum(mixed(word ^ key) - mixed(key) for word, key in zip(words, keys, strict=True))
-        total += mixed((found + number * GOLDEN) & MASK) if number else found
-    return mixed(total & MASK)
+    if len(span) > 512:
+        return xxhash.xxh3_64_intdigest(span)
+    words = [int.from_bytes(span[at : at + 8], "little") for at in range(0, len(span), 8)]
+    keys = [mixed((position + 1) * GOLDEN & MASK) for position in range(len(words))]
+    found = sum(mixed(word ^ key) - mixed(key) for word, key in zip(words, keys, strict=True))
+    return mixed((found + (len(span) + 1) * GOLDEN) & MASK)
 
 
 def hashed(values: Sequence[bytes], before: bytes = b"", after: bytes = b"") -> list[int]:
@@ -83,12 +82,6 @@ def test_whatever_changes_in_a_span_changes_its_hash(value: bytes, data: st.Data
     assert len(set(hashed(different))) == len(different)
 
 
-def test_pieces_that_change_places_change_the_hash() -> None:
-    first, second, third = (bytes([number]) * 512 for number in range(3))
-    orders = [a + b + c for a, b, c in [(first, second, third), (second, first, third), (first, third, second)]]
-    assert len(set(hashed(orders))) == 3
-
-
 def test_similar_spans_do_not_meet_and_each_bit_of_a_hash_is_as_often_one_as_zero() -> None:
     """Numbers as text, words of few bits, zeros of any length: what a weak sum would bring together."""
     values = [b"%d" % number for number in range(50_000)] + [b"%08d" % number for number in range(50_000, 100_000)]
@@ -110,5 +103,5 @@ def test_a_long_span_beside_short_ones_takes_little_memory() -> None:
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert most < 0.5 * len(data)
+    assert most < 0.01 * len(data)
     assert found == [defined(b"a"), defined(value), defined(b"b")]
