@@ -28,8 +28,8 @@ class _Idle:
 
 _lock = threading.Lock()
 
-# One idle admin per worker process. It knows addresses and coordinators, never what it was told of a transaction. The process
-# id is part of the key: a connection does not survive a fork.
+# One idle admin per worker process. It knows addresses, coordinators and the longest timeout; nothing of a
+# transaction. The process id is part of the key: a connection does not survive a fork.
 _idle: dict[tuple[Any, ...], _Idle] = {}
 
 

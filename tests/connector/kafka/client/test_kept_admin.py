@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,12 +29,12 @@ class Admin:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     clock = FakeClock()
     monkeypatch.setattr(kept_admin, "KafkaAdmin", Admin)
     monkeypatch.setattr(kept_admin, "Deadline", lambda seconds: Deadline(seconds, clock))
     monkeypatch.setattr(kept_admin, "_idle", {})
-    yield clock
+    return clock
 
 
 @pytest.mark.usefixtures("clock")
@@ -93,7 +92,7 @@ def test_other_settings_get_another_one(settings: dict[str, str]) -> None:
 def test_a_forked_copy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     first: Any = borrow_admin(HERE)
     give_back(first)
-    monkeypatch.setattr(kept_admin.os, "getpid", lambda: 1)
+    monkeypatch.setattr("os.getpid", lambda: 1)
     child: Any = borrow_admin(HERE)
     assert child is not first
     give_back(child)
