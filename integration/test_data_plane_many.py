@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -46,7 +47,9 @@ def fill(kafka: Cluster, topic: str, chance: random.Random, keyed: bool) -> None
             producer.begin_transaction()
             for _ in range(chance.randrange(40_000)):
                 value, key = chance.choice(shapes), chance.choice(shapes)[:9]
-                more = {"headers": [("a", None), (key[:3].hex(), value[:5])]} if chance.random() < 0.05 else {}
+                more: dict[str, Any] = (
+                    {"headers": [("a", None), (key[:3].hex(), value[:5])]} if chance.random() < 0.05 else {}
+                )
                 kept = chance.random()
                 producer.produce(
                     topic, None if kept < 0.02 else value, None if kept > 0.9 and not keyed else key, 0, **more
