@@ -179,7 +179,8 @@ def test_a_checkpoint_that_was_asked_for_closes_what_is_prepared(
         listening = Listening(CheckpointLocation(str(place.location)), told)
         assert answer(capsys, place, "checkpoints", "trigger")[1]["status"] == "done"
         assert answer(capsys, place, "checkpoints", "trigger")[1]["status"] == "nothing to do"
-        produce(kafka, f"{topic_name}-in", range(50, 51))  # one row is one micro-batch: the query does not wait for more
+        # One row is one micro-batch: the query does not wait for more.
+        produce(kafka, f"{topic_name}-in", range(50, 51))
         query.query.processAllAvailable()
         assert listening.poll() == 1, "without an event of Spark"
         [asked] = told.completed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import io
 import json
 import os
+import select
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,7 +18,18 @@ import typer
 from transactional.errors import TwoPhaseCommitError
 from transactional.secrets import hiding, secrets_of
 
-__all__ = ["EXIT_STATUS", "MEANINGS", "Location", "Output", "OutputOption", "Report", "Status", "Yes", "reporting"]
+__all__ = [
+    "EXIT_STATUS",
+    "MEANINGS",
+    "Location",
+    "Output",
+    "OutputOption",
+    "Report",
+    "Status",
+    "Yes",
+    "reader_is_gone",
+    "reporting",
+]
 
 WIDTH = 160
 """Columns of a table that goes into a file or a pipe, unless ``COLUMNS`` is set: wide enough to cut nothing."""
@@ -32,6 +45,7 @@ class Status(enum.IntEnum):
     FAILED = 4
     PENDING = 5
     INTERRUPTED = 130
+    READER_GONE = 141
 
 
 MEANINGS = {
@@ -42,6 +56,7 @@ MEANINGS = {
     Status.FAILED: "failed: an error of a disk or a store, safe to repeat",
     Status.PENDING: "asked for, and not done yet when --timeout was over",
     Status.INTERRUPTED: "interrupted from the keyboard",
+    Status.READER_GONE: "the reader of standard output has gone, as head does: safe to repeat",
 }
 """Every exit status, for each --help."""
 
@@ -128,7 +143,12 @@ class Report:
 
         if not self.json:
             width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
-            Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+            drawn = io.StringIO()  # rich ends the program by itself when a pipe's reader has gone
+            terminal = sys.stdout.isatty()
+            Console(file=drawn, force_terminal=terminal, markup=False, highlight=False, emoji=False, width=width).print(
+                table
+            )
+            print(drawn.getvalue(), end="")
 
     def confirm(self, yes: bool) -> None:
         """Ask whether to go on.
@@ -153,6 +173,24 @@ class Report:
         """Write the document."""
         if self.json:
             print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
+
+
+def reader_is_gone() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more, as after ``| head``. Then write nothing more."""
+    try:
+        sys.stdout.flush()
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        gone = any(event & select.POLLERR for _, event in poller.poll(0))
+    except BrokenPipeError:
+        gone = True
+    except (OSError, ValueError):  # no file at all
+        return False
+    if gone:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return gone
 
 
 @contextmanager
@@ -183,11 +221,17 @@ def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterato
         report.complain("interrupted")
         report.status, status = "interrupted", Status.INTERRUPTED
     except Exception as problem:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
+        if isinstance(problem, BrokenPipeError) and reader_is_gone():
+            raise typer.Exit(Status.READER_GONE) from None
         traceback.print_exc()
         report.complain(f"failed: {type(problem).__name__}")
         report.status, status = "failed", Status.FAILED
         report.facts.update(error=type(problem).__name__)
-    report.finish()
+    try:
+        report.finish()
+    except BrokenPipeError:
+        reader_is_gone()
+        raise typer.Exit(Status.READER_GONE) from None
     status = report.exit if status is Status.DONE else status
     if status is not Status.DONE:
         raise typer.Exit(status)

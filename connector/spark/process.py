@@ -17,6 +17,9 @@ _PROC = "/proc"
 JVM = "java"
 """The name of a driver's process."""
 
+_drivers: dict[int, int] = {}
+"""A worker's pid → its driver's, which is the same for as long as the worker lives."""
+
 
 def driver_process() -> dict[str, Any]:
     """Return the driver's process, seen from one of its Python workers. *Driver, planning process, once per micro-batch.*
@@ -30,13 +33,22 @@ def driver_process() -> dict[str, Any]:
         ``started`` (clock ticks after boot). All but ``host`` are None on systems other than Linux, and if no ancestor is
         Java (Spark's workers in a container of their own).
     """
+    worker = os.getpid()
+    if worker not in _drivers:
+        found = _java_above()
+        if found is None:
+            return _identity(None)
+        _drivers[worker] = found
+    return _identity(_drivers[worker])
+
+
+def _java_above() -> int | None:
     import psutil
 
     try:
-        above = next((found for found in psutil.Process().parents() if found.name() == JVM), None)
+        return next((above.pid for above in psutil.Process().parents() if above.name() == JVM), None)
     except (psutil.Error, OSError):
-        above = None
-    return _identity(above.pid if above else None)
+        return None
 
 
 def this_process() -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,25 @@ def test_what_only_reads_changes_nothing(place: CliPlace) -> None:
     for command in ("list", "show"):
         assert main(["checkpoints", command, str(place)]) == 0
     assert {path: path.read_bytes() for path in place.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("buffered", ["1", ""], ids=["line by line", "in one piece"])
+@pytest.mark.parametrize("command", [("list",), ("show",), ("list", "--json")], ids=" ".join)
+def test_a_reader_that_goes_away_as_head_does_gets_no_traceback(
+    place: CliPlace, command: tuple[str, ...], buffered: str
+) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    environment = {**os.environ, "PYTHONUNBUFFERED": buffered}
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "connector.cli", "checkpoints", *command, str(place)],
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert (ran.returncode, ran.stderr) == (141, "")

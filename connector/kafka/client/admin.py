@@ -64,6 +64,7 @@ class KafkaAdmin(KafkaConnection):
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         super().__init__(config, clock)
         self._coordinators: dict[str, int] = {}
+        self._longest_ms: tuple[int | None] | None = None
 
     # -- cluster and topics -----------------------------------------------------------------------------------------
 
@@ -149,11 +150,15 @@ class KafkaAdmin(KafkaConnection):
         return self.version_of(EndTxnRequest, highest)
 
     def longest_timeout_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it."""
+        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it; asked once."""
+        if self._longest_ms is None:
+            self._longest_ms = (self._broker_setting("transaction.max.timeout.ms"),)
+        return self._longest_ms[0]
+
+    def _broker_setting(self, name: str) -> int | None:
         from kafka.protocol.admin import DescribeConfigsRequest
 
         node = self.any_node()
-        name = "transaction.max.timeout.ms"
         answer = self.ask(lambda: DescribeConfigsRequest(resources=[(4, str(node), [name])]), lambda: node)
         for result in answer.results:
             for config in result.configs:
@@ -341,7 +346,7 @@ class KafkaAdmin(KafkaConnection):
             if answer.error_code == INVALID_TRANSACTION_TIMEOUT:
                 raise OptionError(
                     "INVALID_OPTION",
-                    owner=self._config.name,
+                    owner=self.config.name,
                     option="kafka.transaction.timeout.ms",
                     value=timeout_ms,
                     expectation="at most the brokers' transaction.max.timeout.ms, which this user may not read",

@@ -87,6 +87,9 @@ class KafkaConnection:
     ----------
     limit : Deadline or None
         Limit of a question with its retries; None is 30 s.
+    config : ClientConfig
+    intact : bool
+        Whether every request so far was answered.
 
     Raises
     ------
@@ -103,7 +106,8 @@ class KafkaConnection:
 
         self.clock: Clock = clock or SystemClock()
         self.limit: Deadline | None = None
-        self._config = config
+        self.config = config
+        self.intact = True
         settings = {
             "max_in_flight_requests_per_connection": IN_FLIGHT + 10,
             "receive_message_max_bytes": ANSWER_BYTES,
@@ -135,10 +139,13 @@ class KafkaConnection:
     def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
         """Send requests to their nodes, pipelined; answers in order, an exception in place of a missing one."""
         answers: list[Any] = []
+        intact, self.intact = self.intact, False
         for start in range(0, len(requests), IN_FLIGHT):
             answers += self._manager.run(self._exchange, requests[start : start + IN_FLIGHT])
         if any(isinstance(answer, Exception) for answer in answers):
             self._manager.cluster.request_update()
+        else:
+            self.intact = intact
         return answers
 
     async def _exchange(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
@@ -192,7 +199,7 @@ class KafkaConnection:
     def _timed_out(self, what: str) -> RetriableError:
         reason = ""
         try:
-            check_brokers(self._config, Deadline(REASON_SECONDS))
+            check_brokers(self.config, Deadline(REASON_SECONDS))
         except StoreError as problem:
             if problem.condition != "BROKERS_UNREACHABLE":
                 raise
@@ -212,8 +219,8 @@ class KafkaConnection:
         from kafka.errors import RetriableError as KafkaRetriableError
 
         if isinstance(problem, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)):
-            reason = self._config.scrub(f"{type(problem).__name__}: {problem}")
-            raise login_failed(self._config.name, self._config.bootstrap_servers, reason) from None
+            reason = self.config.scrub(f"{type(problem).__name__}: {problem}")
+            raise login_failed(self.config.name, self.config.bootstrap_servers, reason) from None
         if isinstance(problem, (AuthorizationError, IncompatibleBrokerVersion)):
             raise StoreError("KAFKA_REFUSED", reason=f"{type(problem).__name__}: {problem}") from problem
         if not isinstance(problem, (KafkaRetriableError, UnknownBrokerIdError, OSError)):

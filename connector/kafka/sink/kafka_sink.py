@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.errors import missing_right
+from connector.kafka.client.kept_admin import borrow_admin, give_back
 from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.topics import short_id
 from connector.kafka.sink.end_txn import TransactionEnder
@@ -38,6 +38,7 @@ from transactional.sink import HandleState, Options, RunMark, TransactionContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from connector.kafka.client.admin import KafkaAdmin
     from transactional.checkpoint import DecidedCheckpoint
 
 __all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
@@ -85,9 +86,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         return "2pc-kafka"
 
     def close(self) -> None:
-        """Drop the driver's connections."""
+        """Let go of the driver's connections."""
         if self._admin is not None:
-            self._admin.close()
+            give_back(self._admin)
             self._admin = self._kept_ender = None
 
     # -- executor ---------------------------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     # -- shared -----------------------------------------------------------------------------------------------------
 
     def _connect(self) -> KafkaAdmin:
-        return KafkaAdmin(self._settings.client, self._clock)
+        return borrow_admin(self._settings.client, self._clock)
 
     def _driver_admin(self) -> KafkaAdmin:
         if self._admin is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.admin import TRANSACTION_LOG, Description, KafkaAdmin
 from connector.kafka.client.errors import missing_right
+from connector.kafka.client.kept_admin import give_back
 from connector.kafka.native.library import native_library
 from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.deliveries import Deliveries, deliver, write_error
@@ -63,7 +64,7 @@ class KafkaTransaction:
         """Release producer, threads and connections. The producer is never closed: `close()` aborts."""
         self.producer = None
         if self.admin is not None:
-            self.admin.close()
+            give_back(self.admin)
             self.admin = None
 
 
@@ -84,7 +85,7 @@ def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
 def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext) -> KafkaTransaction:
     """Open a transaction under the first free transactional id of the task's partition id.
 
-    The transaction owns `admin`: it is closed when this fails.
+    The transaction owns `admin`, also when this fails.
     """
     transaction = KafkaTransaction(None, 0, admin=admin)
     try:

@@ -14,6 +14,7 @@ from connector.kafka.native.columns import Columns
 from connector.kafka.native.library import COMPLAINT, Library
 from connector.kafka.source.records import Notice, Records
 from connector.kafka.source.rows import HEADERS, UNREADABLE_HEADER, assemble, bad_record, headers_type
+from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,8 @@ __all__ = ["NativeConsumer", "NativeRecords"]
 
 CONSUMER: Final = 1
 WATERMARK_MS: Final = 10_000
+LARGEST_COLUMN: Final = 2**31 - 1
+"""Bytes that a column of Arrow's binary type holds at most."""
 
 Array = np.ndarray[Any, Any]
 
@@ -141,14 +144,26 @@ class NativeRecords:
         Raises
         ------
         StoreError
-            ``BAD_RECORD``: a timestamp or a header that no column can hold.
+            ``BAD_RECORD``: a timestamp or a header that no column can hold; ``READ_FAILED``: more bytes than a column holds.
         """
+        self._check_size(at, self._key_bytes, self._value_bytes)
         own = {
             "key": lambda: self._bytes(0, self._key_bytes),
             "value": lambda: self._bytes(1, self._value_bytes),
             HEADERS: lambda: self._headers(at),
         }
         return assemble(at, columns, self._offsets, self._times, own)
+
+    def _check_size(self, at: Partition, *sizes: int) -> None:
+        """Refuse what the columns' 32-bit offsets can't count: only a client's queue of gigabytes holds that much."""
+        if max(sizes) > LARGEST_COLUMN:
+            raise StoreError(
+                "READ_FAILED",
+                partition=str(at),
+                offset=int(self._offsets[0]),
+                reason=f"{max(sizes)} bytes of one column came at once, which can hold {LARGEST_COLUMN}: set "
+                "kafka.queued.max.messages.kbytes lower",
+            )
 
     def _times(self) -> tuple[Array, Array]:
         count, read = len(self), self._library.address("message_timestamp")
@@ -174,6 +189,7 @@ class NativeRecords:
         counts, sizes = np.empty(count, np.int32), np.zeros(2, np.int64)
         first = sizes.ctypes.data
         total = self._columns.header_sizes(messages, count, *read, counts.ctypes.data, first, first + 8)
+        self._check_size(at, total, *sizes.tolist())
         names, values = np.empty(sizes[0], np.uint8), np.empty(sizes[1], np.uint8)
         name_ends, value_ends, valid = np.empty(total + 1, np.int32), np.empty(total + 1, np.int32), _bitmap(total)
         nulls = self._columns.headers(

@@ -37,6 +37,9 @@ class FakeCluster:
         What changes in all states after so many calls of `describe`.
     """
 
+    intact = False
+    """So that no admin of a test is kept for the next."""
+
     def __init__(self, *topics: str) -> None:
         self.states: dict[str, Description] = {}
         self.topic_infos = {topic: self.topic(topic) for topic in topics}
@@ -58,7 +61,7 @@ class FakeCluster:
 
     def plug_in(self, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
         """Let sinks of this test make their admins and producers here."""
-        monkeypatch.setattr("connector.kafka.sink.kafka_sink.KafkaAdmin", self._admin)
+        monkeypatch.setattr("connector.kafka.sink.kafka_sink.borrow_admin", self._admin)
         monkeypatch.setattr("connector.kafka.sink.kafka_sink.check_brokers", lambda config: None)
         monkeypatch.setattr("confluent_kafka.Producer", self._producer)
         monkeypatch.setattr("connector.kafka.sink.transaction.native_library", lambda: None)

@@ -1,0 +1,76 @@
+"""Admins that a worker uses again: Spark calls the sink several times in each micro-batch, in processes that it reuses.
+
+A new one costs a thread, a connection, and several round trips (more with TLS or a login) for a few questions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from transactional.clock import Clock, Deadline, SystemClock
+
+__all__ = ["borrow_admin", "give_back"]
+
+IDLE_SECONDS: Final = 10.0
+"""How long an admin is kept for the next call. What becomes of brokers and addresses meanwhile, a new one finds out."""
+
+
+@dataclass(frozen=True)
+class _Idle:
+    admin: KafkaAdmin
+    limit: Deadline
+
+
+_lock = threading.Lock()
+
+# One idle admin per worker process. It knows addresses, coordinators and the longest timeout; nothing of a
+# transaction. The process id is part of the key: a connection does not survive a fork.
+_idle: dict[tuple[Any, ...], _Idle] = {}
+
+
+def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin:
+    """Return an admin with these settings: the last one of this process if it came back a moment ago, else a new one.
+
+    It belongs to the caller until `give_back`.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    clock : Clock, optional
+
+    Raises
+    ------
+    OptionError, StoreError
+        As `KafkaAdmin` does.
+    """
+    with _lock:
+        kept = _idle.pop(_key(config), None)
+    if kept is None:
+        return KafkaAdmin(config, clock)
+    if kept.limit.passed():
+        kept.admin.close()
+        return KafkaAdmin(config, clock)
+    kept.admin.clock = clock or SystemClock()
+    return kept.admin
+
+
+def give_back(admin: KafkaAdmin) -> None:
+    """Keep an admin for the next call, or close it, if a question to a broker went wrong or is unanswered."""
+    if not admin.intact:
+        admin.close()
+        return
+    admin.limit = None
+    with _lock:
+        others = [_idle.pop(key).admin for key in list(_idle) if key[0] == os.getpid()]
+        _idle[_key(admin.config)] = _Idle(admin, Deadline(IDLE_SECONDS))
+    for other in others:
+        other.close()
+
+
+def _key(config: ClientConfig) -> tuple[Any, ...]:
+    return os.getpid(), config.name, frozenset(config.settings.items())

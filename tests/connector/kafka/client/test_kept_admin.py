@@ -1,0 +1,99 @@
+"""Which admin of a worker is used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector.kafka.client import kept_admin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.kept_admin import IDLE_SECONDS, borrow_admin, give_back
+from transactional.clock import Deadline
+from transactional.testing.clock import FakeClock
+
+HERE = ClientConfig("2pc-kafka", {"bootstrap.servers": "here:9092"})
+
+
+class Admin:
+    """Stands for a `KafkaAdmin`."""
+
+    def __init__(self, config: ClientConfig, clock: Any = None) -> None:
+        self.config, self.clock = config, clock
+        self.intact = True
+        self.limit: Any = None
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(kept_admin, "KafkaAdmin", Admin)
+    monkeypatch.setattr(kept_admin, "Deadline", lambda seconds: Deadline(seconds, clock))
+    monkeypatch.setattr(kept_admin, "_idle", {})
+    return clock
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_admin_that_came_back_is_lent_again_with_the_next_ones_clock_and_no_limit() -> None:
+    first: Any = borrow_admin(HERE)
+    first.limit = Deadline(1)
+    give_back(first)
+    assert first.closed == 0
+    other = FakeClock()
+    again: Any = borrow_admin(HERE, other)
+    assert again is first
+    assert (again.clock, again.limit) == (other, None)
+
+
+@pytest.mark.usefixtures("clock")
+def test_two_that_are_in_use_at_once_are_two_and_one_of_them_is_kept() -> None:
+    first: Any = borrow_admin(HERE)
+    second: Any = borrow_admin(HERE)
+    assert first is not second
+    give_back(first)
+    give_back(second)
+    assert (first.closed, second.closed) == (1, 0)
+    assert borrow_admin(HERE) is second
+
+
+def test_one_that_was_idle_for_too_long_is_closed(clock: FakeClock) -> None:
+    first: Any = borrow_admin(HERE)
+    give_back(first)
+    clock.sleep(IDLE_SECONDS + 0.1)
+    assert borrow_admin(HERE) is not first
+    assert first.closed == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_with_an_unanswered_request_is_closed() -> None:
+    first: Any = borrow_admin(HERE)
+    first.intact = False
+    give_back(first)
+    assert first.closed == 1
+    assert borrow_admin(HERE) is not first
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("settings", [{"bootstrap.servers": "there:9092"}, {**HERE.settings, "sasl.password": "new"}])
+def test_other_settings_get_another_one(settings: dict[str, str]) -> None:
+    first: Any = borrow_admin(HERE)
+    give_back(first)
+    other: Any = borrow_admin(ClientConfig("2pc-kafka", settings))
+    assert other is not first
+    give_back(other)
+    assert first.closed == 1, "one is kept"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_forked_copy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: Any = borrow_admin(HERE)
+    give_back(first)
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    child: Any = borrow_admin(HERE)
+    assert child is not first
+    give_back(child)
+    assert first.closed == 0, "the connection is the parent's"
