@@ -176,7 +176,7 @@ class Report:
 
 
 def reader_is_gone() -> bool:
-    """Return whether standard output is a pipe that nobody reads any more, as after ``| head``. Then write nothing more."""
+    """Return whether standard output is a pipe whose reader has gone, as after ``| head``. Then write nothing more."""
     try:
         sys.stdout.flush()
         poller = select.poll()
