@@ -22,7 +22,7 @@ import psutil
 __all__ = ["INTERVAL", "Machine", "Meter", "ProcessTree"]
 
 INTERVAL = 0.25
-"""Seconds between two looks. A look reads a line of every process on the machine: 5 to 10 ms."""
+"""Seconds between two looks. A look reads a line of every process on the machine: 2 ms with 130 of them."""
 
 LOOKS_PER_WEIGHING = 4
 """PSS is read every second: the kernel walks a process's whole memory for it."""
@@ -132,7 +132,8 @@ class Meter:
     beside_seconds : list[float]
         Those of the trees beside it.
     others_cores : float
-        Busy cores, on average, that belong neither to these trees nor to this process: neighbours, stolen time, the kernel.
+        Busy cores, on average, that belong neither to these trees nor to this process: neighbours, time stolen by
+        them, the kernel. Without interrupts.
     peak_bytes : int
         The largest PSS of the tree.
     most_processes : int
@@ -190,16 +191,17 @@ class Machine:
         Parameters
         ----------
         ours : float
-            Processor seconds since then that are not others'; this process's own are added.
+            Processor seconds since then that are not others'. Those of this process and of the children that it has waited
+            for are added.
         """
-        busy, idle, own = (now - then for now, then in zip(_machine_times(), self._start, strict=True))
-        seconds = (busy + idle) / (os.cpu_count() or 1)
+        busy, total, own = (now - then for now, then in zip(_machine_times(), self._start, strict=True))
+        seconds = total / (os.cpu_count() or 1)
         return max(0.0, busy - own - ours) / seconds if seconds else 0.0
 
 
 def _machine_times() -> tuple[float, float, float]:
-    times = psutil.cpu_times()
-    mine = os.times()
-    idle = times.idle + times.iowait
-    busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
-    return busy, idle, mine.user + mine.system
+    times, mine = psutil.cpu_times(), os.times()
+    # Interrupts are left out: the kernel does not say whose they are, and our packets on the loopback make most of them.
+    busy = times.user + times.nice + times.system + times.steal
+    total = busy + times.irq + times.softirq + times.idle + times.iowait
+    return busy, total, mine.user + mine.system + mine.children_user + mine.children_system

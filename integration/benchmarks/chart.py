@@ -113,7 +113,9 @@ def table(result: Mapping[str, Any]) -> str:
 
 def _machine(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
-    return f"{machine['cores']} cores, {machine['memory_gib']:.0f} GiB, broker included"
+    objects = [end for end, way in result["data_plane"].items() if way != "columns"]
+    slow = f", {' and '.join(objects)} without the data plane" if objects else ""
+    return f"{machine['cores']} cores, {machine['memory_gib']:.0f} GiB, broker included{slow}"
 
 
 def _by_what(result: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

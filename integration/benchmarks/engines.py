@@ -94,6 +94,7 @@ def _build() -> Path:
     with exclusive(folder.name):
         whole = folder / "whole"  # a virtual environment can't be renamed
         if not whole.exists():
+            print(f"Installing apache-flink {FLINK_VERSION} into the cache folder: minutes.", flush=True)
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
             install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             subprocess.run([*install, f"apache-flink=={FLINK_VERSION}"], check=True)

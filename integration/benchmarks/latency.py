@@ -26,7 +26,7 @@ from integration.benchmarks.engines import Engine, Launch
 from integration.benchmarks.pacer import lateness, pace, parse
 from integration.benchmarks.peers import PARTITIONS
 from integration.benchmarks.quantiles import quantile
-from integration.benchmarks.results import Results, add_options, arguments_of, settle
+from integration.benchmarks.results import Results, add_options, arguments_of, data_plane, settle
 from integration.broker import Cluster
 
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
@@ -45,8 +45,7 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     flink, problem = engines.flink(given.flink, given.with_flink)
-    if flink is None:
-        print(problem, flush=True)
+    print("Our source moves rows as {source}, our sink as {sink}.".format(**data_plane()), problem, flush=True)
     results = Results("latency", ("p99_ms", "ms"), arguments_of(vars(given)))
     launches = {False: engines.spark(), True: flink}
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:

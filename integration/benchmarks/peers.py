@@ -24,7 +24,7 @@ from integration.benchmarks.contests import CONTESTS, COPY, FILES_PER_TRIGGER, O
 from integration.benchmarks.engines import Engine, Launch
 from integration.benchmarks.fill import check_output, fill, fill_folder
 from integration.benchmarks.queries import Trigger, rows_per_second
-from integration.benchmarks.results import Results, add_options, arguments_of, settle
+from integration.benchmarks.results import Results, add_options, arguments_of, data_plane, settle
 from integration.broker import Cluster
 
 PARTITIONS = 4
@@ -51,8 +51,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     chosen = [KEYS[key] for key in given.only.split(",")]
     flink, problem = engines.flink(given.flink, given.with_flink)
-    if flink is None:
-        print(problem, flush=True)
+    print("Our source moves rows as {source}, our sink as {sink}.".format(**data_plane()), problem, flush=True)
     results = Results("peers", ("rows_per_second_wall", "rows/s"), arguments_of(vars(given)))
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
         bench = Peers(cluster, Path(folder), given.rows, results, {False: engines.spark(), True: flink})

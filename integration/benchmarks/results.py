@@ -20,10 +20,12 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from connector.kafka.native.columns import native_columns
+from connector.kafka.native.library import native_library
 from integration.jars import KAFKA_VERSION, SPARK_KAFKA_VERSION, java_executable
 from integration.other_spark import ROOT
 
-__all__ = ["NOISY_LOAD", "Results", "add_options", "arguments_of", "settle"]
+__all__ = ["NOISY_LOAD", "Results", "add_options", "arguments_of", "data_plane", "settle"]
 
 NOISY_LOAD = 1.0
 """A round that begins with a higher load average (of a minute) is noisy."""
@@ -114,6 +116,7 @@ class Results:
             "headline": {"figure": self.headline[0], "unit": self.headline[1]},
             "settings": dict(self.settings),
             "versions": {**_versions(), **self.versions},
+            "data_plane": data_plane(),
             "machine": {
                 "cores": os.cpu_count(),
                 "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -138,6 +141,15 @@ class Results:
             table.add_row("noisy rounds", *(f"{entry['noisy']} of {entry['rounds']}" for entry in entries))
             Console(width=130).print(table)
         print(f"Written: {self.write(file)}")
+
+
+def data_plane() -> dict[str, str]:
+    """Return how our source and sink move rows in this environment: as Arrow columns, or as confluent-kafka's objects."""
+    library, columns = native_library(), native_columns()
+    return {
+        "source": "columns" if library is not None and columns is not None else "objects",
+        "sink": "columns" if library is not None else "objects",
+    }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -51,6 +51,11 @@ def test_bars_are_as_long_as_their_values(result: dict[str, Any]) -> None:
     assert not any("small" in (text or "") for text in texts)  # it has no such figure
 
 
+def test_a_source_without_its_compiled_helper_is_named(result: dict[str, Any]) -> None:
+    assert "source without the data plane" in chart({**result, "data_plane": {"source": "objects", "sink": "columns"}})
+    assert "data plane" not in table({**result, "data_plane": {"source": "columns", "sink": "columns"}})
+
+
 def test_another_figure_can_be_drawn(result: dict[str, Any]) -> None:
     texts = [text.text for text in ET.fromstring(chart(result, "addBatch_ms")).iter(f"{SVG}text")]
     assert {"small, addBatch ms", "12.5"} <= set(texts)
