@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(KEYS), help=f"some of {','.join(KEYS)}")
+    parser.add_argument("--who", default="", help="contestants whose names contain this; all by default")
     add_options(parser)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
@@ -59,7 +60,7 @@ def main() -> int:
         for number in range(given.rounds):
             load = settle(given.settle)
             for what in chosen:
-                for contestant in bench.turns(what, number):
+                for contestant in bench.turns(what, number, given.who):
                     figures = bench.measure(what, contestant)
                     results.add(what, contestant.name, number, load, figures)
     results.report(given.json)
@@ -100,10 +101,11 @@ class Peers:
             fill_folder(self._folder / "input", self._rows, ROW, MICRO_BATCHES * FILES_PER_TRIGGER)
             fill_folder(self._folder / "warm", self._warm_rows, ROW, 2 * FILES_PER_TRIGGER)
 
-    def turns(self, what: str, number: int) -> list[Contestant]:
-        """Return the contestants of a round, each round with another one first."""
-        entered = [each for each in CONTESTS.get(what, (OURS, SPARK)) if self._launches[each.is_flink] is not None]
-        first = number % len(entered)
+    def turns(self, what: str, number: int, who: str) -> list[Contestant]:
+        """Return the contestants of a round whose names contain `who`, each round with another one first."""
+        there = (each for each in CONTESTS.get(what, (OURS, SPARK)) if self._launches[each.is_flink] is not None)
+        entered = [each for each in there if who in each.name]
+        first = number % max(len(entered), 1)
         return entered[first:] + entered[:first]
 
     def measure(self, what: str, contestant: Contestant) -> dict[str, float]:
