@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import psutil
 
 from integration.benchmarks.accounts import ProcessTree
 from integration.jars import JarResolutionError, Jars, cache_folder, exclusive, resolve, resolve_spark_kafka
@@ -144,8 +147,8 @@ class Engine:
     ) -> None:
         self.tree.look()
         kill_group(self._process)
-        for process in self.tree.processes():
-            if process.is_running():  # in a group of its own
+        for process in self.tree.processes():  # those in a group of their own, as PySpark's daemon
+            with contextlib.suppress(psutil.Error):
                 process.kill()
 
     def ask(self, order: str, what: Mapping[str, Any] | bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
-from integration.jars import KAFKA_VERSION, SPARK_KAFKA_VERSION, java_executable
+from integration.jars import KAFKA_VERSION, SPARK_KAFKA_VERSION, JarResolutionError, java_executable
 from integration.other_spark import ROOT
 
 __all__ = ["NOISY_LOAD", "Results", "add_options", "arguments_of", "data_plane", "settle"]
@@ -173,7 +173,6 @@ def _versions() -> dict[str, str]:
 
     import confluent_kafka
 
-    java = subprocess.run([java_executable(), "-version"], check=True, capture_output=True, text=True).stderr
     return {
         "Python": platform.python_version(),
         "pyspark": version("pyspark"),
@@ -182,8 +181,16 @@ def _versions() -> dict[str, str]:
         "confluent-kafka": version("confluent-kafka"),
         "librdkafka": str(confluent_kafka.libversion()[0]),
         "Kafka": KAFKA_VERSION,
-        "Java": next(iter(re.findall(r'version "([^"]+)"', java)), "unknown"),
+        "Java": _java_version(),
     }
+
+
+def _java_version() -> str:
+    try:
+        java = subprocess.run([java_executable(), "-version"], check=True, capture_output=True, text=True).stderr
+    except (JarResolutionError, OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return next(iter(re.findall(r'version "([^"]+)"', java)), "unknown")
 
 
 def _output(command: Sequence[str]) -> str:
