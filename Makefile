@@ -28,7 +28,7 @@ export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(STAMP) java ## 336,776 flights through an exactly-once query that is killed three times
@@ -59,11 +59,16 @@ soak: $(STAMP) java $(ARCHIVE) ## random kills for a long time
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
 .PHONY: bench
-bench: $(STAMP) java ## rows per second and what the two phases cost, as ratios
-	@$(BIN)/python -m integration.benchmarks $(ARGS)
+bench: $(STAMP) java ## rows per second beside Spark's own connector (ARGS=--with-flink: Flink SQL too), and what costs what
+	@$(BIN)/python -m integration.benchmarks.peers $(ARGS)
+	@$(BIN)/python -m integration.benchmarks
 	@$(BIN)/python -m integration.benchmarks.delta
 	@$(BIN)/python -m integration.benchmarks.source
 	@$(BIN)/python -m integration.benchmarks.plane
+
+.PHONY: bench-latency
+bench-latency: $(STAMP) java ## how long a row takes from its producer to a read_committed reader, beside the same
+	@$(BIN)/python -m integration.benchmarks.latency $(ARGS)
 
 .PHONY: wheel
 wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux of this processor, in dist/

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from integration.driver_process import wait_until
 from integration.jars import cache_folder, exclusive
@@ -94,7 +95,7 @@ class OtherSpark:
             yield
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[Any]) -> None:
     """Kill a process and all that it has started, as by ``kill -9``."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)

@@ -6,27 +6,23 @@ How to read it: every line compares two things measured in this run, on this mac
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
 from integration.benchmarks.bare_loop import run_bare_loops
 from integration.benchmarks.fill import fill
 from integration.benchmarks.plain_sink import PlainSinkDataSource
-from integration.benchmarks.progress import rows_per_second
+from integration.benchmarks.queries import Query, Trigger, rows_per_second, topic_options
+from integration.benchmarks.sessions import SLOTS, session
 from integration.broker import Cluster
 
 PARTITIONS = 4
-PROCESSES = 2
 ROW = 100
 SMALL_BATCHES = 40  # micro-batches of 10 rows; the first ten are left out
 
@@ -81,42 +77,20 @@ class Benchmark:
         self._cluster, self._folder, self._rows = cluster, folder, rows
         cluster.create_topic("input", partitions=PARTITIONS)
         fill(cluster, "input", rows, ROW)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        self.spark = (
-            SparkSession.builder.master(f"local[{PROCESSES}]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.memory", "2g")
-            .config("spark.sql.shuffle.partitions", "2")
-            .getOrCreate()
-        )
-        self.spark.sparkContext.setLogLevel("ERROR")
+        self.spark = session()
         self.spark.dataSource.register(PlainSinkDataSource)
 
-    def _read(self, topic: str, per_trigger: int) -> DataFrame:
-        return (
-            self.spark.readStream.format("barrier-kafka")
-            .option("kafka.bootstrap.servers", self._cluster.bootstrap_servers)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", str(per_trigger))
-            .load()
-        )
-
-    def _run(self, frame: DataFrame, sink: str, target: str, name: str) -> list[dict[str, Any]]:
-        writer = (
-            frame.select("key", "value").writeStream.format(sink).option("checkpointLocation", str(self._folder / name))
-        )
-        if sink != "noop":
-            writer = writer.option("kafka.bootstrap.servers", self._cluster.bootstrap_servers).option("topic", target)
-        query: StreamingQuery = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        return [progress for progress in query.recentProgress if progress["numInputRows"]]
+    def _run(self, source: str, per_trigger: int, sink: str, target: str, name: str) -> list[Trigger]:
+        servers = self._cluster.bootstrap_servers
+        write = {} if sink == "noop" else {"kafka.bootstrap.servers": servers, "topic": target}
+        read = topic_options(servers, source, per_trigger)
+        query = Query("barrier-kafka", read, str(self._folder / name), sink, write, ("key", "value"))
+        return [trigger for trigger in query.run(self.spark).triggers if trigger["numInputRows"]]
 
     def throughput(self, name: str) -> float:
         """Rows a second from topic to topic through Spark, exactly once."""
         self._cluster.create_topic(name, partitions=PARTITIONS)
-        progress = self._run(self._read("input", self._rows // 2), "2pc-kafka", name, name)
+        progress = self._run("input", self._rows // 2, "2pc-kafka", name, name)
         self._cluster.delete_topic(name)
         return rows_per_second(progress)
 
@@ -124,7 +98,7 @@ class Benchmark:
         """Rows a second of the bare loops."""
         self._cluster.create_topic(name, partitions=PARTITIONS)
         bootstrap = self._cluster.bootstrap_servers
-        seconds, rows = run_bare_loops(bootstrap, "input", name, PARTITIONS, PROCESSES)
+        seconds, rows = run_bare_loops(bootstrap, "input", name, PARTITIONS, SLOTS)
         self._cluster.delete_topic(name)
         if rows != self._rows:
             raise RuntimeError(f"the bare loops copied {rows} of {self._rows} rows")
@@ -133,7 +107,7 @@ class Benchmark:
     def source_only(self) -> float:
         """Rows a second of the source into Spark's noop sink."""
         name = f"noop-{time.monotonic_ns()}"
-        return rows_per_second(self._run(self._read("input", self._rows // 2), "noop", "", name))
+        return rows_per_second(self._run("input", self._rows // 2, "noop", "", name))
 
     def small_batches(self, sink: str) -> float:
         """Median milliseconds of a micro-batch of 10 rows."""
@@ -142,7 +116,7 @@ class Benchmark:
         self._cluster.create_topic(topic)
         self._cluster.create_topic(target)
         fill(self._cluster, topic, 10 * SMALL_BATCHES, ROW)
-        progress = self._run(self._read(topic, 10), sink, target, topic)
+        progress = self._run(topic, 10, sink, target, topic)
         return statistics.median(float(p["durationMs"]["triggerExecution"]) for p in progress[10:])
 
     def digest(self) -> float:

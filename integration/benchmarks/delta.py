@@ -7,20 +7,19 @@ from Spark's own rate source, so both ways begin in the JVM; ours carries them t
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from integration.benchmarks.queries import Trigger, rows_per_second, triggers_of
+from integration.benchmarks.sessions import SLOTS, session
 from integration.jars import resolve_delta
 
-PROCESSES = 2
 BATCHES = 4
 """The first of each query is left out: it starts workers and makes the table."""
 
@@ -39,21 +38,12 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of a micro-batch of narrow rows; wide: a quarter")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master(f"local[{PROCESSES}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "3g")
-        .config("spark.jars", ",".join(map(str, resolve_delta())))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config(
-            "spark.databricks.delta.snapshotPartitions", "2"
-        )  # its default of 50 is for clusters, and costs seconds here
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    conf = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.databricks.delta.snapshotPartitions": "2",  # its default of 50 is for clusters, and costs seconds here
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    spark = session("3g", resolve_delta(), conf)
     table = Table("rows", "2pc-delta", "Spark's delta sink", "ratio", title="Delta, rows a second")
     for name, columns, rows in (
         (f"narrow, {len(NARROW)} columns", NARROW, arguments.rows),
@@ -75,18 +65,17 @@ def main() -> int:
 def rate(spark: SparkSession, folder: Path, sink: str, columns: list[str], rows: int) -> float:
     """Rows a second of one query's later micro-batches."""
     source = spark.readStream.format("rate-micro-batch")
-    frame = source.options(rowsPerBatch=str(rows), numPartitions=str(PROCESSES)).load().selectExpr(*columns)
+    frame = source.options(rowsPerBatch=str(rows), numPartitions=str(SLOTS)).load().selectExpr(*columns)
     writer = frame.writeStream.format(sink).option("checkpointLocation", str(folder / f"{sink}-checkpoint"))
     query = writer.start(str(folder / sink))
-    done: list[dict[str, Any]] = []
+    done: list[Trigger] = []
     while len(done) <= BATCHES:
         query.awaitTermination(1)
         if (problem := query.exception()) is not None:
             raise problem
-        done = [dict(progress) for progress in query.recentProgress if progress["numInputRows"]]
+        done = [trigger for trigger in triggers_of(query) if trigger["numInputRows"]]
     query.stop()
-    kept = done[1 : BATCHES + 1]
-    return rows * len(kept) / (sum(float(each["durationMs"]["triggerExecution"]) for each in kept) / 1000)
+    return rows_per_second(done[1 : BATCHES + 1])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ bound is what the documentation promises: the interval, two micro-batches, and t
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -17,15 +16,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, Producer
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
 from connector.location.location import CheckpointLocation
+from integration.benchmarks.quantiles import quantile
+from integration.benchmarks.queries import Query, Trigger, topic_options, triggers_of
+from integration.benchmarks.sessions import session
 from integration.broker import Cluster
 from transactional.stats import history
 
@@ -48,14 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.reader_lag", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="of each interval")
     arguments = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session("1g")
     heads = (
         "interval",
         "the query's rows: median, 99 %, longest",
@@ -85,7 +78,7 @@ def main() -> int:
 
 def measure(
     spark: SparkSession, cluster: Cluster, location: Path, interval: int, seconds: int
-) -> tuple[Ages, list[Mapping[str, Any]]]:
+) -> tuple[Ages, list[Trigger]]:
     """Run a query with that interval, beside another writer, and age what a reader sees."""
     source, output = f"in-{interval}", f"out-{interval}"
     cluster.create_topic(source, partitions=PARTITIONS)
@@ -95,22 +88,15 @@ def measure(
         threading.Thread(target=_write, args=(cluster.bootstrap_servers, {source: OURS, output: OTHERS}, over)),
         threading.Thread(target=_read, args=(cluster.bootstrap_servers, output, ages, over)),
     ]
-    frame = (
-        spark.readStream.format("barrier-kafka")
-        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-        .option("subscribe", source)
-        .option("startingOffsets", "earliest")
-        .option("barrierInterval", f"{interval}s")
-        .load()
-    )
-    query: StreamingQuery = (
-        frame.select("value")
-        .writeStream.format("2pc-kafka")
-        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-        .option("topic", output)
-        .option("checkpointLocation", str(location))
-        .start()
-    )
+    servers = cluster.bootstrap_servers
+    query = Query(
+        "barrier-kafka",
+        topic_options(servers, source, barrierInterval=f"{interval}s"),
+        str(location),
+        "2pc-kafka",
+        {"kafka.bootstrap.servers": servers, "topic": output},
+        ("value",),
+    ).start(spark)
     while not query.recentProgress:  # until its workers are there
         time.sleep(0.2)
     for thread in threads:
@@ -119,7 +105,7 @@ def measure(
     ages.query.clear()  # what waited for the first of a cold query
     ages.other.clear()
     time.sleep(seconds)
-    done: list[Mapping[str, Any]] = [dict(progress) for progress in query.recentProgress if progress["numInputRows"]]
+    done = [trigger for trigger in triggers_of(query) if trigger["numInputRows"]]
     over.set()
     for thread in threads:
         thread.join()
@@ -154,7 +140,7 @@ def _read(servers: str, topic: str, ages: Ages, over: threading.Event) -> None:
 
 
 def _three(ages: Sequence[float]) -> str:
-    return f"{statistics.median(ages):.2f}, {statistics.quantiles(ages, n=100)[98]:.2f}, {max(ages):.2f}"
+    return f"{statistics.median(ages):.2f}, {quantile(sorted(ages), 0.99):.2f}, {max(ages):.2f}"
 
 
 if __name__ == "__main__":

@@ -2,17 +2,14 @@
 
 How to read it: rows a second of this run, on this machine; only the ratios carry over to others. The bare loops call
 ``consume(10000)`` in as many processes as Spark runs tasks at once, on the same topic; with Arrow they convert as the source
-does, so that this ratio is what Spark and the source's own work cost. Below: one `latestOffset` over 500 partitions, and a cold
-session's first micro-batch, its Python workers' start included.
+does, so that this ratio is what Spark and the source's own work cost. Below: one `latestOffset` over 500 partitions.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,16 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
 from integration.benchmarks.fill import fill
-from integration.benchmarks.progress import rows_per_second
+from integration.benchmarks.queries import Query, rows_per_second, topic_options
+from integration.benchmarks.sessions import SLOTS, session
 from integration.broker import Cluster
-
-SLOTS = 2
-"""Tasks that Spark runs at once."""
 
 CASES = ((1, 100), (4, 100), (64, 100), (4, 10_000))
 """Partitions, and bytes of a row."""
@@ -42,12 +37,7 @@ def main() -> int:
     """Run all of it and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.source", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each throughput measurement; the median is printed")
-    parser.add_argument("--cold", nargs=3, metavar=("BROKERS", "TOPIC", "LOCATION"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if arguments.cold:
-        print(first_batch(*arguments.cold))
-        return 0
     table = Table("topic", "source to noop", "bare, to Arrow", "ratio", "bare", "ratio", title="rows a second")
     other = Table("what", "milliseconds")
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
@@ -80,53 +70,15 @@ def main() -> int:
             print(" | ".join(row), flush=True)
             cluster.delete_topic(topic)
         spark.stop()
-        cluster.create_topic("cold", partitions=4)
-        fill(cluster, "cold", 1000, 100)
-        told = [sys.executable, "-m", "integration.benchmarks.source", "--cold", cluster.bootstrap_servers, "cold"]
-        colds = [
-            float(
-                subprocess.run(
-                    [*told, f"{folder}/cold-{n}"], check=True, capture_output=True, text=True
-                ).stdout.split()[-1]
-            )
-            for n in range(3)
-        ]
-        other.add_row("first micro-batch of a cold session, median of 3", f"{1000 * statistics.median(colds):.0f}")
     Console(width=110).print(table, other)
     return 0
 
 
-def session() -> SparkSession:
-    """A session with that many slots."""
-    spark: SparkSession = (
-        SparkSession.builder.master(f"local[{SLOTS}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def read(spark: SparkSession, servers: str, topic: str, per_trigger: int | None = None) -> DataFrame:
-    """A stream over the topic."""
-    reader = (
-        spark.readStream.format("barrier-kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-    )
-    return (reader.option("maxOffsetsPerTrigger", str(per_trigger)) if per_trigger else reader).load()
-
-
 def through(spark: SparkSession, cluster: Cluster, topic: str, rows: int, location: Path) -> float:
     """Rows a second of the source, in two micro-batches."""
-    frame = read(spark, cluster.bootstrap_servers, topic, -(-rows // 2))
-    writer = frame.writeStream.format("noop").option("checkpointLocation", str(location))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    done = [dict(each) for each in query.recentProgress if each["numInputRows"]]
+    options = topic_options(cluster.bootstrap_servers, topic, -(-rows // 2))
+    triggers = Query("barrier-kafka", options, str(location)).run(spark).triggers
+    done = [trigger for trigger in triggers if trigger["numInputRows"]]
     if sum(int(each["numInputRows"]) for each in done) != rows:
         raise RuntimeError(f"the source did not read {rows} rows")
     return rows_per_second(done)
@@ -194,17 +146,6 @@ def latest(cluster: Cluster, topic: str) -> float:
         reader.latestOffset(start, limit)
         seconds.append(time.perf_counter() - begin)
     return statistics.median(seconds)
-
-
-def first_batch(servers: str, topic: str, location: str) -> float:
-    """Seconds from the start of a query in a new session to the end of its first micro-batch."""
-    spark = session()
-    begin = time.monotonic()
-    writer = read(spark, servers, topic).writeStream.format("noop").option("checkpointLocation", location)
-    writer.trigger(availableNow=True).start().awaitTermination()
-    seconds = time.monotonic() - begin
-    spark.stop()
-    return seconds
 
 
 if __name__ == "__main__":
