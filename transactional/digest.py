@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["ENCODING_VERSION", "RowDigest", "digest_of_all", "encoding_of"]
+__all__ = ["ENCODING_VERSION", "RowDigest", "digest_of_all", "encoding_of", "encodings_of"]
 
 ENCODING_VERSION = 2
 """Of new records; all up to it can be computed."""
 
 _MASK = (1 << 64) - 1
+_EMPTY = f"{0:016x}"
 _NULL = GOLDEN  # any constant no value is likely to hash to
 
 
@@ -87,14 +88,20 @@ def encoding_of(digest: str) -> int | None:
 def digest_of_all(digests: Iterable[str]) -> str:
     """Return the digest of the rows of several parts, whichever part a row is in.
 
-    Empty if a part's encoding is unknown here, or if the parts have different ones.
+    Empty if a part's encoding is unknown here, or if parts with rows have different ones.
     """
     found = list(digests)
-    encodings = {encoding_of(digest) for digest in found} or {ENCODING_VERSION}
+    encodings = encodings_of(found) or {ENCODING_VERSION}
     if len(encodings) > 1 or None in encodings:
         return ""
     total = sum(int(digest.partition(":")[2], 16) for digest in found)
     return f"{encodings.pop()}:{total & _MASK:016x}"
+
+
+def encodings_of(digests: Iterable[str]) -> set[int | None]:
+    """Return the encodings of parts with rows, None for an unknown one: a part without any is the same in all known ones."""
+    known = {digest: encoding_of(digest) for digest in digests}
+    return {found for digest, found in known.items() if found is None or digest.partition(":")[2] != _EMPTY}
 
 
 def _hash_column(column: pa.Array) -> tuple[np.ndarray[Any, Any], int]:

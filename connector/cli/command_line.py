@@ -16,7 +16,7 @@ from connector.cli import checkpoints, savepoint
 from connector.cli.adopt import adopt
 from connector.cli.import_offsets import import_offsets
 from connector.cli.recover import recover_query
-from connector.cli.report import EXIT_STATUS, Output, Report, Status, reader_is_gone
+from connector.cli.report import EXIT_STATUS, Output, ReaderGoneError, Report, Status, writing
 from connector.cli.resolve import resolve
 from connector.cli.restore import restore
 from connector.cli.rewind import rewind
@@ -155,7 +155,13 @@ for _app, _name, _command in _COMMANDS:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``barrier``; returns the exit status, see `connector.cli`."""
     status = _run(arguments)
-    return int(Status.READER_GONE) if reader_is_gone() else status
+    try:
+        with writing():
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except ReaderGoneError:
+        return status or int(Status.READER_GONE)
+    return status
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -6,7 +6,6 @@ import enum
 import io
 import json
 import os
-import select
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,8 +26,8 @@ __all__ = [
     "Report",
     "Status",
     "Yes",
-    "reader_is_gone",
     "reporting",
+    "writing",
 ]
 
 WIDTH = 160
@@ -56,7 +55,7 @@ MEANINGS = {
     Status.FAILED: "failed: an error of a disk or a store, safe to repeat",
     Status.PENDING: "asked for, and not done yet when --timeout was over",
     Status.INTERRUPTED: "interrupted from the keyboard",
-    Status.READER_GONE: "the reader of standard output has gone, as head does: safe to repeat",
+    Status.READER_GONE: "standard output is a pipe whose reader has gone, as head does: it may not be done, safe to repeat",
 }
 """Every exit status, for each --help."""
 
@@ -110,7 +109,8 @@ class Report:
     def say(self, *lines: str) -> None:
         """Print sentences for people: on standard output, or on standard error beside a JSON document."""
         for line in lines:
-            print(line, file=sys.stderr if self.json else sys.stdout)
+            with writing():
+                print(line, file=sys.stderr if self.json else sys.stdout)
 
     def complain(self, line: str) -> None:
         """Print what went wrong on standard error."""
@@ -135,19 +135,21 @@ class Report:
         for name, value in rows:
             table.add_row(f"  {name}", value)
         if not self.json:
-            print(title)
+            with writing():
+                print(title)
         self._draw(table)
 
     def _draw(self, table: Any) -> None:
         from rich.console import Console
 
-        if not self.json:
-            width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
-            drawn = io.StringIO()  # rich ends the program by itself when a pipe's reader has gone
-            terminal = sys.stdout.isatty()
-            Console(file=drawn, force_terminal=terminal, markup=False, highlight=False, emoji=False, width=width).print(
-                table
-            )
+        if self.json or sys.stdout is None:
+            return
+        terminal = sys.stdout.isatty()
+        width = None if terminal or "COLUMNS" in os.environ else WIDTH
+        drawn = io.StringIO()  # rich ends the program by itself when a pipe's reader has gone
+        console = Console(file=drawn, force_terminal=terminal, markup=False, highlight=False, emoji=False, width=width)
+        console.print(table)
+        with writing():
             print(drawn.getvalue(), end="")
 
     def confirm(self, yes: bool) -> None:
@@ -172,25 +174,24 @@ class Report:
     def finish(self) -> None:
         """Write the document."""
         if self.json:
-            print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
+            with writing():
+                print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
 
 
-def reader_is_gone() -> bool:
-    """Return whether standard output is a pipe whose reader has gone, as after ``| head``. Then write nothing more."""
+class ReaderGoneError(Exception):
+    """Standard output is a pipe whose reader has gone, as after ``| head``; nothing more is written there."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turn a pipe without a reader into `ReaderGoneError`, in code that writes to standard output."""
     try:
-        sys.stdout.flush()
-        poller = select.poll()
-        poller.register(sys.stdout.fileno(), 0)
-        gone = any(event & select.POLLERR for _, event in poller.poll(0))
+        yield
     except BrokenPipeError:
-        gone = True
-    except (OSError, ValueError):  # no file at all
-        return False
-    if gone:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    return gone
+        raise ReaderGoneError from None
 
 
 @contextmanager
@@ -217,21 +218,20 @@ def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterato
     except NotAnsweredError as reason:
         report.complain(f"not answered: {reason}")
         report.status, status = "not answered", Status.NOT_ANSWERED
+    except ReaderGoneError:
+        raise typer.Exit(Status.READER_GONE) from None
     except KeyboardInterrupt:
         report.complain("interrupted")
         report.status, status = "interrupted", Status.INTERRUPTED
     except Exception as problem:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
-        if isinstance(problem, BrokenPipeError) and reader_is_gone():
-            raise typer.Exit(Status.READER_GONE) from None
         traceback.print_exc()
         report.complain(f"failed: {type(problem).__name__}")
         report.status, status = "failed", Status.FAILED
         report.facts.update(error=type(problem).__name__)
     try:
         report.finish()
-    except BrokenPipeError:
-        reader_is_gone()
-        raise typer.Exit(Status.READER_GONE) from None
+    except ReaderGoneError:
+        raise typer.Exit(Status.READER_GONE if status is Status.DONE else status) from None
     status = report.exit if status is Status.DONE else status
     if status is not Status.DONE:
         raise typer.Exit(status)

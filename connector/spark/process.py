@@ -17,8 +17,8 @@ _PROC = "/proc"
 JVM = "java"
 """The name of a driver's process."""
 
-_drivers: dict[int, int] = {}
-"""A worker's pid → its driver's, which is the same for as long as the worker lives."""
+_drivers: dict[int, tuple[int, Any]] = {}
+"""A worker's pid → its driver's, which is the same for as long as both live, and when that started."""
 
 
 def driver_process() -> dict[str, Any]:
@@ -34,12 +34,14 @@ def driver_process() -> dict[str, Any]:
         Java (Spark's workers in a container of their own).
     """
     worker = os.getpid()
-    if worker not in _drivers:
+    pid, started = _drivers.get(worker, (0, None))
+    if started is None or _started(pid) != started:
         found = _java_above()
         if found is None:
             return _identity(None)
-        _drivers[worker] = found
-    return _identity(_drivers[worker])
+        pid = found
+        _drivers[worker] = pid, _started(pid)
+    return _identity(pid)
 
 
 def _java_above() -> int | None:

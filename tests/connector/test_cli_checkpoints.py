@@ -221,3 +221,24 @@ def test_a_reader_that_goes_away_as_head_does_gets_no_traceback(
     finally:
         os.close(writes)
     assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def run_shell(command: str) -> subprocess.CompletedProcess[str]:
+    line = f"set -o pipefail; {sys.executable} -m connector.cli {command}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+def test_without_a_standard_output_a_command_does_its_work(place: CliPlace) -> None:
+    ran = run_shell(f"checkpoints list {place} >&-")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_refusal_stays_one_also_if_the_reader_has_gone(tmp_path: Path) -> None:
+    ran = run_shell(f"checkpoints list {tmp_path / 'nowhere'} | true")
+    assert ran.returncode == 1
+    assert "LOCATION_NOT_A_FOLDER" in ran.stderr
+
+
+def test_what_was_written_before_the_reader_went_is_a_success(place: CliPlace) -> None:
+    ran = run_shell(f"checkpoints list {place} | grep -q STATUS")
+    assert (ran.returncode, ran.stderr) == (0, "")

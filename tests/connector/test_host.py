@@ -320,16 +320,18 @@ def test_what_an_earlier_release_has_recorded_is_compared_under_its_encoding(spa
     assert message.acknowledgement.part.digest.startswith("2:")
 
 
-@pytest.mark.parametrize("drained", [True, False])
-def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_such(
-    spark: Spark, drained: bool
-) -> None:
+def recorded_by(message: TaskMessage, digest: str) -> None:
+    """Let a task's rows have this digest."""
+    part = replace(message.acknowledgement.part, digest=digest)
+    message.acknowledgement = replace(message.acknowledgement, part=part)
+
+
+def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_such(spark: Spark) -> None:
     """A newer release has decided the checkpoint, and committed a part of it."""
     writer = spark.planned(0)
     messages = [spark.task(writer, 0, number, number) for number in (0, 1)]
-    newer = messages[0 if drained else 1]
-    part = replace(newer.acknowledgement.part, digest="3:0000000000000000")
-    newer.acknowledgement = replace(newer.acknowledgement, part=part)
+    for message in messages:
+        recorded_by(message, "3:0000000000000007")
     first, second = SharedSink.shared.numbers()
     SharedSink.planted["commit"] = [RetriableError("WRITE_FAILED", "planted")] * 50
     with pytest.raises(TwoPhaseCommitError):
@@ -342,6 +344,18 @@ def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_s
     with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*micro-batch 0.*encoding 3.*encoding 2.*newer"):
         spark.writer().commit([spark.task(again, 0, number, number) for number in (0, 1)], 0)
     assert spark.rows() == [0]
+
+
+def test_tasks_of_two_releases_are_refused_before_anything_is_decided(spark: Spark) -> None:
+    writer = spark.planned(0)
+    messages = [spark.task(writer, 0, number, number) for number in (0, 1)]
+    recorded_by(messages[1], "1:0000000000000007")
+    with pytest.raises(ProtocolError, match="different releases of this package"):
+        spark.writer().commit(messages, 0)
+    assert 0 not in spark.ledger().batches
+    recorded_by(messages[1], "1:0000000000000000")  # of no rows: every release says the same
+    spark.writer().commit(messages, 0)
+    assert sorted(spark.rows()) == [0, 1]
 
 
 def test_a_driver_that_was_followed_by_another_commits_nothing(spark: Spark) -> None:

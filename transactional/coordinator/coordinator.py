@@ -29,6 +29,7 @@ from transactional.ownership import (
 )
 from transactional.recovery import (
     QueryView,
+    check_encodings,
     check_location,
     check_prefix,
     check_restored,
@@ -140,6 +141,7 @@ class CheckpointCoordinator:
         check_sources(ledger, self._view)
         if any(message.sources != self._view.sources for message in acknowledged):
             raise replaced_since_planned(batch)
+        check_encodings(acknowledged, batch)
         check_origin(ledger, origin)
         found = ledger.batches.get(batch)
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago

@@ -22,7 +22,7 @@ from transactional.recovery.judgement import (
     lost_batches,
     out_of_order,
 )
-from transactional.recovery.rows import check_rows, mismatch
+from transactional.recovery.rows import check_encodings, check_rows, mismatch
 from transactional.recovery.view import QueryView
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Judgement",
     "QueryView",
     "check_account",
+    "check_encodings",
     "check_location",
     "check_prefix",
     "check_recorded",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from transactional.checkpoint import ExpectedPart, Part
-from transactional.errors import JournalError, ReplayMismatchError
+from collections.abc import Sequence
+
+from transactional.checkpoint import Acknowledgement, ExpectedPart, Part
+from transactional.digest import encodings_of
+from transactional.errors import JournalError, ProtocolError, ReplayMismatchError
 from transactional.ledger import PartRecord
 
-__all__ = ["check_encoding", "check_rows", "mismatch"]
+__all__ = ["check_encoding", "check_encodings", "check_rows", "mismatch"]
 
 
 def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
@@ -32,6 +35,23 @@ def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read:
     if read.rows == recorded.rows:
         check_encoding(f"the digest of {what} of micro-batch {batch}", recorded.digest, read.digest)
     raise mismatch(batch, what, (recorded.rows, recorded.digest), (read.rows, read.digest))
+
+
+def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
+    """Check that the digests of a micro-batch's tasks have one encoding: no replay could be compared with them otherwise.
+
+    Raises
+    ------
+    ProtocolError
+        ``PROTOCOL_VIOLATED``
+    """
+    encodings = encodings_of(message.part.digest for message in messages)
+    if len(encodings) > 1:
+        reason = (
+            f"the tasks of micro-batch {batch} ran under different releases of this package (digest encodings "
+            f"{', '.join(sorted(str(encoding or 'unknown') for encoding in encodings))}): the driver and all executors need one"
+        )
+        raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
 
 
 def check_encoding(what: str, recorded: str, found: str) -> None:

@@ -89,7 +89,9 @@ class KafkaConnection:
         Limit of a question with its retries; None is 30 s.
     config : ClientConfig
     intact : bool
-        Whether every request so far was answered.
+        Whether every request so far was answered, and no caller has failed: else it is not used again.
+    life : Deadline
+        How long it may be used again.
 
     Raises
     ------
@@ -108,6 +110,7 @@ class KafkaConnection:
         self.limit: Deadline | None = None
         self.config = config
         self.intact = True
+        self.life = Deadline(0.0)
         settings = {
             "max_in_flight_requests_per_connection": IN_FLIGHT + 10,
             "receive_message_max_bytes": ANSWER_BYTES,

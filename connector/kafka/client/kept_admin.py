@@ -19,6 +19,9 @@ __all__ = ["borrow_admin", "give_back"]
 IDLE_SECONDS: Final = 10.0
 """How long an admin is kept for the next call. What becomes of brokers and addresses meanwhile, a new one finds out."""
 
+LIFE_SECONDS: Final = 60.0
+"""How long an admin is used, however short the pauses are: settings of brokers, and addresses, change while queries run."""
+
 
 @dataclass(frozen=True)
 class _Idle:
@@ -51,22 +54,29 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
     with _lock:
         kept = _idle.pop(_key(config), None)
     if kept is None:
-        return KafkaAdmin(config, clock)
+        return _made(config, clock)
     if kept.limit.passed():
         kept.admin.close()
-        return KafkaAdmin(config, clock)
+        return _made(config, clock)
     kept.admin.clock = clock or SystemClock()
     return kept.admin
 
 
+def _made(config: ClientConfig, clock: Clock | None) -> KafkaAdmin:
+    admin = KafkaAdmin(config, clock)
+    admin.life = Deadline(LIFE_SECONDS)
+    return admin
+
+
 def give_back(admin: KafkaAdmin) -> None:
-    """Keep an admin for the next call, or close it, if a question to a broker went wrong or is unanswered."""
-    if not admin.intact:
+    """Keep an admin for the next call, or close it: if a request is unanswered, if its caller failed, or if it is old."""
+    if not admin.intact or admin.life.passed():
         admin.close()
         return
     admin.limit = None
     with _lock:
         others = [_idle.pop(key).admin for key in list(_idle) if key[0] == os.getpid()]
+        others = [other for other in others if other is not admin]
         _idle[_key(admin.config)] = _Idle(admin, Deadline(IDLE_SECONDS))
     for other in others:
         other.close()

@@ -60,10 +60,11 @@ class KafkaTransaction:
     rows: int = 0
     deliveries: Deliveries = field(default_factory=Deliveries)
 
-    def drop(self) -> None:
+    def drop(self, failed: bool = False) -> None:
         """Release producer, threads and connections. The producer is never closed: `close()` aborts."""
         self.producer = None
         if self.admin is not None:
+            self.admin.intact = self.admin.intact and not failed  # the next try asks everything again
             give_back(self.admin)
             self.admin = None
 
@@ -95,7 +96,7 @@ def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext
         transaction.producer = make_producer(settings, transaction, named)
         _open(transaction, transaction.producer, admin, settings.topic)
     except BaseException:
-        transaction.drop()
+        transaction.drop(failed=True)
         raise
     return transaction
 
@@ -226,7 +227,7 @@ def roll_back(transaction: KafkaTransaction, clock: Clock) -> None:
             described = admin.describe([transaction.name])
             ours = {name: description for name, description in described.items() if _is_open(description, transaction)}
             TransactionEnder(admin, admin.cluster_id()).abort_open(ours, admin.end_txn_version(), limit)
-    transaction.drop()
+    transaction.drop(failed=True)
 
 
 _abandoned: deque[Producer | ArrowProducer] = deque(maxlen=ABANDONED_AT_MOST)

@@ -146,7 +146,8 @@ class NativeRecords:
         StoreError
             ``BAD_RECORD``: a timestamp or a header that no column can hold; ``READ_FAILED``: more bytes than a column holds.
         """
-        self._check_size(at, self._key_bytes, self._value_bytes)
+        sizes = {"key": self._key_bytes, "value": self._value_bytes}
+        self._check_size(at, *(sizes.get(name, 0) for name in columns))
         own = {
             "key": lambda: self._bytes(0, self._key_bytes),
             "value": lambda: self._bytes(1, self._value_bytes),

@@ -8,7 +8,7 @@ import pytest
 
 from connector.kafka.client import kept_admin
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.kept_admin import IDLE_SECONDS, borrow_admin, give_back
+from connector.kafka.client.kept_admin import IDLE_SECONDS, LIFE_SECONDS, borrow_admin, give_back
 from transactional.clock import Deadline
 from transactional.testing.clock import FakeClock
 
@@ -21,6 +21,7 @@ class Admin:
     def __init__(self, config: ClientConfig, clock: Any = None) -> None:
         self.config, self.clock = config, clock
         self.intact = True
+        self.life = Deadline(0)
         self.limit: Any = None
         self.closed = 0
 
@@ -66,6 +67,29 @@ def test_one_that_was_idle_for_too_long_is_closed(clock: FakeClock) -> None:
     clock.sleep(IDLE_SECONDS + 0.1)
     assert borrow_admin(HERE) is not first
     assert first.closed == 1
+
+
+def test_one_that_is_never_idle_for_long_is_closed_in_the_end(clock: FakeClock) -> None:
+    first: Any = borrow_admin(HERE)
+    for _ in range(int(LIFE_SECONDS)):
+        give_back(first)
+        clock.sleep(1)
+        if borrow_admin(HERE) is not first:
+            break
+    else:
+        give_back(first)
+    assert first.closed == 1
+    assert clock.passed >= LIFE_SECONDS - 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_that_is_given_back_twice_is_lent_once() -> None:
+    first: Any = borrow_admin(HERE)
+    give_back(first)
+    give_back(first)
+    assert first.closed == 0
+    assert borrow_admin(HERE) is first
+    assert borrow_admin(HERE) is not first
 
 
 @pytest.mark.usefixtures("clock")
