@@ -79,6 +79,10 @@ class SinkProcess:
                 pipe.close()
 
 
+_begun: list[Any] = []
+"""What a process holds when it is killed. A transaction that was dropped before could end its client, or be ended by it."""
+
+
 def _obey() -> None:
     """Be the child of a `SinkProcess`."""
     import pyarrow as pa
@@ -110,6 +114,7 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
     if order["do"] == "prepare":
         batch = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(order["rows"])), sink.schema)
         transaction = sink.beginTransaction(TransactionContext(**order["context"]))
+        _begun.append(transaction)
         if order["until"] == "begin":
             return {}
         sink.write(transaction, batch)
