@@ -23,6 +23,7 @@ __all__ = [
     "Location",
     "Output",
     "OutputOption",
+    "ReaderGoneError",
     "Report",
     "Status",
     "Yes",
@@ -109,8 +110,10 @@ class Report:
     def say(self, *lines: str) -> None:
         """Print sentences for people: on standard output, or on standard error beside a JSON document."""
         for line in lines:
-            with writing():
-                print(line, file=sys.stderr if self.json else sys.stdout)
+            if self.json:
+                self.complain(line)
+            else:
+                self._print(line)
 
     def complain(self, line: str) -> None:
         """Print what went wrong on standard error."""
@@ -135,8 +138,7 @@ class Report:
         for name, value in rows:
             table.add_row(f"  {name}", value)
         if not self.json:
-            with writing():
-                print(title)
+            self._print(title)
         self._draw(table)
 
     def _draw(self, table: Any) -> None:
@@ -149,8 +151,11 @@ class Report:
         drawn = io.StringIO()  # rich ends the program by itself when a pipe's reader has gone
         console = Console(file=drawn, force_terminal=terminal, markup=False, highlight=False, emoji=False, width=width)
         console.print(table)
+        self._print(drawn.getvalue(), end="")
+
+    def _print(self, text: str, end: str = "\n") -> None:
         with writing():
-            print(drawn.getvalue(), end="")
+            print(text, end=end)
 
     def confirm(self, yes: bool) -> None:
         """Ask whether to go on.
@@ -174,8 +179,7 @@ class Report:
     def finish(self) -> None:
         """Write the document."""
         if self.json:
-            with writing():
-                print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
+            self._print(json.dumps({"status": self.status, **self.facts}, indent=2, default=str))
 
 
 class ReaderGoneError(Exception):
