@@ -57,7 +57,7 @@ def fill(cluster: Cluster, topic: str, rows: int, size: int) -> None:
 
 
 def fill_folder(folder: Path, rows: int, size: int, files: int) -> None:
-    """Write the rows of `fill` as so many Parquet files of equal size, uncompressed."""
+    """Write the rows of `fill` as Parquet files of equal size, uncompressed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -35,7 +35,7 @@ NOISY_OTHERS = 0.2
 
 
 def settle(seconds: float) -> float:
-    """Wait until the load average is at most `NOISY_LOAD`, at most so many seconds, and return it."""
+    """Wait until the load average is at most `NOISY_LOAD`, no longer than this, and return it."""
     deadline = time.monotonic() + seconds
     while (load := os.getloadavg()[0]) > NOISY_LOAD and time.monotonic() < deadline:
         time.sleep(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,9 +254,8 @@ def test_a_decided_micro_batch_that_spark_replays_is_drained(spark: Spark) -> No
     assert spark.rows() == [1, 2]
 
 
-def test_a_lost_part_of_a_decided_checkpoint_is_written_again_and_compared(spark: Spark) -> None:
-    writer = spark.planned(0)
-    messages = [spark.task(writer, 0, 0, 1, 2), spark.task(writer, 0, 1, 3)]
+def decide_and_lose_the_second(spark: Spark, messages: Sequence[TaskMessage]) -> None:
+    """Decide a checkpoint of two parts, of which the first is committed and the second lost."""
     first, second = SharedSink.shared.numbers()
     SharedSink.planted["commit"] = [RetriableError("WRITE_FAILED", "planted")] * 50
     with pytest.raises(TwoPhaseCommitError):
@@ -264,6 +263,12 @@ def test_a_lost_part_of_a_decided_checkpoint_is_written_again_and_compared(spark
     SharedSink.planted.clear()
     SharedSink.shared.commit(first)
     SharedSink.shared.expire(second)
+
+
+def test_a_lost_part_of_a_decided_checkpoint_is_written_again_and_compared(spark: Spark) -> None:
+    writer = spark.planned(0)
+    messages = [spark.task(writer, 0, 0, 1, 2), spark.task(writer, 0, 1, 3)]
+    decide_and_lose_the_second(spark, messages)
     spark.drive("second driver")
     again = spark.planned(0)
     assert again._plan is not None
@@ -294,13 +299,7 @@ def test_what_an_earlier_release_has_recorded_is_compared_under_its_encoding(spa
         earlier.setattr(planning, "ENCODING_VERSION", 1)
         writer = spark.planned(0)
     messages = [task(writer, 0, "a", "b"), task(writer, 1, "c", "")]
-    first, second = SharedSink.shared.numbers()
-    SharedSink.planted["commit"] = [RetriableError("WRITE_FAILED", "planted")] * 50
-    with pytest.raises(TwoPhaseCommitError):
-        spark.writer().commit(messages, 0)
-    SharedSink.planted.clear()
-    SharedSink.shared.commit(first)
-    SharedSink.shared.expire(second)
+    decide_and_lose_the_second(spark, messages)
     recorded = [part.digest for part in spark.ledger().batches[0].parts]
     assert recorded == ["1:d38e4a3af170af23", "1:b6fb04cc68a0c578"], "as that release has computed them"
 
@@ -332,13 +331,7 @@ def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_s
     messages = [spark.task(writer, 0, number, number) for number in (0, 1)]
     for message in messages:
         recorded_by(message, "3:0000000000000007")
-    first, second = SharedSink.shared.numbers()
-    SharedSink.planted["commit"] = [RetriableError("WRITE_FAILED", "planted")] * 50
-    with pytest.raises(TwoPhaseCommitError):
-        spark.writer().commit(messages, 0)
-    SharedSink.planted.clear()
-    SharedSink.shared.commit(first)
-    SharedSink.shared.expire(second)
+    decide_and_lose_the_second(spark, messages)
     spark.drive("second driver")
     again = spark.planned(0)
     with pytest.raises(JournalError, match=r"FORMAT_UNKNOWN.*micro-batch 0.*encoding 3.*encoding 2.*newer"):

@@ -100,7 +100,7 @@ def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], versi
     if not compare or found.written is None or not all(message.drained for message in messages):
         return
     before, now = found.written, Written.of(parts)
-    unknown = not (before.digest and now.digest)  # a newer release encoded the rows, or its tasks did so in two ways
+    unknown = not (before.digest and now.digest)  # a newer release encoded the rows
     if before.rows == now.rows:
         if unknown or not now.rows or before.digest == now.digest:
             return

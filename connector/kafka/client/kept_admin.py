@@ -53,19 +53,15 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
     """
     with _lock:
         kept = _idle.pop(_key(config), None)
-    if kept is None:
-        return _made(config, clock)
-    if kept.limit.passed():
+    if kept is not None and kept.limit.passed():
         kept.admin.close()
-        return _made(config, clock)
+        kept = None
+    if kept is None:
+        admin = KafkaAdmin(config, clock)
+        admin.life = Deadline(LIFE_SECONDS)
+        return admin
     kept.admin.clock = clock or SystemClock()
     return kept.admin
-
-
-def _made(config: ClientConfig, clock: Clock | None) -> KafkaAdmin:
-    admin = KafkaAdmin(config, clock)
-    admin.life = Deadline(LIFE_SECONDS)
-    return admin
 
 
 def give_back(admin: KafkaAdmin) -> None:
