@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from connector.cli import checkpoints, savepoint
+from connector.cli import checkpoints, savepoint, transactions
 from connector.cli.adopt import adopt
 from connector.cli.import_offsets import import_offsets
 from connector.cli.recover import recover_query
@@ -118,6 +118,10 @@ group = typer.Typer(help="A query's checkpoints, while it runs or after.", **_SE
 app.add_typer(group, name="checkpoints")
 saved = typer.Typer(help="Copies of a query's completed checkpoints.", **_SETTINGS)
 app.add_typer(saved, name="savepoint")
+opened = typer.Typer(
+    help="Open Kafka transactions: who holds readers back, and what may be done about it.", **_SETTINGS
+)
+app.add_typer(opened, name="transactions")
 
 
 @app.callback()
@@ -137,6 +141,11 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (saved, "list", savepoint.list_savepoints),
     (saved, "show", savepoint.show),
     (saved, "dispose", savepoint.dispose),
+    (opened, "list", transactions.list_transactions),
+    (opened, "describe", transactions.describe),
+    (opened, "explain", transactions.explain),
+    (opened, "commit", transactions.commit_transaction),
+    (opened, "abort", transactions.abort_transaction),
     (app, "restore", restore),
     (app, "run", run),
     (app, "stop", stop),

@@ -183,8 +183,14 @@ class PartitionAdmin:
                 aborted[transaction.producer_id] = (*aborted.get(transaction.producer_id, ()), transaction.first_offset)
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted)
 
-    def held_back(self, topic: str) -> list[Partition]:
-        """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer."""
+    def held_back(self, topic: str) -> dict[Partition, tuple[int, int]]:
+        """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer.
+
+        Returns
+        -------
+        dict[Partition, tuple[int, int]]
+            The stable offset, and the high watermark.
+        """
         info = self._admin.topics([topic], ()).get(topic)
         leaders = {Partition(topic, number): leader for number, leader in (info.leaders if info else {}).items()}
         by_leader: dict[int, list[Partition]] = {}
@@ -197,12 +203,13 @@ class PartitionAdmin:
             for committed in (True, False)
             for node, asked in by_leader.items()
         ]
-        seen: dict[Partition, set[int]] = {}
+        seen: dict[Partition, list[int]] = {}
         for answer in self._admin.send_all(requests):
             for part in () if isinstance(answer, Exception) else answer.topics[0].partitions:
                 if part.error_code == NONE:
-                    seen.setdefault(Partition(topic, part.partition_index), set()).add(part.offset)
-        return [partition for partition, offsets in sorted(seen.items()) if len(offsets) > 1]
+                    seen.setdefault(Partition(topic, part.partition_index), []).append(part.offset)
+        ends = {partition: (offsets[0], offsets[-1]) for partition, offsets in sorted(seen.items())}
+        return {partition: (stable, high) for partition, (stable, high) in ends.items() if stable != high}
 
     def write_marker(
         self,

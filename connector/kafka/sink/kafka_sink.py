@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from connector.kafka.client.admin import KafkaAdmin
+    from connector.kafka.client.config import ClientConfig
     from transactional.checkpoint import DecidedCheckpoint
 
 __all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
@@ -84,6 +85,11 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     def name(cls) -> str:
         """Return the format's name."""
         return "2pc-kafka"
+
+    @property
+    def client(self) -> ClientConfig:
+        """The configuration of its clients."""
+        return self._settings.client
 
     def close(self) -> None:
         """Let go of the driver's connections."""

@@ -1,0 +1,81 @@
+"""The clusters that a command asks about transactions, and the queries whose journals it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.sink.write_options import parse_write_options
+from connector.transactions.assessment import Assessment, assess
+from connector.transactions.in_journals import Owner
+from connector.transactions.on_brokers import ClusterView, look
+from transactional.sink import Options
+
+__all__ = ["Cluster", "clusters_of"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, and the queries that may write into it.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    owners : Sequence[Owner]
+    """
+
+    admin: KafkaAdmin
+    owners: Sequence[Owner]
+
+    @property
+    def config(self) -> ClientConfig:
+        """The configuration of clients."""
+        return self.admin.config
+
+    def look(self, topics: Sequence[str] = ()) -> tuple[ClusterView, list[Assessment]]:
+        """Return what the brokers show, and how each open transaction stands; see `on_brokers.look`."""
+        written = {place.topic for owner in self.owners for place in owner.written}
+        view = look(self.admin, {*topics, *written})
+        return view, [assess(each, self.owners, self.config.bootstrap_servers) for each in view.transactions]
+
+
+@contextmanager
+def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> Iterator[list[Cluster]]:
+    """Connect to the brokers at `servers`, or to the brokers of each query's sink.
+
+    Parameters
+    ----------
+    owners : Sequence[Owner]
+    servers : str, optional
+        Addresses. Without them, queries whose sinks are configured alike share a cluster; other sinks have none.
+    given : Mapping[str, str]
+        Options ``kafka.*``, of which the addresses alone may be missing.
+
+    Raises
+    ------
+    OptionError, StoreError
+        As `KafkaAdmin` does.
+    """
+    configs: list[tuple[ClientConfig, list[Owner]]] = []
+    if servers is not None:
+        options = parse_write_options(Options({**given, "kafka.bootstrap.servers": servers}))
+        configs.append((options.client, list(owners)))
+    else:
+        for owner in owners:
+            if owner.sink is None:
+                continue
+            same = next((each for config, each in configs if config == owner.sink.client), None)
+            if same is None:
+                configs.append((owner.sink.client, [owner]))
+            else:
+                same.append(owner)
+    with ExitStack() as opened:
+        clusters = []
+        for config, theirs in configs:
+            admin = KafkaAdmin(config)
+            opened.callback(admin.close)
+            clusters.append(Cluster(admin, theirs))
+        yield clusters

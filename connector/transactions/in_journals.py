@@ -1,0 +1,140 @@
+"""Transactions as the journals of queries know them: whose they are, and whether they are decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.sink.handles import Key, parse_handle
+from connector.kafka.sink.kafka_sink import KafkaSink
+from connector.location.location import CheckpointLocation
+from connector.spark.process import is_alive
+from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from transactional.ledger import Ledger
+
+__all__ = ["Claim", "Owner", "owner_of"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a journal says of a transaction.
+
+    Parameters
+    ----------
+    batch, partition : int
+        Whose rows it has.
+    rows : int
+    checkpoint : int or None
+        Which has decided it; None while it is prepared only.
+    settled : bool
+        All rows of that checkpoint are visible, by the journal.
+    verdict : str or None
+        ``committed``, ``lost``, ``accepted``; None while it is open.
+    """
+
+    batch: int
+    partition: int
+    rows: int
+    checkpoint: int | None
+    settled: bool
+    verdict: str | None
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A query, or batch writes, with a Kafka sink.
+
+    Parameters
+    ----------
+    location : str
+    prefix : str
+        Of the newest run's transactional ids.
+    prefixes : frozenset[str]
+        Of all runs that the journal knows.
+    run : int
+    ended : str or None
+        How the newest run ended, if it did.
+    process : Mapping[str, Any]
+        Its driver's process.
+    alive : bool or None
+        Whether that runs; None if that can't be seen from here.
+    sink : KafkaSink or None
+        As the journal has recorded it; None if the query has another sink.
+    claims : Mapping[Key, Claim]
+        By transaction.
+    written : frozenset[Partition]
+        What the journal's transactions have written into.
+    position : int
+        Of the journal, when it was read.
+    """
+
+    location: str
+    prefix: str
+    prefixes: frozenset[str]
+    run: int
+    ended: str | None
+    process: Mapping[str, Any]
+    alive: bool | None
+    sink: KafkaSink | None
+    claims: Mapping[Key, Claim] = field(repr=False)
+    written: frozenset[Partition] = field(repr=False)
+    position: int = 0
+
+    @property
+    def may_run(self) -> bool:
+        """Whether its run may still write or commit: it has not ended, and its driver is not known to be gone."""
+        return self.ended is None and self.alive is not False
+
+
+def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> Owner:
+    """Read a journal.
+
+    Parameters
+    ----------
+    location : CheckpointLocation
+    ledger : Ledger
+        Of a run, at least.
+    given : Mapping[str, str]
+        Options of the sink that the journal does not keep.
+
+    Raises
+    ------
+    LocationError
+        ``NOTHING_TO_REWIND``, ``ADOPTED_NOT_STARTED``: no run of the query is in the journal.
+    OptionError
+        The sink can't be built from what is recorded and given.
+    """
+    run = recorded_run(ledger)
+    with naming_secrets(run, given):
+        sink = recorded_sink(run, location, given)
+    kafka = sink if isinstance(sink, KafkaSink) else None
+    claims, written = _claims(ledger) if kafka else ({}, frozenset())
+    return Owner(
+        location.path,
+        run.prefix,
+        frozenset(each.prefix for each in ledger.runs.values()),
+        run.token,
+        run.ended,
+        run.process,
+        is_alive(run.process),
+        kafka,
+        claims,
+        written,
+        ledger.position,
+    )
+
+
+def _claims(ledger: Ledger) -> tuple[dict[Key, Claim], frozenset[Partition]]:
+    settled = {checkpoint.id for checkpoint in ledger.checkpoints.values() if checkpoint.settled}
+    claims: dict[Key, Claim] = {}
+    written: set[Partition] = set()
+    for record in ledger.batches.values():
+        for part in record.parts:
+            for handle, verdict in zip(part.handles, part.verdicts, strict=True):
+                prepared = parse_handle(handle)
+                done = record.checkpoint in settled
+                claims[prepared.key] = Claim(part.batch, part.partition, part.rows, record.checkpoint, done, verdict)
+                written.update(witness.partition for witness in prepared.written)
+    return claims, frozenset(written)

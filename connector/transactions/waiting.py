@@ -1,0 +1,63 @@
+"""Consumer groups that wait at a stable offset: an inference from the offsets that they have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
+from connector.transactions.on_brokers import HeldPartition
+from transactional.errors import StoreError
+
+__all__ = ["waiting_groups"]
+
+REQUEST_SECONDS: Final = 15.0
+
+MOST_GROUPS: Final = 500
+"""Groups that are asked: each costs a request."""
+
+
+def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mapping[Partition, list[str]]:
+    """Return the groups whose committed offset is the stable one, per partition; of the first 500 groups by name.
+
+    A reader that commits no offsets (Spark and Flink keep their own) is not seen, and a group that is there by chance is.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    held : Sequence[HeldPartition]
+
+    Raises
+    ------
+    StoreError
+        ``KAFKA_REFUSED``: groups can't be listed, for want of rights.
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+    if not held:
+        return {}
+    admin = check_brokers(config)
+    try:
+        listed = admin.list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
+    except KafkaException as problem:
+        raise StoreError(
+            "KAFKA_REFUSED", reason=f"the consumer groups can't be listed: {problem.args[0].str()}"
+        ) from None
+    stable = {each.partition: each.stable for each in held}
+    found: dict[Partition, list[str]] = {}
+    for group in sorted(each.group_id for each in listed.valid)[:MOST_GROUPS]:
+        places = [TopicPartition(place.topic, place.number) for place in stable]
+        asked = admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=REQUEST_SECONDS
+        )
+        try:
+            positions = asked[group].result().topic_partitions
+        except KafkaException:  # one that was deleted meanwhile, or that this user may not see
+            continue
+        for at in positions:
+            place = Partition(at.topic, at.partition)
+            if at.error is None and at.offset == stable.get(place):
+                found.setdefault(place, []).append(group)
+    return found

@@ -1,0 +1,232 @@
+"""``barrier transactions`` on a real broker: who holds readers back, and which command lets them go on."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from connector.cli import main
+from connector.kafka.client.admin import KafkaAdmin
+from connector.spark import hosted_sink
+from connector.spark.process import this_process
+from integration.broker import Cluster
+from integration.driver_process import wait_until
+from integration.test_kafka_crashes import MakeQuery, Query, make_query
+from integration.test_kafka_markers import Hanging, admin, lenient
+from tests.connector.cli_place import answer, dead_process
+from transactional.entry import EntryKind
+
+__all__ = ["admin", "lenient", "make_query"]
+
+DEAD = dead_process()
+
+
+def die_as(query: Query, process: Mapping[str, Any], *points: str) -> None:
+    """Let a driver die that the journal takes for this process."""
+    with mock.patch.object(hosted_sink, "driver_process", return_value=dict(process)):
+        query.die(*points)
+
+
+def servers_of(query: Query) -> str:
+    return query.work.options["kafka.bootstrap.servers"]
+
+
+@pytest.fixture
+def stranger(kafka: Cluster) -> Iterator[tuple[str, str]]:
+    """A topic, and the transactional id of a program that has left a transaction open in it."""
+    topic, name = f"strange-{uuid.uuid4().hex[:8]}", f"etl-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(5):
+        producer.produce(topic, str(number), partition=1)
+    assert producer.flush(30) == 0
+    yield topic, name
+    producer.purge()
+
+
+def test_nothing_is_open(kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]) -> None:
+    query = make_query(kafka)
+    query.engine().run()
+    status, document, _ = answer(capsys, "transactions", "explain", query.work.options["topic"], query.work.location)
+    assert (status, document["status"], document["held"]) == (0, "nothing to do", [])
+    status, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    ours = [each for each in document["transactions"] if each["location"] == query.work.location]
+    assert (status, ours) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("point", "verdict"),
+    [("decision.written", "DECIDED"), ("commit.called", "LINGERING"), ("task.written", "LINGERING")],
+)
+def test_a_reader_goes_on_after_the_command_that_explains_names(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str], point: str, verdict: str
+) -> None:
+    query = make_query(kafka, partitions=1)
+    die_as(query, DEAD, point)
+    topic = query.work.options["topic"]
+    reader = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": f"waits-{topic}",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    place = TopicPartition(topic, 0, 0)
+    reader.assign([place])
+    assert reader.consume(1, 1.0) == []
+    reader.commit(offsets=[place], asynchronous=False)
+
+    status, document, _ = answer(capsys, "transactions", "explain", topic, query.work.location)
+    assert status == 0
+    (held,) = document["held"]
+    assert (held["partition"], held["stableOffset"], held["groups"]) == (0, 0, [f"waits-{topic}"])
+    assert main(["transactions", "explain", topic, query.work.location]) == 0
+    said = capsys.readouterr().out
+    assert f"{topic}-0 can be read up to offset 0 of " in said
+    command = f"barrier stop {query.work.location}"
+    assert command in [line.strip() for line in said.splitlines()]
+
+    _, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    ours = [each for each in document["transactions"] if each["location"] == query.work.location]
+    assert {each["verdict"] for each in ours} == {verdict}
+    assert {each["command"] for each in ours} == {command}
+    assert {each["driverAlive"] for each in ours} == {False}
+    name = ours[0]["transactionalId"]
+    for verb in ("commit", "abort"):
+        status, document, _ = answer(capsys, "transactions", verb, name, query.work.location, "--yes")
+        assert (status, document["condition"]) == (1, "END_REFUSED")
+        assert command in document["message"]
+
+    assert main(command.split()[1:]) == 0
+    rows = [row for row in reader.consume(100, 3.0) if row.error() is None]
+    reader.close()
+    assert bool(rows) == (verdict == "DECIDED"), "what was not decided is aborted, and read again"
+    capsys.readouterr()
+    status, document, _ = answer(capsys, "transactions", "explain", topic, query.work.location)
+    assert (status, document["held"]) == (0, [])
+    query.finish()
+
+
+def test_a_live_querys_transactions_are_left_alone(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = make_query(kafka)
+    die_as(query, this_process(), "commit.called")
+    _, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    ours = [each for each in document["transactions"] if each["location"] == query.work.location]
+    assert {(each["verdict"], each["command"]) for each in ours} == {("WRITING", None)}
+    for verb in ("commit", "abort"):
+        name = ours[0]["transactionalId"]
+        status, document, _ = answer(capsys, "transactions", verb, name, query.work.location, "--yes")
+        assert (status, document["condition"]) == (1, "END_REFUSED")
+        assert "Leave it" in document["message"]
+    query.finish()
+
+
+def test_a_driver_that_cant_be_seen_may_be_running(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = make_query(kafka)
+    query.die("commit.called")
+    _, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    ours = [each for each in document["transactions"] if each["location"] == query.work.location]
+    assert {each["verdict"] for each in ours} == {"WRITING"}
+    assert ours[0]["command"] == f"barrier stop {query.work.location} --query-stopped"
+    assert "can't be seen" in ours[0]["reason"]
+    query.finish()
+
+
+def test_a_strangers_transaction_is_aborted_and_never_committed(
+    kafka: Cluster, stranger: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, name = stranger
+    servers = ("--bootstrap-server", kafka.bootstrap_servers)
+    status, document, _ = answer(capsys, "transactions", "explain", topic, *servers)
+    assert (status, [each["holders"] for each in document["held"]]) == (0, [[name]])
+    assert main(["transactions", "explain", topic, *servers]) == 0
+    said = capsys.readouterr().out
+    command = f"barrier transactions abort {name} --bootstrap-server {kafka.bootstrap_servers}"
+    assert command in said
+    status, document, _ = answer(capsys, "transactions", "commit", name, *servers, "--yes")
+    assert (status, document["condition"]) == (1, "END_REFUSED")
+    assert main(command.split()[1:]) == 3, "it asks first"
+    assert main([*command.split()[1:], "--yes"]) == 0
+    capsys.readouterr()
+    wait_until(lambda: not answer(capsys, "transactions", "explain", topic, *servers)[1]["held"], "its marker")
+    status, document, _ = answer(capsys, "transactions", "describe", name, *servers)
+    assert (status, document["condition"]) == (1, "UNKNOWN_TRANSACTION")
+
+
+def test_what_looks_like_ours_is_not_aborted_without_its_journal(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = make_query(kafka)
+    die_as(query, DEAD, "decision.written")
+    _, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    name = next(each["transactionalId"] for each in document["transactions"] if each["location"])
+    servers = ("--bootstrap-server", kafka.bootstrap_servers)
+    _, document, _ = answer(capsys, "transactions", "describe", name, *servers)
+    assert document["transactions"][0]["verdict"] == "STRANGER"
+    assert document["transactions"][0]["command"] is None
+    assert "Name the checkpointLocation" in document["transactions"][0]["advice"]
+    status, document, _ = answer(capsys, "transactions", "abort", name, *servers, "--yes")
+    assert (status, document["condition"]) == (1, "END_REFUSED")
+    query.finish()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_missing_marker_of_a_transaction_that_hangs(
+    lenient: Cluster, admin: KafkaAdmin, capsys: pytest.CaptureFixture[str], commit: bool
+) -> None:
+    query = Hanging(lenient, admin)
+    sink = query.sink()
+    if commit:
+        sink.commit([query.handle], mock.Mock())
+        wait_until(lambda: query.output.rows() == Counter([0]), "the coordinator's own marker")
+    else:
+        sink.abort([query.handle])
+    sink.close()
+    wait_until(lambda: list(query.output.held_back()) == [1], "the other marker")
+    servers = ("--bootstrap-server", lenient.bootstrap_servers)
+    assert main(["transactions", "explain", query.topic, *servers]) == 0
+    said = capsys.readouterr().out
+    right, wrong = ("commit", "abort") if commit else ("abort", "commit")
+    command = f"barrier transactions {right} {query.handle['transactionalId']} --bootstrap-server"
+    assert command in said
+    assert "KAFKA-20734" in said
+    name, topic = query.handle["transactionalId"], ("--topic", query.topic)
+    status, document, _ = answer(capsys, "transactions", wrong, name, *servers, *topic, "--yes")
+    assert (status, document["condition"]) == (1, "END_REFUSED")
+    status, document, _ = answer(capsys, "transactions", right, name, *servers, *topic, "--yes")
+    assert (status, document["status"]) == (0, "done")
+    assert query.output.is_quiet()
+    assert query.output.rows() == (Counter([0, 1]) if commit else Counter())
+
+
+def test_a_decided_checkpoint_is_named_with_its_number(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = make_query(kafka)
+    die_as(query, DEAD, "decision.written")
+    (number,) = [entry.number for entry in query.place.entries() if entry.kind == EntryKind.DECIDED]
+    _, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    ours = [each for each in document["transactions"] if each["location"] == query.work.location]
+    assert {(each["checkpoint"], each["batch"]) for each in ours} == {(number, 0)}
+    assert {each["partition"] for each in ours} == {0, 1, 2}
+    query.finish()
+
+
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    assert main(["transactions", "list"]) == 2
+    assert "--bootstrap-server" in capsys.readouterr().err
+    status, document, _ = answer(capsys, "transactions", "list", str(tmp_path))
+    assert (status, document["condition"]) == (1, "NO_JOURNAL")
