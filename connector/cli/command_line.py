@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from connector.cli import checkpoints, savepoint, transactions
 from connector.cli.adopt import adopt
+from connector.cli.doctor import doctor
 from connector.cli.import_offsets import import_offsets
 from connector.cli.recover import recover_query
 from connector.cli.report import EXIT_STATUS, Output, ReaderGoneError, Report, Status, writing
@@ -146,6 +147,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (opened, "explain", transactions.explain),
     (opened, "commit", transactions.commit_transaction),
     (opened, "abort", transactions.abort_transaction),
+    (app, "doctor", doctor),
     (app, "restore", restore),
     (app, "run", run),
     (app, "stop", stop),

@@ -21,7 +21,7 @@ COMMANDS = {
     **{name: found for name, found in PROGRAM.commands.items() if not hasattr(found, "commands")},
     **{
         f"{group} {name}": found
-        for group in ("checkpoints", "savepoint")
+        for group in ("checkpoints", "savepoint", "transactions")
         for name, found in PROGRAM.commands[group].commands.items()
     },
 }
@@ -35,6 +35,12 @@ SAID = {
     "checkpoints list HERE": NOT_THERE,
     "checkpoints show HERE": NOT_THERE,
     "checkpoints trigger HERE": NOT_THERE,
+    "transactions list HERE": NOT_THERE,
+    "transactions describe HERE": NOT_THERE,
+    "transactions explain HERE": NOT_THERE,
+    "transactions commit HERE --yes": NOT_THERE,
+    "transactions abort HERE --yes": NOT_THERE,
+    "doctor HERE": NOT_THERE,
     "stop HERE": NOT_THERE,
     "recover HERE": ("nothing to do", "nothing to do", "LOCATION_NOT_A_FOLDER"),
     "rewind HERE --to 2 --yes": NOT_THERE,
@@ -64,6 +70,8 @@ def test_what_is_no_location_is_named_by_every_command(
     (tmp_path / "file").touch()
     here = str(tmp_path / ("file/below" if kind == "below a file" else kind))
     words = [{"HERE": here, "OTHER": str(tmp_path / "other")}.get(word, word) for word in command.split()]
+    if words[:1] == ["transactions"] and words[1] != "list":
+        words.insert(2, "an-id-or-a-topic")
     expected = SAID[command][KINDS[kind]]
     status, document, said = answer(capsys, *words)
     refused = expected.isupper()

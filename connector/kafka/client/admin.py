@@ -14,7 +14,7 @@ from connector.kafka.client.topics import Partition
 from transactional.clock import Clock
 from transactional.errors import OptionError, RetriableError, StoreError
 
-__all__ = ["Description", "KafkaAdmin", "TopicInfo", "latest_request"]
+__all__ = ["BROKER", "TOPIC", "Description", "KafkaAdmin", "TopicInfo", "latest_request"]
 
 DESCRIBE_BATCH = 1000
 """Transactional ids in one DescribeTransactions; 200 take 13 ms."""
@@ -23,6 +23,9 @@ TRANSACTION_LOG = "__transaction_state"
 
 NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
 UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
+TOPIC, BROKER = 2, 4
+"""Kinds of resources whose settings are asked for."""
+
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
 
@@ -139,13 +142,9 @@ class KafkaAdmin(KafkaConnection):
 
     def end_txn_version(self) -> int:
         """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
-        from kafka.protocol.metadata import ApiVersionsRequest
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        answer = self.ask(
-            lambda: ApiVersionsRequest(client_software_name="barrier-kafka", client_software_version="0", min_version=3)
-        )
-        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        levels, _ = self.feature_levels()
         highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
         return self.version_of(EndTxnRequest, highest)
 
@@ -156,15 +155,49 @@ class KafkaAdmin(KafkaConnection):
         return self._longest_ms[0]
 
     def _broker_setting(self, name: str) -> int | None:
+        value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
+        return None if value is None else int(value)
+
+    def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
+        """Return settings of a broker or a topic, without those that it hides; None if this user may not read them.
+
+        Parameters
+        ----------
+        kind : int
+            `BROKER`, of which each is asked itself, or `TOPIC`.
+        name : str
+            The broker's number, or the topic.
+        keys : Sequence[str]
+        """
         from kafka.protocol.admin import DescribeConfigsRequest
 
-        node = self.any_node()
-        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(4, str(node), [name])]), lambda: node)
-        for result in answer.results:
-            for config in result.configs:
-                if config.name == name:
-                    return int(config.value)
-        return None
+        node = int(name) if kind == BROKER else self.any_node()
+        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(kind, name, list(keys))]), lambda: node)
+        (result,) = answer.results
+        if result.error_code != NONE:
+            return None
+        return {config.name: config.value for config in result.configs if config.value is not None}
+
+    def replicas(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return how many replicas each partition of a topic has, and how many of them are in sync."""
+        found = [each for each in self._metadata([topic]).topics if each.error_code == NONE]
+        return {
+            part.partition_index: (len(part.replica_nodes), len(part.isr_nodes))
+            for each in found
+            for part in each.partitions
+        }
+
+    def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the cluster's features: the levels that are in force, and the highest that the asked broker knows."""
+        from kafka.protocol.metadata import ApiVersionsRequest
+
+        answer = self.ask(
+            lambda: ApiVersionsRequest(client_software_name="barrier-kafka", client_software_version="0", min_version=3)
+        )
+        return (
+            {feature.name: feature.max_version_level for feature in answer.finalized_features or ()},
+            {feature.name: feature.max_version for feature in answer.supported_features or ()},
+        )
 
     # -- transactions -----------------------------------------------------------------------------------------------
 

@@ -91,6 +91,16 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """The configuration of its clients."""
         return self._settings.client
 
+    @property
+    def topic(self) -> str | None:
+        """The topic of all rows; None if a column names it."""
+        return self._settings.topic
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The transactions' timeout, in milliseconds, if the user has set it."""
+        return self._settings.timeout_ms
+
     def close(self) -> None:
         """Let go of the driver's connections."""
         if self._admin is not None:

@@ -1,0 +1,71 @@
+"""``barrier doctor``: check everything that a query needs, before it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from connector.cli.given import GivenFile, GivenOptions, options_given
+from connector.cli.place import open_journal
+from connector.cli.report import Output, OutputOption, Status, reporting
+from connector.doctor.examine import examine_location, examine_options
+from connector.doctor.finding import Finding, Level
+
+__all__ = ["doctor"]
+
+PAGE = "docs/doctor.md"
+
+
+def doctor(
+    location: Annotated[
+        str | None,
+        typer.Argument(metavar="[LOCATION]", help="Check the sink that its journal has recorded.", show_default=False),
+    ] = None,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is not well.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check a query's brokers, topics, rights, store and versions, without Spark and without a change.
+
+    Without LOCATION it checks options as a program gives them to readStream or writeStream: --options-file or --option. A line
+    format=barrier-kafka or format=2pc-kafka says which; options that subscribe to topics are a source's. Exit status 1: there
+    is a problem, with which the query fails, or loses what it promises.
+    """
+    given = options_given(option, options_file)
+    if location is None and not given:
+        raise typer.BadParameter("name a LOCATION, or options: --options-file")
+    with reporting(output, given) as report:
+        if location is None:
+            findings = list(examine_options(given))
+        else:
+            place, _ = open_journal(location, "no sink of ours has run on it: give its options, with --options-file")
+            findings = list(examine_location(place, given))
+        shown = [each for each in findings if not (quiet and each.level is Level.GOOD)]
+        counts = Counter(each.level for each in findings)
+        report.facts.update(
+            findings=[_document(each) for each in findings],
+            counts={level.value: counts[level] for level in Level},
+        )
+        if shown:
+            report.table(("CHECK", "", "FOUND"), [_row(each) for each in shown], wraps=("FOUND",))
+        report.say(", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level]))
+        if counts[Level.PROBLEM]:
+            report.status, report.exit = "problems", Status.REFUSED
+
+
+def _row(each: Finding) -> tuple[str, str, str]:
+    return each.check, each.level.value, f"{each.sentence} {each.remedy}".strip()
+
+
+def _document(each: Finding) -> dict[str, str | None]:
+    return {
+        "check": each.check,
+        "level": each.level.value,
+        "sentence": each.sentence,
+        "remedy": each.remedy or None,
+        "condition": each.condition or None,
+        "page": f"{PAGE}#{each.check}",
+    }

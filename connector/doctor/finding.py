@@ -1,0 +1,118 @@
+"""What a check has found."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from transactional.errors import TwoPhaseCommitError
+
+__all__ = ["CHECKS", "Finding", "Level", "failed", "good", "problem", "unknown", "warning"]
+
+
+class Level(enum.Enum):
+    """How bad a finding is."""
+
+    GOOD = "good"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+CHECKS: Final = {
+    "options": "options that are unknown, missing, forbidden, or have a wrong value",
+    "brokers": "brokers that can't be reached, a wrong login, an untrusted certificate",
+    "rights": "an operation that this user is not allowed",
+    "topic": "a topic or a partition that does not exist, or has no leader",
+    "transaction-version": "brokers with an older transaction protocol, or whose release skips markers",
+    "transaction-timeout": "a transaction timeout that the brokers do not allow, or that is too short for the checkpoints",
+    "replication": "partitions that are lost with one broker, or that too few replicas hold",
+    "unclean-election": "a topic that may lose acknowledged rows in an election",
+    "message-size": "a topic that takes smaller rows than the brokers' default",
+    "prefix": "transactional ids that another query uses",
+    "open-transactions": "readers that an open transaction holds back now",
+    "retention": "rows that may expire while the query is stopped",
+    "store": "a checkpoint store that does not arbitrate between two drivers, or can't be written",
+    "clock": "a clock that differs from the store's",
+    "sink": "anything else that the sink refuses before its first row",
+    "python": "a release of Python that is not supported",
+    "java": "a release of Java that is not supported, or none",
+    "spark": "a release of PySpark that is not supported, or none",
+    "clients": "client libraries with which rows take the slower way",
+}
+"""Every check, and what it finds."""
+
+_OF_CONDITION: Final = {
+    "BROKERS_UNREACHABLE": "brokers",
+    "AUTHENTICATION_FAILED": "brokers",
+    "TLS_FAILED": "brokers",
+    "NO_TOKEN": "brokers",
+    "KAFKA_TIMEOUT": "brokers",
+    "MISSING_RIGHT": "rights",
+    "UNKNOWN_TOPIC": "topic",
+    "NO_CONDITIONAL_PUT": "store",
+    "NO_EXCLUSIVE_CREATE": "store",
+    "LOCATION_UNREADABLE": "store",
+    "JOURNAL_STORE_FAILED": "store",
+    "LOCATION_NOT_A_FOLDER": "store",
+    "MISSING_OPTION": "options",
+    "UNKNOWN_OPTION": "options",
+    "FORBIDDEN_OPTION": "options",
+    "INVALID_OPTION": "options",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding.
+
+    Parameters
+    ----------
+    check : str
+        One of `CHECKS`.
+    level : Level
+    sentence : str
+    remedy : str
+        What to do; empty if nothing is to be done.
+    condition : str
+        Of the error that a query would fail with; empty if it would not.
+    """
+
+    check: str
+    level: Level
+    sentence: str
+    remedy: str = ""
+    condition: str = ""
+
+    def __post_init__(self) -> None:
+        if self.check not in CHECKS:
+            raise ValueError(f"unknown check {self.check!r}")
+
+
+def good(check: str, sentence: str) -> Finding:
+    """Return that all is well."""
+    return Finding(check, Level.GOOD, sentence)
+
+
+def unknown(check: str, sentence: str, remedy: str = "") -> Finding:
+    """Return that it can't be known."""
+    return Finding(check, Level.UNKNOWN, sentence, remedy)
+
+
+def warning(check: str, sentence: str, remedy: str) -> Finding:
+    """Return something with which a query runs, and that may hurt."""
+    return Finding(check, Level.WARNING, sentence, remedy)
+
+
+def problem(check: str, sentence: str, remedy: str, condition: str = "") -> Finding:
+    """Return something with which the query fails, or loses what it promises."""
+    return Finding(check, Level.PROBLEM, sentence, remedy, condition)
+
+
+def failed(error: TwoPhaseCommitError) -> Finding:
+    """Return the error that a query would fail with."""
+    check = _OF_CONDITION.get(error.condition, "sink")
+    if error.condition == "INVALID_OPTION" and error.parameters.get("option") == "kafka.transaction.timeout.ms":
+        check = "transaction-timeout"
+    return Finding(check, Level.PROBLEM, str(error), condition=error.condition)

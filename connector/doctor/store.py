@@ -1,0 +1,69 @@
+"""Checks of a checkpoint location's store, by doing what a query does there."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from connector.doctor.finding import Finding, failed, good, problem, warning
+from connector.location.location import CheckpointLocation
+from transactional.errors import TwoPhaseCommitError
+
+__all__ = ["check_store"]
+
+FOLDER: Final = ".barrier-doctor"
+"""Of the location; removed in the end."""
+
+SKEW_SECONDS: Final = 5.0
+
+
+def check_store(location: CheckpointLocation) -> Iterator[Finding]:
+    """Create a file of the journal's kind twice: the second attempt must be refused. Then compare clocks."""
+    folder = f"{FOLDER}-{uuid.uuid4().hex[:8]}"
+    existed = not location.is_local or os.path.isdir(location.path)
+    try:
+        store = location.files.journal_store(folder)
+        before = time.time()
+        first, second = store.create("1.json", b"{}"), store.create("1.json", b"{}")
+        taken = time.time() - before
+        if first and not second:
+            yield good("store", f"{location.path} creates a file exclusively, in {taken / 2 * 1000:.0f} ms")
+        else:
+            yield problem(
+                "store",
+                f"{location.path} does not create a file exclusively: two drivers could both decide.",
+                "Use a local disk, an NFS mount with hard links, or an object store with conditional puts.",
+                "NO_EXCLUSIVE_CREATE",
+            )
+        if location.is_local:
+            yield _clock(os.path.getmtime(os.path.join(location.path, folder, "1.json")) - before)
+    except TwoPhaseCommitError as error:
+        yield failed(error)
+    except OSError as error:
+        yield problem(
+            "store",
+            f"{location.path} can't be written: {error}",
+            "Check the path and its rights.",
+            "LOCATION_UNREADABLE",
+        )
+    finally:
+        with suppress(OSError, TwoPhaseCommitError):
+            location.files.remove(folder)
+        if not existed:
+            with suppress(OSError):
+                os.rmdir(location.path)
+
+
+def _clock(ahead: float) -> Finding:
+    if abs(ahead) < SKEW_SECONDS:
+        return good("clock", "the store's clock is this machine's")
+    return warning(
+        "clock",
+        f"The store's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's: times in the journal "
+        "and in reports do not fit together.",
+        "Synchronise both with NTP.",
+    )

@@ -1,0 +1,77 @@
+"""Releases of Python, Java, Spark and the client libraries against those that are supported."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Final
+
+from connector.doctor.finding import Finding, good, problem, unknown, warning
+from connector.kafka.native.columns import native_columns
+from connector.kafka.native.library import native_library
+
+__all__ = ["check_versions"]
+
+PYTHON: Final = (3, 10)
+JAVA: Final = (17, 21)
+SPARK: Final = {(4, 2): "", (4, 3): "", (4, 1): "only the sinks work"}
+"""Tested releases of PySpark, and what is missing."""
+
+
+def check_versions() -> Iterator[Finding]:
+    """Check this machine: the versions are those of the Python that runs the command."""
+    yield from (_python(), _java(), _spark(), _clients())
+
+
+def _python() -> Finding:
+    here = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info >= PYTHON:
+        return good("python", f"Python {here}")
+    return problem("python", f"Python {here}", "Use Python 3.10 or newer, for the driver and on the executors.")
+
+
+def _java() -> Finding:
+    program = shutil.which("java")
+    if program is None:
+        return unknown("java", "No java is on the PATH of this program.", "Spark needs Java 17 or 21.")
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', told)
+    if found is None:
+        return unknown("java", f"{program} does not name its release.", "Spark needs Java 17 or 21.")
+    if int(found[1]) in JAVA:
+        return good("java", f"Java {found[1]}")
+    return warning("java", f"Java {found[1]}", "Use Java 17 or 21: nothing else was tried.")
+
+
+def _spark() -> Finding:
+    try:
+        release = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return unknown("spark", "PySpark is not installed here.", "Run the command where the query runs.")
+    missing = SPARK.get(tuple(map(int, re.findall(r"\d+", release)[:2])))  # type: ignore[arg-type]
+    if missing is None:
+        return problem("spark", f"PySpark {release}", "Use PySpark 4.2 or 4.3; with 4.1 only the sinks work.")
+    if missing:
+        return warning("spark", f"PySpark {release}: {missing}", "Use PySpark 4.2 or 4.3 for streams of barrier-kafka.")
+    return good("spark", f"PySpark {release}")
+
+
+def _clients() -> Finding:
+    releases = ", ".join(f"{name} {metadata.version(name)}" for name in ("confluent-kafka", "pyarrow", "numpy"))
+    if native_library() is None:
+        return warning(
+            "clients",
+            f"{releases}: rows take the way through Python objects, which is slower",
+            "Use confluent-kafka 2, and unset BARRIER_KAFKA_OBJECTS.",
+        )
+    if native_columns() is None:
+        return warning(
+            "clients",
+            f"{releases}: the source's compiled helper is missing, so the source is slower",
+            "Install from a wheel of `make wheel`, or with a C compiler.",
+        )
+    return good("clients", releases)

@@ -1,0 +1,181 @@
+"""``barrier doctor`` on real brokers: it finds each planted mistake, and nothing on a good set-up."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from integration.broker import Cluster
+from integration.test_kafka_crashes import MakeQuery, make_query
+from integration.test_missing_rights import WRITES, Users, guarded, users
+from tests.connector.cli_place import answer
+
+__all__ = ["guarded", "make_query", "users"]
+
+SAFE = {"min.insync.replicas": "2"}
+
+CHANGED: Mapping[str, Mapping[str, str]] = {
+    "good": SAFE,
+    "unclean": {**SAFE, "unclean.leader.election.enable": "true"},
+    "strict": {"min.insync.replicas": "4"},
+    "loose": {"min.insync.replicas": "1"},
+    "brittle": {"min.insync.replicas": "3"},
+    "small": {**SAFE, "max.message.bytes": "10000"},
+    "short": {**SAFE, "retention.ms": "3600000"},
+    "little": {**SAFE, "retention.bytes": "1000000"},
+}
+"""Topics with three replicas, and their settings."""
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    with Cluster(3, jvm_options=["-Xmx256m"]) as cluster:
+        for name, config in CHANGED.items():
+            cluster.create_topic(name, partitions=2, replication=3, config=config)
+        cluster.create_topic("single", replication=1)
+        yield cluster
+
+
+def examined(capsys: pytest.CaptureFixture[str], *words: str, **options: str) -> tuple[int, dict[str, list[Any]]]:
+    """The doctor's exit status, and its findings that are not good, by their checks."""
+    given = [word for key, value in options.items() for word in ("--option", f"{key.replace('__', '.')}={value}")]
+    status, document, _ = answer(capsys, "doctor", *words, *given)
+    found: dict[str, list[Any]] = {}
+    for each in document["findings"]:
+        if each["level"] != "good":
+            found.setdefault(each["check"], []).append(each)
+    return status, found
+
+
+def sink(cluster: Cluster, topic: str = "good", **more: str) -> dict[str, str]:
+    return {"kafka__bootstrap__servers": cluster.bootstrap_servers, "topic": topic, **more}
+
+
+def source(cluster: Cluster, topic: str = "good", **more: str) -> dict[str, str]:
+    return {"kafka__bootstrap__servers": cluster.bootstrap_servers, "subscribe": topic, **more}
+
+
+def test_a_good_set_up(three: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(tmp_path / "place")
+    assert examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="nobody")) == (0, {})
+    assert not Path(place).exists(), "nothing is left behind"
+    assert examined(capsys, **source(three)) == (0, {})
+
+
+def closed_port() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("planted", "check", "level"),
+    [
+        ({"topic": "good", "lingerms": "3"}, "options", "problem"),
+        ({"topic": "good", "deliveryGuarantee": "twice"}, "options", "problem"),
+        ({"topic": "good", "kafka__linger__ms": "soon"}, "options", "problem"),
+        ({"topic": "good", "format": "2pc-kafak"}, "options", "problem"),
+        ({"topic": "absent"}, "topic", "problem"),
+        ({"topic": "good", "kafka__transaction__timeout__ms": "3600000"}, "transaction-timeout", "problem"),
+        ({"topic": "good", "kafka__transaction__timeout__ms": "30000"}, "transaction-timeout", "warning"),
+        ({"topic": "good", "barrierInterval": "10 min"}, "transaction-timeout", "problem"),
+        ({"topic": "unclean"}, "unclean-election", "problem"),
+        ({"topic": "strict"}, "replication", "problem"),
+        ({"topic": "loose"}, "replication", "warning"),
+        ({"topic": "brittle"}, "replication", "warning"),
+        ({"topic": "single"}, "replication", "warning"),
+        ({"topic": "small"}, "message-size", "warning"),
+        ({"subscribe": "short"}, "retention", "warning"),
+        ({"subscribe": "little"}, "retention", "warning"),
+        ({"subscribe": "absent"}, "topic", "problem"),
+        ({"subscribePattern": "nothing.*"}, "topic", "problem"),
+        ({"assign": '{"good": [7]}'}, "options", "problem"),
+        ({"subscribe": "good", "startingOffsets": "newest"}, "options", "problem"),
+        ({"topic": "good", "kafka__security__protocol": "SSL"}, "brokers", "problem"),
+        ({"topic": "good", "checkpointLocation": "hdfs://host/place"}, "store", "problem"),
+    ],
+    ids=lambda value: ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else None,
+)
+def test_one_planted_mistake_is_found_and_nothing_else(
+    three: Cluster, capsys: pytest.CaptureFixture[str], planted: dict[str, str], check: str, level: str
+) -> None:
+    status, found = examined(capsys, kafka__bootstrap__servers=three.bootstrap_servers, **planted)
+    assert {name: [each["level"] for each in findings] for name, findings in found.items()} == {check: [level]}
+    assert status == (1 if level == "problem" else 0)
+    assert found[check][0]["page"] == f"docs/doctor.md#{check}"
+
+
+def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = examined(capsys, topic="good", kafka__bootstrap__servers=closed_port())
+    assert (status, [each["condition"] for each in found["brokers"]]) == (1, ["BROKERS_UNREACHABLE"])
+
+
+def test_a_prefix_and_a_topic_that_others_use(
+    three: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = make_query(three)
+    query.engine().run(1)
+    status, found = examined(capsys, **sink(three, transactionalIdPrefix=query.prefix))
+    assert (status, set(found)) == (1, {"prefix"})
+    status, found = examined(capsys, query.work.location)
+    assert (status, set(found)) == (0, {"replication"}), "the prefix is the location's own; its topic has one replica"
+    stranger = Producer({"bootstrap.servers": three.bootstrap_servers, "transactional.id": "etl-9"})
+    stranger.init_transactions()
+    stranger.begin_transaction()
+    stranger.produce("good", b"1")
+    stranger.flush(30)
+    status, found = examined(capsys, **sink(three))
+    assert (status, set(found)) == (0, {"open-transactions"})
+    assert "etl-9" in found["open-transactions"][0]["sentence"]
+    stranger.abort_transaction(30)
+    query.finish()
+
+
+def test_a_wrong_password_and_a_missing_right(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {key.replace(".", "__"): value for key, value in users.with_rights(WRITES).items()}
+    options |= {"topic": "rights-out", "transactionalIdPrefix": "q"}
+    status, found = examined(capsys, **options)
+    assert (status, {each["level"] for of_one in found.values() for each in of_one}) == (0, {"unknown", "warning"})
+    assert set(found) == {"transaction-timeout", "replication"}, "this user may not read settings"
+    status, found = examined(capsys, **{**options, "kafka__sasl__password": "guessed"})
+    assert (status, [each["condition"] for each in found["brokers"]]) == (1, ["AUTHENTICATION_FAILED"])
+    assert "guessed" not in str(found)
+    fewer = {
+        key.replace(".", "__"): value
+        for key, value in users.with_rights(WRITES - {("topic", "rights-out", "read")}).items()
+    }
+    status, found = examined(capsys, **{**options, **fewer})
+    assert (status, [each["condition"] for each in found["rights"]]) == (1, ["MISSING_RIGHT"])
+
+
+def test_a_store_that_cant_be_written(three: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    status, found = examined(capsys, **sink(three, checkpointLocation=str(tmp_path / "file" / "place")))
+    assert (status, set(found)) == (1, {"store"})
+
+
+def test_slow_clients(three: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("connector.doctor.versions.native_columns", lambda: None)
+    status, found = examined(capsys, **source(three))
+    assert (status, set(found)) == (0, {"clients"})
+    monkeypatch.setattr("connector.doctor.versions.SPARK", {(3, 5): ""})
+    status, found = examined(capsys, **source(three))
+    assert (status, set(found)) == (1, {"clients", "spark"})
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("version", "features"),
+    [("4.2.1", {"transaction.version": 1}), ("4.3.1", {})],
+    ids=["transaction.version 1", "4.3.1"],
+)
+def test_other_brokers(capsys: pytest.CaptureFixture[str], version: str, features: Mapping[str, int]) -> None:
+    with Cluster(version=version, features=features) as cluster:
+        cluster.create_topic("good")
+        status, found = examined(capsys, **source(cluster))
+        assert (status, set(found)) == (0, {"transaction-version"})

@@ -1,0 +1,69 @@
+"""The doctor's checks, without brokers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from connector.doctor.finding import CHECKS, Finding, Level, failed
+from connector.doctor.kafka import check_timeout
+from connector.doctor.store import check_store
+from connector.location.location import CheckpointLocation
+from transactional.errors import StoreError
+from transactional.errors.catalogue import catalogue
+
+
+def test_each_check_has_its_section() -> None:
+    page = Path("docs/doctor.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (\S+)$", page, re.MULTILINE) == list(CHECKS)
+
+
+def test_a_finding_is_of_a_known_check() -> None:
+    with pytest.raises(ValueError, match="fever"):
+        Finding("fever", Level.PROBLEM, "38.5")
+
+
+def test_every_error_becomes_a_finding() -> None:
+    for name in catalogue:
+        assert failed(StoreError(name)).check in CHECKS
+
+
+class Allowing:
+    """Brokers with a limit."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+
+    def longest_timeout_ms(self) -> int | None:
+        return self.most
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "interval", "level"),
+    [
+        (900_000, None, 0, Level.GOOD),
+        (900_000, None, 450_000, Level.GOOD),
+        (900_000, None, 450_001, Level.PROBLEM),
+        (3_600_000, 3_600_000, 900_000, Level.GOOD),
+        (300_000, None, 200_000, Level.PROBLEM),
+        (900_000, 59_000, 0, Level.WARNING),
+        (None, None, 0, Level.UNKNOWN),
+    ],
+)
+def test_a_checkpoint_has_half_of_the_timeout(most: int | None, asked: int | None, interval: int, level: Level) -> None:
+    assert check_timeout(Allowing(most), asked, interval).level is level  # type: ignore[arg-type]
+
+
+def test_a_store_that_replaces_files_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = CheckpointLocation(str(tmp_path))
+    assert [each.level for each in check_store(location)] == [Level.GOOD, Level.GOOD]
+
+    def replace(self: object, name: str, data: bytes) -> bool:
+        return True
+
+    monkeypatch.setattr(type(location.files.journal_store("x")), "create", replace)
+    found = list(check_store(location))
+    assert (found[0].check, found[0].level, found[0].condition) == ("store", Level.PROBLEM, "NO_EXCLUSIVE_CREATE")
+    assert list(tmp_path.iterdir()) == []
