@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from connector.spark.listener import CheckpointListener, listen
 from transactional.errors.catalogue import catalogue
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from connector.operations.supervised_query import StopWish, supervise
     from connector.spark.lag import LagListener
+    from connector.spark.listener import CheckpointListener, listen
     from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"]
@@ -20,17 +21,20 @@ __all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register"
 catalogue.extend(__name__)  # whose remedies name the commands
 
 
+_HOMES: Final = {
+    "CheckpointListener": "connector.spark.listener",
+    "LagListener": "connector.spark.lag",
+    "StopWish": "connector.operations.supervised_query",
+    "listen": "connector.spark.listener",
+    "supervise": "connector.operations.supervised_query",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import a name that needs PySpark, or much of ours, when it is first used: a command needs no PySpark."""
-    if name == "LagListener":
-        from connector.spark.lag import LagListener
-
-        return LagListener
-    if name in ("StopWish", "supervise"):
-        from connector.operations import supervised_query
-
-        return getattr(supervised_query, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name when it is first used: commands need no PySpark, and tasks and the source's process no journal."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:

@@ -10,7 +10,6 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal
 from connector.cli.report import Output, OutputOption, Status, reporting
-from connector.doctor.examine import examine_location, examine_options
 from connector.doctor.finding import Finding, Level
 
 __all__ = ["doctor"]
@@ -34,6 +33,8 @@ def doctor(
     format=barrier-kafka or format=2pc-kafka says which; options that subscribe to topics are a source's. Exit status 1: there
     is a problem, with which the query fails, or loses what it promises.
     """
+    from connector.doctor.examine import examine_location, examine_options
+
     given = options_given(option, options_file)
     if location is None and not given:
         raise typer.BadParameter("name a LOCATION, or options: --options-file")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.sink.write_options import parse_write_options
 from connector.transactions.assessment import Assessment, assess
 from connector.transactions.in_journals import Owner
 from connector.transactions.on_brokers import ClusterView, look
@@ -59,6 +58,8 @@ def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str
     OptionError, StoreError
         As `KafkaAdmin` does.
     """
+    from connector.kafka.sink.write_options import parse_write_options
+
     configs: list[tuple[ClientConfig, list[Owner]]] = []
     if servers is not None:
         options = parse_write_options(Options({**given, "kafka.bootstrap.servers": servers}))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.handles import Key, parse_handle
-from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.location.location import CheckpointLocation
 from connector.spark.process import is_alive
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from transactional.ledger import Ledger
+
+if TYPE_CHECKING:
+    from connector.kafka.sink.kafka_sink import KafkaSink
 
 __all__ = ["Claim", "Owner", "owner_of"]
 
@@ -106,6 +108,8 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
     OptionError
         The sink can't be built from what is recorded and given.
     """
+    from connector.kafka.sink.kafka_sink import KafkaSink
+
     run = recorded_run(ledger)
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
