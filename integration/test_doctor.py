@@ -61,10 +61,10 @@ def source(cluster: Cluster, topic: str = "good", **more: str) -> dict[str, str]
 
 
 def test_a_good_set_up(three: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = str(tmp_path / "place")
+    place = str(tmp_path / "a" / "place")
     assert examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="nobody")) == (0, {})
-    assert not Path(place).exists(), "nothing is left behind"
-    assert examined(capsys, **source(three)) == (0, {})
+    assert examined(capsys, **source(three, checkpointLocation=place)) == (0, {})
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def closed_port() -> str:
@@ -84,6 +84,7 @@ def closed_port() -> str:
         ({"topic": "good", "kafka__transaction__timeout__ms": "3600000"}, "transaction-timeout", "problem"),
         ({"topic": "good", "kafka__transaction__timeout__ms": "30000"}, "transaction-timeout", "warning"),
         ({"topic": "good", "barrierInterval": "10 min"}, "transaction-timeout", "problem"),
+        ({"topic": "good", "barrierInterval": "soon"}, "options", "problem"),
         ({"topic": "unclean"}, "unclean-election", "problem"),
         ({"topic": "strict"}, "replication", "problem"),
         ({"topic": "loose"}, "replication", "warning"),
@@ -104,7 +105,8 @@ def closed_port() -> str:
 def test_one_planted_mistake_is_found_and_nothing_else(
     three: Cluster, capsys: pytest.CaptureFixture[str], planted: dict[str, str], check: str, level: str
 ) -> None:
-    status, found = examined(capsys, kafka__bootstrap__servers=three.bootstrap_servers, **planted)
+    prefix = {} if "topic" not in planted else {"transactionalIdPrefix": "nobody"}
+    status, found = examined(capsys, kafka__bootstrap__servers=three.bootstrap_servers, **prefix, **planted)
     assert {name: [each["level"] for each in findings] for name, findings in found.items()} == {check: [level]}
     assert status == (1 if level == "problem" else 0)
     assert found[check][0]["page"] == f"docs/doctor.md#{check}"
@@ -122,14 +124,18 @@ def test_a_prefix_and_a_topic_that_others_use(
     query.engine().run(1)
     status, found = examined(capsys, **sink(three, transactionalIdPrefix=query.prefix))
     assert (status, set(found)) == (1, {"prefix"})
-    status, found = examined(capsys, query.work.location)
-    assert (status, set(found)) == (0, {"replication"}), "the prefix is the location's own; its topic has one replica"
+    own = {key.replace(".", "__"): value for key, value in query.work.options.items()}
+    for given in ({"words": (query.work.location,)}, {**own, "checkpointLocation": query.work.location}):
+        status, found = examined(capsys, *given.pop("words", ()), **given)
+        assert (status, set(found)) == (0, {"replication"}), (
+            "the prefix is the location's own; its topic has one replica"
+        )
     stranger = Producer({"bootstrap.servers": three.bootstrap_servers, "transactional.id": "etl-9"})
     stranger.init_transactions()
     stranger.begin_transaction()
     stranger.produce("good", b"1")
     stranger.flush(30)
-    status, found = examined(capsys, **sink(three))
+    status, found = examined(capsys, **sink(three, transactionalIdPrefix="nobody"))
     assert (status, set(found)) == (0, {"open-transactions"})
     assert "etl-9" in found["open-transactions"][0]["sentence"]
     stranger.abort_transaction(30)
@@ -140,8 +146,14 @@ def test_a_wrong_password_and_a_missing_right(users: Users, capsys: pytest.Captu
     options = {key.replace(".", "__"): value for key, value in users.with_rights(WRITES).items()}
     options |= {"topic": "rights-out", "transactionalIdPrefix": "q"}
     status, found = examined(capsys, **options)
-    assert (status, {each["level"] for of_one in found.values() for each in of_one}) == (0, {"unknown", "warning"})
+    assert (status, {each["level"] for of_one in found.values() for each in of_one}) == (0, {"unknown"})
     assert set(found) == {"transaction-timeout", "replication"}, "this user may not read settings"
+    del options["transactionalIdPrefix"]
+    status, found = examined(capsys, **options)
+    assert (status, [each["level"] for each in found["rights"]]) == (0, ["unknown"]), "of which prefix, is not known"
+    status, found = examined(capsys, **options, barrierInterval="10 min")
+    assert (status, [each["level"] for each in found["transaction-timeout"]]) == (1, ["problem"])
+    options["transactionalIdPrefix"] = "q"
     status, found = examined(capsys, **{**options, "kafka__sasl__password": "guessed"})
     assert (status, [each["condition"] for each in found["brokers"]]) == (1, ["AUTHENTICATION_FAILED"])
     assert "guessed" not in str(found)
@@ -151,11 +163,17 @@ def test_a_wrong_password_and_a_missing_right(users: Users, capsys: pytest.Captu
     }
     status, found = examined(capsys, **{**options, **fewer})
     assert (status, [each["condition"] for each in found["rights"]]) == (1, ["MISSING_RIGHT"])
+    reads = {
+        key.replace(".", "__"): value for key, value in users.with_rights({("topic", "rights-in", "describe")}).items()
+    }
+    status, found = examined(capsys, **reads, subscribe="rights-in")
+    assert (status, [each["condition"] for each in found["rights"]]) == (1, ["MISSING_RIGHT"])
 
 
 def test_a_store_that_cant_be_written(three: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    status, found = examined(capsys, **sink(three, checkpointLocation=str(tmp_path / "file" / "place")))
+    place = str(tmp_path / "file" / "place")
+    status, found = examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="nobody"))
     assert (status, set(found)) == (1, {"store"})
 
 

@@ -9,20 +9,24 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from connector.cli import main
 from connector.kafka.client.admin import KafkaAdmin
 from connector.spark import hosted_sink
 from connector.spark.process import this_process
+from connector.transactions.assessment import Assessment
+from connector.transactions.clusters import clusters_of
+from connector.transactions.ending import abort
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.test_kafka_crashes import MakeQuery, Query, make_query
-from integration.test_kafka_markers import Hanging, admin, lenient
+from integration.test_kafka_markers import Hanging, admin, lenient, prepare
+from integration.test_missing_rights import Users, guarded, users
 from tests.connector.cli_place import answer, dead_process
 from transactional.entry import EntryKind
 
-__all__ = ["admin", "lenient", "make_query"]
+__all__ = ["admin", "guarded", "lenient", "make_query", "users"]
 
 DEAD = dead_process()
 
@@ -101,10 +105,9 @@ def test_a_reader_goes_on_after_the_command_that_explains_names(
     assert {each["command"] for each in ours} == {command}
     assert {each["driverAlive"] for each in ours} == {False}
     name = ours[0]["transactionalId"]
-    for verb in ("commit", "abort"):
-        status, document, _ = answer(capsys, "transactions", verb, name, query.work.location, "--yes")
-        assert (status, document["condition"]) == (1, "END_REFUSED")
-        assert command in document["message"]
+    status, document, _ = answer(capsys, "transactions", "abort", name, query.work.location, "--yes")
+    assert (status, document["condition"]) == (1, "ABORT_REFUSED")
+    assert command in document["message"]
 
     assert main(command.split()[1:]) == 0
     rows = [row for row in reader.consume(100, 3.0) if row.error() is None]
@@ -124,11 +127,10 @@ def test_a_live_querys_transactions_are_left_alone(
     _, document, _ = answer(capsys, "transactions", "list", query.work.location)
     ours = [each for each in document["transactions"] if each["location"] == query.work.location]
     assert {(each["verdict"], each["command"]) for each in ours} == {("WRITING", None)}
-    for verb in ("commit", "abort"):
-        name = ours[0]["transactionalId"]
-        status, document, _ = answer(capsys, "transactions", verb, name, query.work.location, "--yes")
-        assert (status, document["condition"]) == (1, "END_REFUSED")
-        assert "Leave it" in document["message"]
+    name = ours[0]["transactionalId"]
+    status, document, _ = answer(capsys, "transactions", "abort", name, query.work.location, "--yes")
+    assert (status, document["condition"]) == (1, "ABORT_REFUSED")
+    assert "Leave it" in document["message"]
     query.finish()
 
 
@@ -145,7 +147,7 @@ def test_a_driver_that_cant_be_seen_may_be_running(
     query.finish()
 
 
-def test_a_strangers_transaction_is_aborted_and_never_committed(
+def test_a_strangers_transaction_is_aborted(
     kafka: Cluster, stranger: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, name = stranger
@@ -154,10 +156,8 @@ def test_a_strangers_transaction_is_aborted_and_never_committed(
     assert (status, [each["holders"] for each in document["held"]]) == (0, [[name]])
     assert main(["transactions", "explain", topic, *servers]) == 0
     said = capsys.readouterr().out
-    command = f"barrier transactions abort {name} --bootstrap-server {kafka.bootstrap_servers}"
+    command = f"barrier transactions abort --bootstrap-server {kafka.bootstrap_servers} {name}"
     assert command in said
-    status, document, _ = answer(capsys, "transactions", "commit", name, *servers, "--yes")
-    assert (status, document["condition"]) == (1, "END_REFUSED")
     assert main(command.split()[1:]) == 3, "it asks first"
     assert main([*command.split()[1:], "--yes"]) == 0
     capsys.readouterr()
@@ -179,12 +179,52 @@ def test_what_looks_like_ours_is_not_aborted_without_its_journal(
     assert document["transactions"][0]["command"] is None
     assert "Name the checkpointLocation" in document["transactions"][0]["advice"]
     status, document, _ = answer(capsys, "transactions", "abort", name, *servers, "--yes")
-    assert (status, document["condition"]) == (1, "END_REFUSED")
+    assert (status, document["condition"]) == (1, "ABORT_REFUSED")
+    query.finish()
+
+
+def test_an_abort_that_was_asked_for_of_an_older_transaction_leaves_the_next_one_alone(kafka: Cluster) -> None:
+    """The program lives: it has ended the one that was looked at, and begun another at the same epoch."""
+    topic, name = f"strange-{uuid.uuid4().hex[:8]}", f"etl-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic)
+    program = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
+    program.init_transactions()
+    with clusters_of([], kafka.bootstrap_servers, {}) as (cluster,):
+
+        def begin() -> Assessment:
+            program.begin_transaction()
+            program.produce(topic, b"1")
+            assert program.flush(30) == 0
+            return next(each for each in cluster.look([topic])[1] if each.transaction.name == name)
+
+        first = begin()
+        program.commit_transaction(30)
+        begin()
+        assert not abort(cluster.admin, first)
+        program.commit_transaction(30)
+        last = begin()
+        assert abort(cluster.admin, last)
+        with pytest.raises(KafkaException):
+            program.commit_transaction(30)
+
+
+def test_a_task_that_outlived_a_stopped_query(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = make_query(kafka)
+    query.engine().run(1)
+    assert main(["stop", query.work.location, "--query-stopped"]) == 0
+    late = prepare(query.sink(), query.prefix, attempt=40, value=999)
+    _, document, _ = answer(capsys, "transactions", "list", query.work.location)
+    (left,) = [each for each in document["transactions"] if each["location"] == query.work.location]
+    assert (left["verdict"], left["transactionalId"]) == ("LINGERING", late["transactionalId"])
+    assert main([*left["command"].split()[1:], "--yes"]) == 0
+    assert query.output.is_quiet()
     query.finish()
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_missing_marker_of_a_transaction_that_hangs(
+def test_a_transaction_that_hangs_is_named_and_left_to_its_query(
     lenient: Cluster, admin: KafkaAdmin, capsys: pytest.CaptureFixture[str], commit: bool
 ) -> None:
     query = Hanging(lenient, admin)
@@ -197,19 +237,33 @@ def test_the_missing_marker_of_a_transaction_that_hangs(
     sink.close()
     wait_until(lambda: list(query.output.held_back()) == [1], "the other marker")
     servers = ("--bootstrap-server", lenient.bootstrap_servers)
-    assert main(["transactions", "explain", query.topic, *servers]) == 0
-    said = capsys.readouterr().out
-    right, wrong = ("commit", "abort") if commit else ("abort", "commit")
-    command = f"barrier transactions {right} {query.handle['transactionalId']} --bootstrap-server"
-    assert command in said
-    assert "KAFKA-20734" in said
+    status, document, _ = answer(capsys, "transactions", "explain", query.topic, *servers)
+    assert (status, [each["partition"] for each in document["held"]]) == (0, [1])
+    (found,) = document["transactions"]
+    assert (found["verdict"], found["command"]) == ("HANGING", None)
+    assert "KAFKA-20734" in found["reason"]
+    assert ("committed" if commit else "aborted") in found["reason"]
     name, topic = query.handle["transactionalId"], ("--topic", query.topic)
-    status, document, _ = answer(capsys, "transactions", wrong, name, *servers, *topic, "--yes")
-    assert (status, document["condition"]) == (1, "END_REFUSED")
-    status, document, _ = answer(capsys, "transactions", right, name, *servers, *topic, "--yes")
-    assert (status, document["status"]) == (0, "done")
-    assert query.output.is_quiet()
-    assert query.output.rows() == (Counter([0, 1]) if commit else Counter())
+    status, document, _ = answer(capsys, "transactions", "abort", name, *servers, *topic, "--yes")
+    assert (status, document["condition"]) == (1, "ABORT_REFUSED")
+
+
+def test_who_may_not_see_an_id_is_not_told_that_it_hangs(
+    guarded: Cluster, users: Users, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Producer({"bootstrap.servers": guarded.bootstrap_servers, "transactional.id": "etl.0.7"})
+    program.init_transactions()
+    program.begin_transaction()
+    program.produce("rights-out", b"1")
+    assert program.flush(30) == 0
+    options = users.with_rights({("topic", "rights-out", "read")})
+    given = [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
+    servers = ("--bootstrap-server", options["kafka.bootstrap.servers"])
+    status, document, _ = answer(capsys, "transactions", "explain", "rights-out", *servers, *given)
+    (found,) = document["transactions"]
+    assert (status, found["verdict"], found["command"]) == (0, "UNKNOWN", None)
+    assert "may not DESCRIBE" in found["reason"]
+    program.abort_transaction(30)
 
 
 def test_a_decided_checkpoint_is_named_with_its_number(

@@ -5,7 +5,7 @@
     barrier checkpoints list|show|trigger LOCATION
     barrier savepoint take LOCATION TARGET | list FOLDER | show SAVEPOINT | dispose SAVEPOINT
     barrier restore SAVEPOINT NEW_LOCATION --claim | --no-claim
-    barrier transactions list|describe|explain|commit|abort    who holds readers of a topic back
+    barrier transactions list|describe|explain|abort    who holds readers of a topic back
     barrier doctor [LOCATION]   check everything that a query needs, before it runs
     barrier run SCRIPT ...      keep a driver program up
     barrier stop LOCATION       end a query at its final checkpoint

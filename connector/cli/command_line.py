@@ -145,7 +145,6 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (opened, "list", transactions.list_transactions),
     (opened, "describe", transactions.describe),
     (opened, "explain", transactions.explain),
-    (opened, "commit", transactions.commit_transaction),
     (opened, "abort", transactions.abort_transaction),
     (app, "doctor", doctor),
     (app, "restore", restore),

@@ -12,18 +12,18 @@ from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.cli.transactions_text import document, held_document, held_sentences, holder_sentences, pairs_of, row
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.errors import missing_right
+from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment
 from connector.transactions.clusters import Cluster, clusters_of
-from connector.transactions.ending import check_end, end
+from connector.transactions.ending import abort, check_abort
 from connector.transactions.in_journals import Owner, owner_of
 from connector.transactions.on_brokers import HeldPartition
 from connector.transactions.waiting import waiting_groups
 from transactional.clock import SystemClock
 from transactional.errors import ProtocolError, StoreError
-from transactional.ownership import moved_on
 
-__all__ = ["abort_transaction", "commit_transaction", "describe", "explain", "list_transactions"]
+__all__ = ["abort_transaction", "describe", "explain", "list_transactions"]
 
 Locations = Annotated[
     list[str] | None,
@@ -60,20 +60,23 @@ def list_transactions(
     """
     given = options_given(option, options_file)
     with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
-        rows, documents, held = [], [], []
+        rows, documents, held, unseen = [], [], [], list[str]()
         for cluster in clusters:
             view, assessments = cluster.look(topic or [])
             now = cluster.admin.clock.now() * 1000
             rows += [row(each, now) for each in assessments]
             documents += [document(each) for each in assessments]
             held += [held_document(each) for each in view.held]
-        report.facts.update(transactions=documents, held=held)
+            unseen += [*map(str, view.silent), *view.denied]
+        report.facts.update(transactions=documents, held=held, unseen=unseen)
         if rows:
             heads = ("TRANSACTIONAL ID", "PRODUCER", "STATE", "AGE", "LEFT", "PARTITIONS", "VERDICT", "OF")
             report.table(heads, rows, wraps=("TRANSACTIONAL ID", "VERDICT", "OF"))
         else:
             report.status = "nothing to do"
             report.say("no transaction is open")
+        if unseen:
+            report.say(f"not looked at, for want of a leader or of the right READ: {', '.join(unseen[:SHOWN])}")
         if held:
             topics = ", ".join(sorted({each["topic"] for each in held}))
             report.say(f"{len(held)} partitions hold readers back: `barrier transactions explain TOPIC` ({topics})")
@@ -115,41 +118,27 @@ def explain(
         documents: list[dict[str, Any]] = []
         exists = False
         for cluster in clusters:
-            view, assessments = cluster.look([topic])
+            view, assessments = cluster.look([topic], only=True)
             exists = exists or topic in view.topics
+            if topic in view.denied:
+                raise missing_right("READ", f"topic {topic}")
+            silent = [str(place) for place in view.silent]
+            report.facts.setdefault("silent", []).extend(silent)
+            if silent:
+                report.say(f"Without a leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}.")
             held = [each for each in view.held if each.partition.topic == topic]
             groups = _groups(cluster, held, report)
             documents += [{**held_document(each), "groups": groups.get(each.partition, [])} for each in held]
-            keys = {transaction.key for each in held for transaction in each.holders}
-            holders = [each for each in assessments if each.transaction.key in keys]
+            holding = {id(transaction) for each in held for transaction in each.holders}
+            holders = [each for each in assessments if id(each.transaction) in holding]
             report.facts.setdefault("transactions", []).extend(map(document, holders))
             report.say(*held_sentences(held, groups), *holder_sentences(holders, cluster.admin.clock.now() * 1000))
         if not exists:
             raise StoreError("UNKNOWN_TOPIC", option="TOPIC", topic=topic)
         report.facts.update(topic=topic, held=documents)
-        if not documents:
+        if not documents and not report.facts.get("silent"):
             report.status = "nothing to do"
             report.say(f"{topic} holds no reader back: each partition can be read to its end.")
-
-
-def commit_transaction(
-    identifier: Identifier,
-    location: Locations = None,
-    bootstrap_server: Servers = None,
-    topic: Topics = None,
-    yes: Yes = False,
-    option: GivenOptions = None,
-    options_file: GivenFile = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Write the missing marker of a transaction that its coordinator calls committed, and that hangs in a topic.
-
-    Anything else is refused: a journal decides about a query's transactions (`barrier stop LOCATION`), and of any other one
-    only its program knows whether it is complete.
-    """
-    given = options_given(option, options_file)
-    with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
-        _end(identifier, clusters, topic, True, yes, report)
 
 
 def abort_transaction(
@@ -162,32 +151,28 @@ def abort_transaction(
     options_file: GivenFile = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Abort the open transaction of a program that is dead, or write the missing marker of an abort.
+    """Abort the open transaction of a program that is dead for good. Its producer is fenced, and its rows are never seen.
 
-    Its producer is fenced. What belongs to a query of ours, or may, is refused: `barrier stop LOCATION` ends that.
+    What belongs to a query of ours, or may, is refused, unless the query was stopped and its journal is closed: `barrier stop
+    LOCATION` commits and aborts what a dead query has left. There is no command that commits: about a query's transactions its
+    journal decides, and of any other only its program knows whether it is complete.
     """
     given = options_given(option, options_file)
     with reporting(output, given) as report, _connected(location, bootstrap_server, given, report) as clusters:
-        _end(identifier, clusters, topic, False, yes, report)
-
-
-def _end(
-    identifier: str, clusters: Sequence[Cluster], topics: Sequence[str] | None, commit: bool, yes: bool, report: Report
-) -> None:
-    chosen = _named(identifier, clusters, topics)
-    meanings = [check_end(each, commit) for _, each in chosen]
-    now = SystemClock().now() * 1000
-    for (_, each), meaning in zip(chosen, meanings, strict=True):
-        report.pairs(str(each.transaction), pairs_of(each, now))
-        report.say(f"{'commit' if commit else 'abort'}: {meaning}")
-    report.facts.update(transactions=[document(each) for _, each in chosen], consequences=meanings)
-    report.confirm(yes)
-    done = [end(cluster.admin, each, commit) for cluster, each in chosen]
-    if all(done):
-        report.say("done")
-    else:
-        report.status = "nothing to do"
-        report.say("it is not open any more, or another transaction of its id is: list again")
+        chosen = _named(identifier, clusters, topic)
+        for _, each in chosen:
+            check_abort(each)
+        now = SystemClock().now() * 1000
+        for _, each in chosen:
+            report.pairs(str(each.transaction), pairs_of(each, now))
+        report.facts.update(transactions=[document(each) for _, each in chosen])
+        report.confirm(yes)
+        done = [abort(cluster.admin, each) for cluster, each in chosen]
+        if all(done):
+            report.say("aborted")
+        else:
+            report.status = "nothing to do"
+            report.say("it is not open any more, or another transaction of its id is: its program is alive")
 
 
 @contextmanager
@@ -202,13 +187,15 @@ def _connected(
             report.say(f"{owner.location}: its sink has no Kafka transactions")
     report.facts.update(locations=[owner.location for owner in owners])
     with clusters_of(owners, servers, given) as clusters:
+        known = {owner.location for cluster in clusters for owner in cluster.owners}
+        for owner in owners:
+            if owner.sink is not None and owner.location not in known:
+                report.say(f"{owner.location}: it writes into another cluster, {owner.cluster}")
         yield clusters
 
 
 def _owner(path: str, given: Mapping[str, str]) -> Owner:
     location, journal = open_journal(path, "no sink of ours has run on it")
-    if journal.ledger.moved is not None:
-        raise moved_on(journal.ledger)
     return owner_of(location, journal.ledger, given)
 
 

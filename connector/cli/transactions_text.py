@@ -18,7 +18,7 @@ def row(each: Assessment, now: float) -> tuple[str, ...]:
     transaction = each.transaction
     left = None if transaction.ends_ms is None else max(0, round(transaction.ends_ms - now))
     return (
-        transaction.name or "(unknown)",
+        transaction.shown_name,
         f"{transaction.producer_id}/{transaction.producer_epoch}",
         transaction.state or "unknown",
         _age(each, now),
@@ -48,7 +48,7 @@ def pairs_of(each: Assessment, now: float) -> list[tuple[str, str]]:
     transaction, claim = each.transaction, each.claim
     rows = [
         ("state", transaction.state or "its coordinator does not know it"),
-        ("began", f"{time_text(transaction.started_ms or None)}, {_age(each, now)} ago"),
+        ("began", f"{time_text(transaction.started_ms)}, {_age(each, now)} ago" if transaction.started_ms else "-"),
         ("times out", time_text(transaction.ends_ms)),
         ("partitions", ", ".join(map(str, transaction.partitions or transaction.opened)) or "none"),
         ("verdict", each.verdict.value),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
 
-from connector.doctor.finding import Finding, failed, good, problem
+from connector.doctor.finding import Finding, failed, good, problem, unknown
 from connector.doctor.kafka import (
     check_brokers_release,
     check_prefix,
@@ -22,10 +23,10 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.sink.write_options import parse_write_options
 from connector.kafka.source.data_source import BarrierKafkaDataSource
-from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.kafka.source.topic_reader import Retries, TopicReader
 from connector.location.location import CheckpointLocation
-from connector.options import as_duration_ms
+from connector.spark.belonging import refuse_elsewhere
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from transactional.errors import OptionError, TwoPhaseCommitError
 from transactional.sink import Options, TwoPhaseCommitSink
@@ -51,7 +52,12 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
     yield from check_store(location)
     try:
         ledger = location.journal().load()
+        refuse_elsewhere(location, ledger)
         run = recorded_run(ledger)
+        if ledger.rewinding is not None:
+            yield problem(
+                "location", "A rewind of it is not done: a query that starts stops.", "barrier recover LOCATION"
+            )
         with naming_secrets(run, given):
             sink = recorded_sink(run, location, given)
             yield from _check_sink(sink, run.prefix, {each.prefix for each in ledger.runs.values()}, 0)
@@ -67,20 +73,23 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
     options : Mapping[str, str]
         With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, else ``2pc-kafka``.
     """
-    asked = dict(options)
-    kind = asked.pop("format", "") or _kind(asked)
+    kind = Options(options).get("format") or _kind(options)
+    asked = _without(options, "format")
     yield from check_versions()
-    place = Options(asked).get("checkpointLocation")
-    if place is not None:
+    own: set[str] = set()
+    if "checkpointLocation" in Options(asked):
         try:
-            yield from check_store(CheckpointLocation.from_options(asked))
+            place = CheckpointLocation.from_options(asked)
+            yield from check_store(place)
+            with suppress(OSError):  # of which the store's check has said all
+                own = {run.prefix for run in place.journal().load().runs.values()}
         except TwoPhaseCommitError as error:
             yield failed(error)
     try:
         if kind == SOURCE:
-            yield from _check_source(asked)
+            yield from _check_source(_without(asked, "checkpointLocation"))
         elif kind == SINK:
-            yield from _check_kafka_options(asked)
+            yield from _check_kafka_options(asked, own)
         else:
             raise OptionError(
                 "INVALID_OPTION",
@@ -98,14 +107,19 @@ def _kind(options: Mapping[str, str]) -> str:
     return SOURCE if given & {"subscribe", "subscribepattern", "assign"} else SINK
 
 
-def _check_kafka_options(options: dict[str, str]) -> Iterator[Finding]:
-    interval = Options(options).get("barrierInterval", "0")  # the source's; the two belong together
-    options = {key: value for key, value in options.items() if key.lower() != "barrierinterval"}
+def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in options.items() if key.lower() != name.lower()}
+
+
+def _check_kafka_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
+    # The source's; the two belong together.
+    interval = READ_OPTIONS.parse({"barrierInterval": Options(options).get("barrierInterval", "0")})["barrierInterval"]
+    options = _without(options, "barrierInterval")
     checked = parse_write_options(Options(options))
     columns = [("key", pa.binary()), ("value", pa.binary())]
     schema = pa.schema(columns if checked.topic else [*columns, ("topic", pa.string())])
     named = Options({**options, "transactionalIdPrefix": checked.prefix or NO_QUERY})
-    yield from _check_sink(KafkaSink(named, schema), checked.prefix, (), as_duration_ms(interval))
+    yield from _check_sink(KafkaSink(named, schema), checked.prefix, own, interval)
 
 
 def _check_sink(
@@ -116,7 +130,11 @@ def _check_sink(
         yield good("sink", f"{sink.name()}: everything that it needs at its start is there")
         if isinstance(sink, KafkaSink):
             yield from (good("options", "as they should be"), good("brokers", sink.client.bootstrap_servers))
-            yield good("rights", "all that the sink needs")
+            if prefix is None:
+                way = "Set transactionalIdPrefix: else it is the query's id, which is not known before its first start."
+                yield unknown("rights", "Whether this user may write under the transactional ids is not checked.", way)
+            else:
+                yield good("rights", "all that the sink needs")
             admin = KafkaAdmin(sink.client)
             try:
                 yield from check_brokers_release(admin)
@@ -125,6 +143,8 @@ def _check_sink(
                 if sink.topic is not None:
                     yield good("topic", sink.topic)
                     yield from check_written_topic(admin, sink.topic)
+                else:
+                    yield unknown("topic", "A column names the topics of rows: none is checked.")
             finally:
                 admin.close()
     except TwoPhaseCommitError as error:
@@ -147,7 +167,6 @@ def _check_source(options: Mapping[str, str]) -> Iterator[Finding]:
             return
         reader.latest(partitions)
         yield good("topic", ", ".join(topics))
-        yield good("rights", "all that the source needs")
         yield from check_brokers_release(admin)
         yield from check_read_topics(admin, checked, topics)
     finally:

@@ -7,7 +7,8 @@ from typing import Final
 
 from connector.doctor.finding import Finding, good, problem, unknown, warning
 from connector.kafka.client.admin import TOPIC, Description, KafkaAdmin
-from connector.kafka.sink.transactional_ids import BUSY, run_id
+from connector.kafka.client.errors import missing_right
+from connector.kafka.sink.transactional_ids import BUSY, TransactionalId, run_id
 from connector.kafka.source.read_options import ReadOptions
 from connector.transactions.on_brokers import HeldPartition, look
 
@@ -18,6 +19,9 @@ SKIPS_MARKERS: Final = 30
 
 SHORTEST_RETENTION_MS: Final = 24 * 3_600_000
 """One day: what a stop over a night takes."""
+
+READ: Final = 3
+"""Code of an operation in Kafka's protocol."""
 
 MESSAGE_BYTES: Final = 1_048_588
 """Kafka's own default of message.max.bytes."""
@@ -56,13 +60,7 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
         The source's ``barrierInterval``; 0 if it is not known.
     """
     most = admin.longest_timeout_ms()
-    if most is None:
-        return unknown(
-            "transaction-timeout",
-            "This user may not read the brokers' transaction.max.timeout.ms: 15 minutes are assumed.",
-            "Grant DESCRIBE_CONFIGS on the cluster, or set kafka.transaction.timeout.ms.",
-        )
-    timeout = min(900_000, most) if asked_ms is None else asked_ms
+    timeout = min(900_000, most or 900_000) if asked_ms is None else asked_ms
     if interval_ms * 2 > timeout:
         return problem(
             "transaction-timeout",
@@ -77,12 +75,17 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
             "is not started within that.",
             "Raise kafka.transaction.timeout.ms to minutes.",
         )
+    if most is None:
+        return unknown(
+            "transaction-timeout",
+            f"This user may not read the brokers' transaction.max.timeout.ms: {timeout / 1000:g} s are taken for allowed.",
+            "Grant DESCRIBE_CONFIGS on the cluster.",
+        )
     return good("transaction-timeout", f"{timeout / 1000:g} s, the brokers allow {most / 1000:g} s")
 
 
 def check_written_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
     """Check an output topic: replication, elections, sizes, and what holds its readers back now."""
-    brokers = len({leader for info in admin.topics([topic]).values() for leader in info.leaders.values()})
     settings = admin.settings_of(
         TOPIC, topic, ["min.insync.replicas", "unclean.leader.election.enable", "max.message.bytes", "cleanup.policy"]
     )
@@ -91,10 +94,12 @@ def check_written_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
         yield unknown("replication", f"This user may not read the settings of {topic}.", allow)
     else:
         yield from _settings(topic, settings)
-    yield from _replicas(topic, admin.replicas(topic), int((settings or {}).get("min.insync.replicas", 1)), brokers)
-    view = look(admin, [topic])
-    held = [each for each in view.held if each.partition.topic == topic]
-    yield _held(topic, held)
+        yield from _replicas(topic, admin.replicas(topic), int(settings.get("min.insync.replicas", 1)))
+    view = look(admin, [topic], also_written=False)
+    if view.denied:
+        yield unknown("open-transactions", f"This user may not read {topic}.")
+    else:
+        yield _held(topic, view.held)
 
 
 def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
@@ -118,7 +123,7 @@ def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
         yield good("message-size", f"{topic} takes batches of up to {size} bytes")
 
 
-def _replicas(topic: str, replicas: dict[int, tuple[int, int]], least: int, brokers: int) -> Iterator[Finding]:
+def _replicas(topic: str, replicas: dict[int, tuple[int, int]], least: int) -> Iterator[Finding]:
     offline = [number for number, (_, in_sync) in replicas.items() if in_sync < least]
     fewest = min((count for count, _ in replicas.values()), default=0)
     if offline:
@@ -134,10 +139,9 @@ def _replicas(topic: str, replicas: dict[int, tuple[int, int]], least: int, brok
             "Lower min.insync.replicas, or add replicas.",
         )
     elif fewest == 1:
-        where = "the only broker" if brokers == 1 else "one broker"
         yield warning(
             "replication",
-            f"{topic} has one replica: rows that were committed are lost with {where}, and no protocol brings them back.",
+            f"{topic} has one replica: rows that were committed are lost with one broker, and no protocol brings them back.",
             "Use three replicas and min.insync.replicas=2.",
         )
     elif least == 1:
@@ -159,7 +163,7 @@ def _replicas(topic: str, replicas: dict[int, tuple[int, int]], least: int, brok
 def _held(topic: str, held: Sequence[HeldPartition]) -> Finding:
     if not held:
         return good("open-transactions", f"{topic} holds no reader back")
-    names = sorted({holder.name or "unknown" for each in held for holder in each.holders})
+    names = sorted({holder.shown_name for each in held for holder in each.holders})
     return warning(
         "open-transactions",
         f"{len(held)} partitions of {topic} hold read_committed readers back: {', '.join(names[:5])}.",
@@ -196,11 +200,21 @@ def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) ->
 
 
 def _tasks_of(admin: KafkaAdmin, prefix: str) -> list[str]:
-    return [name for name in admin.transactional_ids(sorted(BUSY)) if name.startswith(f"{prefix}.")]
+    listed = ((name, TransactionalId.parse(name)) for name in admin.transactional_ids(sorted(BUSY)))
+    return [name for name, parsed in listed if parsed is not None and parsed.prefix == prefix]
 
 
 def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[str]) -> Iterator[Finding]:
-    """Check the retention of input topics."""
+    """Check the right to read input topics, and their retention."""
+    operations = {topic: info.operations for topic, info in admin.topics(topics, ()).items()}
+    denied = [topic for topic in topics if (allowed := operations.get(topic)) is not None and READ not in allowed]
+    if denied:
+        right = missing_right("READ", f"topic {', '.join(denied)}")
+        yield problem("rights", right.message, "", right.condition)
+    elif any(allowed is None for allowed in operations.values()):
+        yield unknown("rights", "The brokers do not say what this user may do.")
+    else:
+        yield good("rights", "all that the source needs")
     for topic in topics:
         settings = admin.settings_of(TOPIC, topic, ["retention.ms", "retention.bytes", "cleanup.policy"])
         if settings is None:
@@ -216,7 +230,7 @@ def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[
                 f"{consequence}.",
                 "Raise the topic's retention.ms above the longest stop of the query.",
             )
-        elif int(settings.get("retention.bytes", -1)) >= 0:
+        elif "delete" in settings.get("cleanup.policy", "delete") and int(settings.get("retention.bytes", -1)) >= 0:
             yield warning(
                 "retention",
                 f"{topic} keeps {settings['retention.bytes']} bytes per partition, however new its rows are: if some expire "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ __all__ = ["check_versions"]
 
 PYTHON: Final = (3, 10)
 JAVA: Final = (17, 21)
+JAVA_SECONDS: Final = 30.0
 SPARK: Final = {(4, 2): "", (4, 3): "", (4, 1): "only the sinks work"}
 """Tested releases of PySpark, and what is missing."""
 
@@ -35,10 +37,16 @@ def _python() -> Finding:
 
 
 def _java() -> Finding:
-    program = shutil.which("java")
+    home = os.environ.get("JAVA_HOME")  # Spark prefers it
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if program is None:
         return unknown("java", "No java is on the PATH of this program.", "Spark needs Java 17 or 21.")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    try:
+        told = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_SECONDS
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as problem_of_it:
+        return unknown("java", f"{program} can't be run: {problem_of_it}", "Spark needs Java 17 or 21.")
     found = re.search(r'version "(\d+)', told)
     if found is None:
         return unknown("java", f"{program} does not name its release.", "Spark needs Java 17 or 21.")

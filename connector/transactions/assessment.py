@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connector.kafka.sink.transactional_ids import TransactionalId
+from connector.kafka.sink.transactional_ids import TransactionalId, run_id
 from connector.spark.process import process_text
 from connector.transactions.in_journals import Claim, Owner
 from connector.transactions.on_brokers import OpenOnBrokers
@@ -24,8 +25,9 @@ class Verdict(enum.Enum):
     WRITING = "being written by a live run, leave it"
     LINGERING = "of a dead run, aborted at the next start"
     LOST = "judged lost, aborted at the next start"
-    HANGING = "ended, but its marker is missing"
+    HANGING = "has ended, and its marker is missing"
     STRANGER = "not of a query that was given"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Assessment:
     reason : str
         Sentences: how that is known. The same for all transactions of a checkpoint.
     advice : str
-        A sentence: what to do.
+        Sentences: what to do.
     command : str
-        The one that is safe, if there is one.
+        The one that is safe, for a shell; empty if there is none.
     owner : Owner, optional
     claim : Claim, optional
     """
@@ -62,13 +64,13 @@ def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "
     ----------
     transaction : OpenOnBrokers
     owners : Sequence[Owner]
-        The queries whose journals were read.
+        The queries of its cluster whose journals were read.
     servers : str, optional
         The cluster's addresses, for commands.
     """
     owner, claim = _owner(transaction, owners)
     if transaction.hangs:
-        return _hanging(transaction, owner, claim, servers)
+        return _not_open(transaction, owner, claim)
     if transaction.state != "Ongoing":
         how = "a commit" if transaction.state == "PrepareCommit" else "an abort"
         return Assessment(
@@ -81,54 +83,74 @@ def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "
         )
     if owner is None:
         return _stranger(transaction, servers)
-    return _ours(transaction, owner, claim)
+    return _ours(transaction, owner, claim, servers)
 
 
-def _owner(transaction: OpenOnBrokers, owners: Iterable[Owner]) -> tuple[Owner | None, Claim | None]:
+def _owner(transaction: OpenOnBrokers, owners: Sequence[Owner]) -> tuple[Owner | None, Claim | None]:
     kafka = [owner for owner in owners if owner.sink is not None]
+    producer = (transaction.producer_id, transaction.producer_epoch)
     for owner in kafka:
-        if transaction.key in owner.claims:
-            return owner, owner.claims[transaction.key]
+        # A user without the right to see the id still sees the producer, which is one transaction's.
+        claims = [(key, claim) for key, claim in owner.claims.items() if key[1:] == producer]
+        found = next((claim for key, claim in claims if transaction.name in ("", key[0])), None)
+        if found is not None:
+            return owner, found
     parsed = TransactionalId.parse(transaction.name)
-    prefix = parsed.prefix if parsed else transaction.name.removesuffix(".run")
-    return next((owner for owner in kafka if prefix in owner.prefixes), None), None
+    for owner in kafka:
+        runs = {run_id(prefix) for prefix in owner.prefixes}
+        if (parsed.prefix in owner.prefixes) if parsed else transaction.name in runs:
+            return owner, None
+    return None, None
 
 
-def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None) -> Assessment:
+def _ours(transaction: OpenOnBrokers, owner: Owner, claim: Claim | None, servers: str) -> Assessment:
     runs = _runs(owner)
+    way = _way(owner)
     if claim is not None and claim.verdict == "lost":
         reason = f"{owner.location} has judged it lost, and writes its rows again. {runs}"
-        return Assessment(transaction, Verdict.LOST, reason, *_start(owner), owner, claim)
+        return Assessment(transaction, Verdict.LOST, reason, *way, owner, claim)
     if claim is not None and claim.checkpoint is not None:
         reason = f"Checkpoint {claim.checkpoint} of {owner.location} has decided it. {runs}"
-        return Assessment(transaction, Verdict.DECIDED, reason, *_start(owner), owner, claim)
+        return Assessment(transaction, Verdict.DECIDED, reason, *way, owner, claim)
     if claim is not None:
         verdict = Verdict.PREPARED if owner.may_run else Verdict.WAITING
         reason = f"{owner.location} has prepared it, and no checkpoint has decided it yet. {runs}"
-        return Assessment(transaction, verdict, reason, *_start(owner), owner, claim)
-    verdict = Verdict.WRITING if owner.may_run else Verdict.LINGERING
+        return Assessment(transaction, verdict, reason, *way, owner, claim)
     reason = f"Its transactional id is of {owner.location}, whose journal does not name it. {runs}"
-    return Assessment(transaction, verdict, reason, *_start(owner), owner)
+    if owner.may_run:
+        return Assessment(transaction, Verdict.WRITING, reason, *way, owner)
+    if owner.is_done:
+        way = (
+            "A task that outlived the query has left it. The query's next start aborts it, or its timeout, or you:",
+            _abort(transaction, servers, owner.location),
+        )
+    return Assessment(transaction, Verdict.LINGERING, reason, *way, owner)
 
 
 def _runs(owner: Owner) -> str:
-    if owner.ended is not None:
-        return f"Its run {owner.run} has ended ({owner.ended})."
     state = {True: "runs", False: "is gone", None: "can't be seen from here"}[owner.alive]
-    return f"The driver of its run {owner.run} ({process_text(owner.process)}) {state}."
+    ended = f" The run has ended ({owner.ended})." if owner.ended is not None else ""
+    return f"The driver's process of its run {owner.run} ({process_text(owner.process)}) {state}.{ended}"
 
 
-def _start(owner: Owner) -> tuple[str, str]:
+def _way(owner: Owner) -> tuple[str, str]:
     """Return what to do about a transaction of a query: advice, and the command."""
-    if owner.ended is None and owner.alive:
-        return "Leave it: the query ends it. If it does not, its driver's log says why.", ""
-    command = f"barrier stop {owner.location}"
-    if owner.may_run:
-        return (
-            "If the driver is dead, start the query, or end what it has left from here.",
-            f"{command} --query-stopped",
+    if owner.is_batch:
+        return "Repeat the df.write with the same txnAppId and txnVersion: it ends what the failed one has left.", ""
+    stop = f"barrier stop {shlex.quote(owner.location)}"
+    if owner.alive:
+        first = (
+            "Start the query there again"
+            if owner.ended
+            else "Leave it while the query runs. If it has ended in that process, start it there again"
         )
-    return "Start the query, which ends it; or end what it has left from here.", command
+        return f"{first}; or end the process, and then run `{stop}`.", ""
+    if owner.alive is None:
+        return (
+            "Start the query, which ends it. Or, only if you know that its driver is dead:",
+            f"{stop} --query-stopped",
+        )
+    return "Start the query, which ends it; or end what it has left from here.", stop
 
 
 def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
@@ -144,32 +166,49 @@ def _stranger(transaction: OpenOnBrokers, servers: str) -> Assessment:
         transaction,
         Verdict.STRANGER,
         reason,
-        "Only its program knows whether it is complete. Wait until its timeout ends it; or, if that program is dead, abort "
-        "it: its producer is fenced, and its rows are never seen.",
-        _verb("abort", transaction, servers),
+        "Only its program knows whether it is complete; its timeout ends it. If the program commits at its next start, as "
+        "Flink's sinks do, start it. If it is dead for good, abort it: its producer is fenced, its rows are never seen.",
+        _abort(transaction, servers),
     )
 
 
-def _hanging(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | None, servers: str) -> Assessment:
+def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | None) -> Assessment:
     where = ", ".join(f"{place} from offset {each.start}" for place, each in transaction.opened.items())
-    how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
-    if how is None:
+    if not transaction.name and owner is None:
         return Assessment(
             transaction,
-            Verdict.HANGING,
-            f"It is open in {where}, and no coordinator knows any more how it ended.",
-            "Nothing ends it by itself. An administrator who knows how it ended can write its marker: "
-            "kafka-transactions.sh abort makes its rows invisible.",
-            owner=owner,
-            claim=claim,
+            Verdict.UNKNOWN,
+            f"It is open in {where}. No coordinator knows its producer any more, or this user may not DESCRIBE its id.",
+            "Ask again as a user who may DESCRIBE all ids, and name the locations of all queries that write there.",
         )
-    reason = f"Its coordinator calls it {how}, and left its marker out: it is open in {where} (KAFKA-20734)."
+    how = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}.get(transaction.state)
+    said = f"Its coordinator calls its last transaction {how}" if how else "Its coordinator does not know how it ended"
+    reason = f"{said}, and it is open in {where}: a marker was left out there (KAFKA-20734)."
     if owner is not None:
-        return Assessment(transaction, Verdict.HANGING, f"{reason} {_runs(owner)}", *_start(owner), owner, claim)
-    verb = "commit" if how == "committed" else "abort"
-    advice = f"Nothing ends it by itself. The missing marker is that of its {verb}."
-    return Assessment(transaction, Verdict.HANGING, reason, advice, _verb(verb, transaction, servers))
+        journal = f"{owner.location} says: {_word(claim)}. {_runs(owner)}"
+        advice, command = _way(owner)
+        if owner.is_done:
+            advice, command = "Start the query, which writes the marker: nothing else ends it.", ""
+        return Assessment(transaction, Verdict.HANGING, f"{reason} {journal}", advice, command, owner, claim)
+    return Assessment(
+        transaction,
+        Verdict.HANGING,
+        reason,
+        "Nothing ends it by itself. What its marker has to be, only its program knows: a producer may have written several "
+        "transactions of this epoch. See docs/transactions.md, Markers that a broker leaves out.",
+    )
 
 
-def _verb(verb: str, transaction: OpenOnBrokers, servers: str) -> str:
-    return f"barrier transactions {verb} {transaction.name} --bootstrap-server {servers or 'HOST:PORT'}"
+def _word(claim: Claim | None) -> str:
+    if claim is None:
+        return "it is not among what was prepared"
+    if claim.checkpoint is None:
+        return "prepared, not decided"
+    return f"decided by checkpoint {claim.checkpoint}"
+
+
+def _abort(transaction: OpenOnBrokers, servers: str, *locations: str) -> str:
+    end = [f"--bootstrap-server {servers or 'HOST:PORT'}", *(["--"] if transaction.name.startswith("-") else [])]
+    return " ".join(
+        ["barrier transactions abort", *end, shlex.quote(transaction.name), *(shlex.quote(each) for each in locations)]
+    )

@@ -18,7 +18,7 @@ __all__ = ["Cluster", "clusters_of"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster, and the queries that may write into it.
+    """A cluster, and the queries that write into it.
 
     Parameters
     ----------
@@ -34,10 +34,17 @@ class Cluster:
         """The configuration of clients."""
         return self.admin.config
 
-    def look(self, topics: Sequence[str] = ()) -> tuple[ClusterView, list[Assessment]]:
-        """Return what the brokers show, and how each open transaction stands; see `on_brokers.look`."""
-        written = {place.topic for owner in self.owners for place in owner.written}
-        view = look(self.admin, {*topics, *written})
+    def look(self, topics: Sequence[str] = (), only: bool = False) -> tuple[ClusterView, list[Assessment]]:
+        """Return what the brokers show, and how each open transaction stands; see `on_brokers.look`.
+
+        Parameters
+        ----------
+        topics : Sequence[str]
+        only : bool
+            Look at no other topic: else also at those into which an open transaction, or a query of this cluster, has written.
+        """
+        written = set() if only else {place.topic for owner in self.owners for place in owner.written}
+        view = look(self.admin, {*topics, *written}, also_written=not only)
         return view, [assess(each, self.owners, self.config.bootstrap_servers) for each in view.transactions]
 
 
@@ -48,8 +55,9 @@ def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str
     Parameters
     ----------
     owners : Sequence[Owner]
+        Those of another cluster are left out.
     servers : str, optional
-        Addresses. Without them, queries whose sinks are configured alike share a cluster; other sinks have none.
+        Addresses.
     given : Mapping[str, str]
         Options ``kafka.*``, of which the addresses alone may be missing.
 
@@ -60,23 +68,17 @@ def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str
     """
     from connector.kafka.sink.write_options import parse_write_options
 
-    configs: list[tuple[ClientConfig, list[Owner]]] = []
     if servers is not None:
-        options = parse_write_options(Options({**given, "kafka.bootstrap.servers": servers}))
-        configs.append((options.client, list(owners)))
+        configs = [parse_write_options(Options({**given, "kafka.bootstrap.servers": servers})).client]
     else:
-        for owner in owners:
-            if owner.sink is None:
-                continue
-            same = next((each for config, each in configs if config == owner.sink.client), None)
-            if same is None:
-                configs.append((owner.sink.client, [owner]))
-            else:
-                same.append(owner)
+        configs = [owner.sink.client for owner in owners if owner.sink is not None]
     with ExitStack() as opened:
-        clusters = []
-        for config, theirs in configs:
+        admins: dict[str, KafkaAdmin] = {}
+        for config in configs:
             admin = KafkaAdmin(config)
             opened.callback(admin.close)
-            clusters.append(Cluster(admin, theirs))
-        yield clusters
+            admins.setdefault(admin.cluster_id(), admin)
+        yield [
+            Cluster(admin, [owner for owner in owners if owner.cluster in ("", cluster)])
+            for cluster, admin in admins.items()
+        ]

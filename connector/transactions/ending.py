@@ -1,101 +1,63 @@
-"""Ending a transaction that no journal names: an abort of a stranger's, the missing marker of one that hangs."""
+"""The abort of a transaction that belongs to no query of ours, or to one that was stopped."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from connector.kafka.client.admin import Description, KafkaAdmin
-from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.sink.end_txn import TransactionEnder
-from connector.kafka.sink.hanging import HangingTransaction, write_missing_marker
 from connector.kafka.sink.transactional_ids import TransactionalId
 from connector.transactions.assessment import Assessment, Verdict
 from transactional.clock import Deadline
 from transactional.errors import ProtocolError
 
-__all__ = ["check_end", "end"]
+__all__ = ["abort", "check_abort"]
 
 END_SECONDS: Final = 60.0
 
-COMPLETE: Final = {True: "CompleteCommit", False: "CompleteAbort"}
 
-
-def check_end(assessment: Assessment, commit: bool) -> str:
-    """Check that a transaction may be ended in this way from outside, and return what that means for its rows.
+def check_abort(assessment: Assessment) -> None:
+    """Check that a transaction may be aborted from outside: it is open, and no journal decides about it, or may.
 
     Raises
     ------
     ProtocolError
-        ``END_REFUSED``: a journal says otherwise, or may; its program may still write; or only its program knows whether it
-        is complete.
+        ``ABORT_REFUSED``
     """
-    transaction, verdict = assessment.transaction, assessment.verdict
-    safe = f"{assessment.advice} {assessment.command}".strip()
-    if assessment.owner is not None:
-        raise _refused(assessment, commit, assessment.reason, safe)
-    if verdict is Verdict.HANGING:
-        if transaction.state != COMPLETE[commit]:
-            raise _refused(assessment, commit, assessment.reason, safe)
-        rows = "can be read" if commit else "are never seen"
-        return f"the missing marker is written in {len(transaction.opened)} partitions, and its rows {rows}"
-    if verdict is Verdict.ENDING:
-        raise _refused(assessment, commit, assessment.reason, safe)
-    if commit or TransactionalId.parse(transaction.name) is not None:
-        why = "only its program knows whether it is complete" if commit else assessment.reason
-        raise _refused(assessment, commit, why, safe)
-    return "its producer is fenced, and its rows are never seen"
+    if assessment.verdict is Verdict.STRANGER and TransactionalId.parse(assessment.transaction.name) is None:
+        return
+    if assessment.verdict is Verdict.LINGERING and assessment.owner is not None and assessment.owner.is_done:
+        return
+    command = f" `{assessment.command}`" if assessment.command else ""
+    raise ProtocolError(
+        "ABORT_REFUSED",
+        transaction=str(assessment.transaction),
+        reason=f"it is {assessment.verdict.value}. {assessment.reason}",
+        way=f"{assessment.advice}{command}",
+    )
 
 
-def end(admin: KafkaAdmin, assessment: Assessment, commit: bool) -> bool:
-    """End a transaction that `check_end` lets end; return False if it was not as it was when it was looked at.
+def abort(admin: KafkaAdmin, assessment: Assessment) -> bool:
+    """Abort a transaction that `check_abort` lets pass, and fence its producer; False if another one is open by now.
 
     Raises
     ------
     ProtocolError
-        ``END_REFUSED``
+        ``ABORT_REFUSED``
     StoreError
-        ``MISSING_RIGHT``, ``KAFKA_REFUSED``; ``MARKERS_SKIPPED``: the marker can't be written.
+        ``MISSING_RIGHT``, ``KAFKA_REFUSED``
     RetriableError
         ``KAFKA_TIMEOUT``
     """
-    check_end(assessment, commit)
-    transaction = assessment.transaction
-    version = admin.end_txn_version()
-    if assessment.verdict is not Verdict.HANGING:
-        described = Description(
-            transaction.state,
-            transaction.producer_id,
-            transaction.producer_epoch,
-            transaction.timeout_ms,
-            transaction.started_ms,
-            transaction.partitions,
-        )
-        ender = TransactionEnder(admin, admin.cluster_id())
-        return ender.abort_open({transaction.name: described}, version, Deadline(END_SECONDS, admin.clock)) == 1
-    partitions = PartitionAdmin(admin)
-    still = partitions.open_transactions(transaction.opened)
-    hanging = [
-        HangingTransaction(
-            place,
-            transaction.name,
-            transaction.producer_id,
-            transaction.state,
-            transaction.coordinator_epoch,
-            still[place][transaction.producer_id],
-        )
-        for place, each in transaction.opened.items()
-        if still.get(place, {}).get(transaction.producer_id) == each
-    ]
-    for each in hanging:
-        write_missing_marker(partitions, each, version)
-    return bool(hanging)
-
-
-def _refused(assessment: Assessment, commit: bool, reason: str, way: str) -> ProtocolError:
-    return ProtocolError(
-        "END_REFUSED",
-        transaction=str(assessment.transaction),
-        ended="committed" if commit else "aborted",
-        reason=reason.rstrip("."),
-        way=way,
-    )
+    check_abort(assessment)
+    seen = assessment.transaction
+    version, cluster = admin.end_txn_version(), admin.cluster_id()
+    described = admin.describe([seen.name]).get(seen.name)
+    # A producer whose clients are older uses one epoch for all of its transactions: the time tells them apart.
+    if described is None or (
+        (described.state, described.producer_id, described.producer_epoch, described.started_ms)
+        != ("Ongoing", seen.producer_id, seen.producer_epoch, seen.started_ms)
+    ):
+        return False
+    ender = TransactionEnder(admin, cluster)
+    return ender.abort_open({seen.name: described}, version, Deadline(END_SECONDS, admin.clock)) == 1

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.handles import Key, parse_handle
 from connector.location.location import CheckpointLocation
+from connector.spark.belonging import refuse_elsewhere
 from connector.spark.process import is_alive
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from transactional.entry import EntryKind
 from transactional.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -54,7 +56,13 @@ class Owner:
     prefix : str
         Of the newest run's transactional ids.
     prefixes : frozenset[str]
-        Of all runs that the journal knows.
+        Of all runs that the journal knows, but for those of the location of which this one is a copy.
+    cluster : str
+        The id of the newest run's cluster; empty if the journal does not know it.
+    is_batch : bool
+        Its writes are ``df.write``, and not a streaming query's.
+    is_open : bool
+        Something is prepared, or decided and not settled.
     run : int
     ended : str or None
         How the newest run ended, if it did.
@@ -75,6 +83,9 @@ class Owner:
     location: str
     prefix: str
     prefixes: frozenset[str]
+    cluster: str
+    is_batch: bool
+    is_open: bool
     run: int
     ended: str | None
     process: Mapping[str, Any]
@@ -88,6 +99,11 @@ class Owner:
     def may_run(self) -> bool:
         """Whether its run may still write or commit: it has not ended, and its driver is not known to be gone."""
         return self.ended is None and self.alive is not False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the query was stopped and has left nothing open that its journal knows."""
+        return self.ended == EntryKind.STOPPED and not self.is_open
 
 
 def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> Owner:
@@ -104,12 +120,17 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
     Raises
     ------
     LocationError
-        ``NOTHING_TO_REWIND``, ``ADOPTED_NOT_STARTED``: no run of the query is in the journal.
+        ``NOTHING_TO_REWIND``, ``ADOPTED_NOT_STARTED``: no run of the query is in the journal; or this is a copy of another
+        location, see `refuse_elsewhere`.
+    FencedError
+        ``LOCATION_MOVED_ON``
     OptionError
         The sink can't be built from what is recorded and given.
     """
     from connector.kafka.sink.kafka_sink import KafkaSink
+    from connector.spark.batch_writer import WHOSE
 
+    refuse_elsewhere(location, ledger)
     run = recorded_run(ledger)
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
@@ -118,7 +139,10 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
     return Owner(
         location.path,
         run.prefix,
-        frozenset(each.prefix for each in ledger.runs.values()),
+        frozenset(each.prefix for each in ledger.runs.values()) - set(ledger.originals),
+        run.identity.get("cluster", ""),
+        location.files.exists(f"barrier/{WHOSE}"),
+        bool(ledger.undecided() or ledger.unsettled()),
         run.token,
         run.ended,
         run.process,

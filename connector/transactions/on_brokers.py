@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from connector.kafka.client.admin import Description, KafkaAdmin
 from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
 from connector.kafka.client.topics import Partition
-from connector.kafka.sink.handles import Key
 from connector.kafka.sink.transactional_ids import BUSY
+from transactional.errors import StoreError
 
 __all__ = ["ClusterView", "HeldPartition", "OpenOnBrokers", "look"]
 
@@ -21,12 +21,12 @@ class OpenOnBrokers:
     Parameters
     ----------
     name : str
-        The transactional id; empty if no coordinator knows the producer any more.
+        The transactional id; empty if no coordinator names the producer to this user.
     producer_id, producer_epoch : int
+        Of the transaction: while it ends, its coordinator may show the next epoch already.
     state : str
-        As its coordinator describes it: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ...; empty if none does.
-    coordinator_epoch : int
-        The producer's epoch at the coordinator: that of the transaction, or a later one if it has ended there.
+        As its coordinator describes it: ``Ongoing``, ``PrepareCommit``, ``CompleteAbort``, ...; empty if that is unknown, or
+        another transaction's.
     started_ms, timeout_ms : int
         When it began, by the coordinator's clock, in milliseconds since 1970, and how long it may take; 0 if unknown.
     partitions : tuple[Partition, ...]
@@ -39,16 +39,10 @@ class OpenOnBrokers:
     producer_id: int
     producer_epoch: int
     state: str
-    coordinator_epoch: int = -1
     started_ms: int = 0
     timeout_ms: int = 0
     partitions: tuple[Partition, ...] = ()
     opened: Mapping[Partition, OpenTransaction] = field(default_factory=dict)
-
-    @property
-    def key(self) -> Key:
-        """Transactional id, producer id and epoch."""
-        return self.name, self.producer_id, self.producer_epoch
 
     @property
     def hangs(self) -> bool:
@@ -60,13 +54,13 @@ class OpenOnBrokers:
         """When its coordinator aborts it, in milliseconds since 1970; None if it does not, or is ending it."""
         return self.started_ms + self.timeout_ms if self.state == "Ongoing" and self.started_ms > 0 else None
 
-    def __str__(self) -> str:
-        return f"{self.name or 'a transactional id that no coordinator knows'} ({self.producer})"
-
     @property
-    def producer(self) -> str:
-        """Producer id and epoch, in words."""
-        return f"producer {self.producer_id}, epoch {self.producer_epoch}"
+    def shown_name(self) -> str:
+        """The transactional id, for people: without control characters."""
+        return "".join(letter if letter.isprintable() else "?" for letter in self.name) or "(unknown)"
+
+    def __str__(self) -> str:
+        return f"{self.shown_name} (producer {self.producer_id}, epoch {self.producer_epoch})"
 
 
 @dataclass(frozen=True)
@@ -89,11 +83,6 @@ class HeldPartition:
     high: int
     holders: tuple[OpenOnBrokers, ...] = ()
 
-    @property
-    def waiting(self) -> int:
-        """Offsets that these readers can't reach yet, rows of open transactions among them."""
-        return self.high - self.stable
-
 
 @dataclass(frozen=True)
 class ClusterView:
@@ -107,46 +96,57 @@ class ClusterView:
         Of the topics that were looked at.
     topics : tuple[str, ...]
         Those that were looked at, and exist.
+    silent : tuple[Partition, ...]
+        Partitions of them that have no leader, or whose leader did not answer.
+    denied : tuple[str, ...]
+        Topics that this user may not look at.
     """
 
     transactions: tuple[OpenOnBrokers, ...]
     held: tuple[HeldPartition, ...]
     topics: tuple[str, ...]
+    silent: tuple[Partition, ...] = ()
+    denied: tuple[str, ...] = ()
 
 
-def look(admin: KafkaAdmin, topics: Collection[str] = ()) -> ClusterView:
+def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = True) -> ClusterView:
     """Ask every broker for its open transactions, and leaders for what is open in partitions.
 
     Parameters
     ----------
     admin : KafkaAdmin
     topics : Collection[str], optional
-        Beside those into which an open transaction has written. Transactions that hang are found in these only: no
-        coordinator lists them.
+        Whose partitions are looked at. Transactions that hang are found in these only: no coordinator lists them.
+    also_written : bool
+        Look at the topics into which open transactions have written, too.
 
     Raises
     ------
-    StoreError
-        ``MISSING_RIGHT``.
     RetriableError
         ``KAFKA_TIMEOUT``: a broker does not answer.
     """
-    partitions = PartitionAdmin(admin)
-    described = admin.describe(admin.transactional_ids(sorted(BUSY)))
-    busy = {name: each for name, each in described.items() if each.state in BUSY}
-    written = {partition for each in busy.values() for partition in each.partitions}
-    wanted = sorted({*topics, *(partition.topic for partition in written)})
-    there = tuple(admin.topics(wanted, ()))
-    ends = {place: end for topic in there for place, end in partitions.held_back(topic).items()}
-    opened = partitions.open_transactions({*ends, *(place for place in written if place.topic in there)})
-    found = {(each.producer_id, each.producer_epoch): _open(name, each) for name, each in busy.items()}
-    strange = _producers(opened) - set(found)
+    busy = _busy(admin)
+    written = {partition.topic for each in busy.values() for partition in each.partitions} if also_written else set()
+    places = _Places(admin)
+    there = [topic for topic in sorted({*topics, *written}) if places.take(topic)]
+    # The coordinators again, after the partitions: what has begun or ended in between is not taken for one that hangs.
+    after = _busy(admin)
+    found: dict[Producer, OpenOnBrokers] = {}
+    for name, each in {**busy, **after}.items():
+        shown = _open(name, each, places.producers())
+        found[shown.producer_id, shown.producer_epoch] = shown
+    strange = places.producers() - set(found)
     if strange:
-        found |= _hanging(admin, partitions, opened, strange)
-    by_producer = _by_producer(opened)
-    transactions = [replace(each, opened=by_producer.get(producer, {})) for producer, each in found.items()]
-    transactions.sort(key=lambda each: (each.started_ms or _LATE, each.key))
-    return ClusterView(tuple(transactions), tuple(_held(ends, transactions)), there)
+        found |= _hanging(admin, places, strange)
+    by_producer = places.by_producer()
+    transactions = [
+        replace(each, opened=by_producer.get(producer, {}))
+        for producer, each in found.items()
+        if producer in by_producer or each.name in after
+    ]
+    transactions.sort(key=lambda each: (each.started_ms or _LATE, each.name, each.producer_id, each.producer_epoch))
+    held = tuple(_held(places.ends, transactions))
+    return ClusterView(tuple(transactions), held, tuple(there), tuple(places.silent), tuple(places.denied))
 
 
 _LATE = 1 << 62
@@ -155,59 +155,96 @@ _LATE = 1 << 62
 Producer = tuple[int, int]
 
 
-def _open(name: str, found: Description) -> OpenOnBrokers:
-    return OpenOnBrokers(
-        name,
-        found.producer_id,
-        found.producer_epoch,
-        found.state,
-        found.producer_epoch,
-        max(found.started_ms, 0),
-        found.timeout_ms,
-        found.partitions,
-    )
+def _busy(admin: KafkaAdmin) -> dict[str, Description]:
+    described = admin.describe(admin.transactional_ids(sorted(BUSY)))
+    return {name: each for name, each in described.items() if each.state in BUSY}
 
 
-def _producers(opened: Mapping[Partition, Mapping[int, OpenTransaction]]) -> set[Producer]:
-    return {(identity, each.epoch) for producers in opened.values() for identity, each in producers.items()}
+def _open(name: str, found: Description, there: Collection[Producer]) -> OpenOnBrokers:
+    epoch = found.producer_epoch
+    # An end by EndTxn 5 or by fencing raises the epoch before the markers are written.
+    if found.state != "Ongoing" and (found.producer_id, epoch) not in there:
+        epoch = epoch - 1 if (found.producer_id, epoch - 1) in there else epoch
+    started = max(found.started_ms, 0)
+    return OpenOnBrokers(name, found.producer_id, epoch, found.state, started, found.timeout_ms, found.partitions)
 
 
-def _by_producer(
-    opened: Mapping[Partition, Mapping[int, OpenTransaction]],
-) -> dict[Producer, dict[Partition, OpenTransaction]]:
-    found: dict[Producer, dict[Partition, OpenTransaction]] = {}
-    for partition, producers in sorted(opened.items()):
-        for identity, each in producers.items():
-            found.setdefault((identity, each.epoch), {})[partition] = each
-    return found
+class _Places:
+    """The partitions that were looked at, and what is open in them."""
+
+    def __init__(self, admin: KafkaAdmin) -> None:
+        self._admin = admin
+        self._partitions = PartitionAdmin(admin)
+        self.ends: dict[Partition, tuple[int, int]] = {}
+        self.opened: dict[Partition, dict[int, OpenTransaction]] = {}
+        self.silent: list[Partition] = []
+        self.denied: list[str] = []
+
+    def take(self, topic: str) -> bool:
+        """Look at a topic; return whether it exists, and this user may."""
+        try:
+            info = self._admin.topics([topic], ()).get(topic)
+            if info is None:
+                return False
+            ends = self._partitions.ends(topic)
+            led = [Partition(topic, number) for number, leader in sorted(info.leaders.items()) if leader >= 0]
+            answered = [place for place in led if place in ends]
+            opened = self._partitions.open_transactions(answered)
+        except StoreError as problem:
+            if problem.condition != "MISSING_RIGHT":
+                raise
+            self.denied.append(topic)
+            return False
+        self.silent += [p for n in sorted(info.leaders) if (p := Partition(topic, n)) not in opened]
+        self.ends.update({place: end for place, end in ends.items() if end[0] != end[1]})
+        self.opened.update(opened)
+        return True
+
+    def again(self, producers: Collection[Producer]) -> None:
+        """Look once more where one of these is open."""
+        where = [place for place, open_here in self.opened.items() if _producers(open_here) & set(producers)]
+        self.opened.update(self._partitions.open_transactions(where))
+
+    def producers(self) -> set[Producer]:
+        """Return who has a transaction open."""
+        return {producer for opened in self.opened.values() for producer in _producers(opened)}
+
+    def by_producer(self) -> dict[Producer, dict[Partition, OpenTransaction]]:
+        """Return where each has one open."""
+        found: dict[Producer, dict[Partition, OpenTransaction]] = {}
+        for partition, producers in sorted(self.opened.items()):
+            for identity, each in producers.items():
+                found.setdefault((identity, each.epoch), {})[partition] = each
+        return found
 
 
-def _hanging(
-    admin: KafkaAdmin,
-    partitions: PartitionAdmin,
-    opened: dict[Partition, dict[int, OpenTransaction]],
-    strange: set[Producer],
-) -> dict[Producer, OpenOnBrokers]:
-    """Return transactions of these producers that are open in a partition after their coordinator was asked about them.
+def _producers(opened: Mapping[int, OpenTransaction]) -> set[Producer]:
+    return {(identity, each.epoch) for identity, each in opened.items()}
 
-    One may have begun, or ended, since the coordinators were listed. `opened` is brought up to date.
-    """
+
+def _hanging(admin: KafkaAdmin, places: _Places, strange: set[Producer]) -> dict[Producer, OpenOnBrokers]:
+    """Return transactions of these producers that no coordinator had open, before and after the partitions had them."""
     names = admin.transactional_ids(producer_ids=sorted({identity for identity, _ in strange}))
-    owners = {each.producer_id: (name, each) for name, each in admin.describe(names).items()}
-    places = [
-        place for place, producers in opened.items() if any((p, o.epoch) in strange for p, o in producers.items())
-    ]
-    opened.update(partitions.open_transactions(places))
+    before = admin.describe(names)
+    places.again(strange)
+    after = admin.describe(names)
+    owners = {each.producer_id: (name, each) for name, each in after.items()}
     found: dict[Producer, OpenOnBrokers] = {}
-    for identity, epoch in strange & _producers(opened):
+    for identity, epoch in strange & places.producers():
         name, owner = owners.get(identity, ("", None))
         if owner is None:
             found[identity, epoch] = OpenOnBrokers("", identity, epoch, "")
-        elif owner.state in BUSY and owner.producer_epoch == epoch:
-            found[identity, epoch] = _open(name, owner)
+        elif owner.state in BUSY:
+            shown = _open(name, owner, {(identity, epoch)})
+            # Else a later transaction of the id is open, and what became of this one is not known.
+            found[identity, epoch] = (
+                shown if shown.producer_epoch == epoch else OpenOnBrokers(name, identity, epoch, "")
+            )
+        elif before.get(name) != owner:
+            continue  # its producer is at work: the next look shows how it stands
         else:
-            state = owner.state if owner.state not in BUSY else ""  # a later transaction of this id is open
-            found[identity, epoch] = OpenOnBrokers(name, identity, epoch, state, owner.producer_epoch)
+            own = owner.producer_epoch - epoch in (0, 1)
+            found[identity, epoch] = OpenOnBrokers(name, identity, epoch, owner.state if own else "")
     return found
 
 

@@ -9,18 +9,19 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from connector.transactions.on_brokers import HeldPartition
+from transactional.clock import Deadline
 from transactional.errors import StoreError
 
 __all__ = ["waiting_groups"]
 
-REQUEST_SECONDS: Final = 15.0
+REQUEST_SECONDS: Final = 5.0
 
-MOST_GROUPS: Final = 500
-"""Groups that are asked: each costs a request."""
+ALL_SECONDS: Final = 20.0
+"""Limit of all questions: each group costs one, and its coordinator may be away."""
 
 
 def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mapping[Partition, list[str]]:
-    """Return the groups whose committed offset is the stable one, per partition; of the first 500 groups by name.
+    """Return the groups whose committed offset is the stable one, per partition: as many as answer in 20 seconds.
 
     A reader that commits no offsets (Spark and Flink keep their own) is not seen, and a group that is there by chance is.
 
@@ -47,7 +48,10 @@ def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mappi
         ) from None
     stable = {each.partition: each.stable for each in held}
     found: dict[Partition, list[str]] = {}
-    for group in sorted(each.group_id for each in listed.valid)[:MOST_GROUPS]:
+    limit = Deadline(ALL_SECONDS)
+    for group in sorted(each.group_id for each in listed.valid):
+        if limit.passed():
+            break
         places = [TopicPartition(place.topic, place.number) for place in stable]
         asked = admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, places)], request_timeout=REQUEST_SECONDS

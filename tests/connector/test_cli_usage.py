@@ -38,7 +38,6 @@ SAID = {
     "transactions list HERE": NOT_THERE,
     "transactions describe HERE": NOT_THERE,
     "transactions explain HERE": NOT_THERE,
-    "transactions commit HERE --yes": NOT_THERE,
     "transactions abort HERE --yes": NOT_THERE,
     "doctor HERE": NOT_THERE,
     "stop HERE": NOT_THERE,

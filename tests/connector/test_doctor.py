@@ -25,9 +25,22 @@ def test_a_finding_is_of_a_known_check() -> None:
         Finding("fever", Level.PROBLEM, "38.5")
 
 
-def test_every_error_becomes_a_finding() -> None:
-    for name in catalogue:
-        assert failed(StoreError(name)).check in CHECKS
+@pytest.mark.parametrize(
+    ("condition", "check"),
+    [
+        ("BROKERS_UNREACHABLE", "brokers"),
+        ("MISSING_RIGHT", "rights"),
+        ("UNKNOWN_TOPIC", "topic"),
+        ("NO_EXCLUSIVE_CREATE", "store"),
+        ("LOCATION_MOVED_ON", "location"),
+        ("UNKNOWN_OPTION", "options"),
+        ("COLUMNS_MISMATCH", "sink"),
+    ],
+)
+def test_an_error_becomes_a_finding_of_its_check(condition: str, check: str) -> None:
+    found = failed(StoreError(condition))
+    assert (found.check, found.level, found.condition) == (check, Level.PROBLEM, condition)
+    assert condition in catalogue
 
 
 class Allowing:
@@ -50,6 +63,8 @@ class Allowing:
         (300_000, None, 200_000, Level.PROBLEM),
         (900_000, 59_000, 0, Level.WARNING),
         (None, None, 0, Level.UNKNOWN),
+        (None, None, 600_000, Level.PROBLEM),
+        (None, 30_000, 0, Level.WARNING),
     ],
 )
 def test_a_checkpoint_has_half_of_the_timeout(most: int | None, asked: int | None, interval: int, level: Level) -> None:

@@ -183,14 +183,12 @@ class PartitionAdmin:
                 aborted[transaction.producer_id] = (*aborted.get(transaction.producer_id, ()), transaction.first_offset)
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted)
 
-    def held_back(self, topic: str) -> dict[Partition, tuple[int, int]]:
-        """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer.
+    def held_back(self, topic: str) -> list[Partition]:
+        """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer."""
+        return [partition for partition, (stable, high) in self.ends(topic).items() if stable != high]
 
-        Returns
-        -------
-        dict[Partition, tuple[int, int]]
-            The stable offset, and the high watermark.
-        """
+    def ends(self, topic: str) -> dict[Partition, tuple[int, int]]:
+        """Return the stable offset and the high watermark of a topic's partitions, of the leaders that answer."""
         info = self._admin.topics([topic], ()).get(topic)
         leaders = {Partition(topic, number): leader for number, leader in (info.leaders if info else {}).items()}
         by_leader: dict[int, list[Partition]] = {}
@@ -208,8 +206,7 @@ class PartitionAdmin:
             for part in () if isinstance(answer, Exception) else answer.topics[0].partitions:
                 if part.error_code == NONE:
                     seen.setdefault(Partition(topic, part.partition_index), []).append(part.offset)
-        ends = {partition: (offsets[0], offsets[-1]) for partition, offsets in sorted(seen.items())}
-        return {partition: (stable, high) for partition, (stable, high) in ends.items() if stable != high}
+        return {place: (offsets[0], offsets[1]) for place, offsets in sorted(seen.items()) if len(offsets) == 2}
 
     def write_marker(
         self,
