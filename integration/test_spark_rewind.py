@@ -216,20 +216,31 @@ def settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]
                 session.conf.set(key, old)
 
 
-def wait_stores_closed(session: SparkSession) -> None:
-    """Wait until no store can write any more: those of a stopped query have one more maintenance, and are closed by it."""
+def maintained(session: SparkSession, *names: str) -> list[Any]:
+    """Collections of Spark's object StateStore, by its fields."""
     jvm: Any = session._jvm
-    names = ("loadedProviders", "unloadedProvidersToClose", "maintenancePartitions")
     fields = [jvm.java.lang.Class.forName(f"{PROVIDER}.StateStore$").getDeclaredField(name) for name in names]
     for field in fields:
         field.setAccessible(True)
-    wait_until(lambda: all(field.get(None).isEmpty() for field in fields), "end of the stores' maintenance")
+    return [field.get(None) for field in fields]
+
+
+def wait_stores_closed(session: SparkSession) -> None:
+    """Wait until no store can write any more: those of a stopped query have one more maintenance, and are closed by it."""
+    names = ("loadedProviders", "unloadedProvidersToClose", "maintenancePartitions")
+    wait_until(lambda: all(found.isEmpty() for found in maintained(session, *names)), "end of the stores' maintenance")
 
 
 def restart_maintenance(session: SparkSession) -> None:
-    """Let the next query set its pace: of snapshots, and of what is purged."""
+    """Let the next query set its pace: of snapshots, and of what is purged.
+
+    A partition that was noted as being maintained when the threads were stopped stays noted, and no maintenance would ever
+    look at it, or close it, again.
+    """
     jvm: Any = session._jvm
     getattr(jvm, f"{PROVIDER}.StateStore$").__getattr__("MODULE$").stopMaintenanceTaskWithoutLock()
+    for partitions in maintained(session, "maintenancePartitions"):
+        partitions.clear()
 
 
 @pytest.fixture(scope="module")
