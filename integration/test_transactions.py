@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -277,6 +278,28 @@ def test_a_decided_checkpoint_is_named_with_its_number(
     assert {(each["checkpoint"], each["batch"]) for each in ours} == {(number, 0)}
     assert {each["partition"] for each in ours} == {0, 1, 2}
     query.finish()
+
+
+def test_queries_of_one_cluster_are_seen_together_and_those_of_another_one_not(
+    kafka: Cluster, lenient: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = make_query(kafka), make_query(kafka)
+    two.work = replace(two.work, options={**two.work.options, "kafka.linger.ms": "7"})
+    die_as(one, DEAD, "decision.written")
+    die_as(two, DEAD, "decision.written")
+    _, document, _ = answer(capsys, "transactions", "list", one.work.location, two.work.location)
+    whose = {one.prefix: one.work.location, two.prefix: two.work.location}
+    ours = [each for each in document["transactions"] if each["transactionalId"].rsplit(".", 2)[0] in whose]
+    assert len(ours) == len({each["transactionalId"] for each in ours}) == 6
+    for each in ours:
+        assert each["location"] == whose[each["transactionalId"].rsplit(".", 2)[0]]
+        assert each["verdict"] == "DECIDED"
+    elsewhere = ("--bootstrap-server", lenient.bootstrap_servers)
+    _, document, said = answer(capsys, "transactions", "list", one.work.location, *elsewhere)
+    assert one.work.location not in {each["location"] for each in document["transactions"]}
+    assert "it writes into another cluster" in said
+    one.finish()
+    two.finish()
 
 
 def test_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

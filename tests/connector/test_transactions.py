@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
 import pytest
 
+from connector.cli import main
 from connector.kafka.client.admin import Description, TopicInfo
 from connector.kafka.client.partition_admin import OpenTransaction
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.kafka_sink import KafkaSink
+from connector.location.location import CheckpointLocation
 from connector.transactions import on_brokers
 from connector.transactions.assessment import Verdict, assess
 from connector.transactions.ending import check_abort
-from connector.transactions.in_journals import Claim, Owner
+from connector.transactions.in_journals import Claim, Owner, owner_of
 from connector.transactions.on_brokers import OpenOnBrokers
-from transactional.errors import ProtocolError
+from tests.connector.cli_place import CliPlace
+from transactional.errors import LocationError, ProtocolError
 
 PLACE = Partition("orders", 2)
 OURS, STRANGER = "etl.3.17", "billing-7"
@@ -252,3 +257,27 @@ def test_one_that_began_after_the_first_question_is_open() -> None:
 
 def test_a_producer_that_this_user_may_not_see() -> None:
     assert seen(Brokers([{}], [{9: OpenTransaction(5, 70, 0)}])) == [("", 5, "")]
+
+
+# -- what the journals say ------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_owns_nothing_that_its_original_writes(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    place.run(prefix="original")
+    place.decided(0)
+    assert main(["adopt", str(place), "--no-claim", "--yes"]) == 0
+    location = CheckpointLocation(str(place))
+    with pytest.raises(LocationError, match="ADOPTED_NOT_STARTED"):
+        owner_of(location, place.ledger(), {})
+    place.run(prefix="copy")
+    assert owner_of(location, place.ledger(), {}).prefixes == {"copy"}
+
+
+def test_a_folder_that_was_copied_by_hand_owns_nothing(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    place.run()
+    place.decided(0)
+    location = CheckpointLocation(shutil.copytree(str(place), str(tmp_path / "copy")))
+    with pytest.raises(LocationError, match="LOCATION_MOVED"):
+        owner_of(location, location.journal().load(), {})
