@@ -73,33 +73,39 @@ def closed_port() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
+QUICK = [
+    ({"topic": "good", "lingerms": "3"}, "options", "problem"),
+    ({"topic": "absent"}, "topic", "problem"),
+    ({"topic": "good", "kafka__transaction__timeout__ms": "3600000"}, "transaction-timeout", "problem"),
+    ({"topic": "good", "barrierInterval": "10 min"}, "transaction-timeout", "problem"),
+    ({"topic": "unclean"}, "unclean-election", "problem"),
+    ({"topic": "strict"}, "replication", "problem"),
+    ({"topic": "loose"}, "replication", "warning"),
+    ({"subscribe": "short"}, "retention", "warning"),
+    ({"subscribe": "absent"}, "topic", "problem"),
+]
+REST = [
+    ({"topic": "good", "deliveryGuarantee": "twice"}, "options", "problem"),
+    ({"topic": "good", "kafka__linger__ms": "soon"}, "options", "problem"),
+    ({"topic": "good", "format": "2pc-kafak"}, "options", "problem"),
+    ({"topic": "good", "kafka__transaction__timeout__ms": "30000"}, "transaction-timeout", "warning"),
+    ({"topic": "good", "barrierInterval": "soon"}, "options", "problem"),
+    ({"topic": "brittle"}, "replication", "warning"),
+    ({"topic": "single"}, "replication", "warning"),
+    ({"topic": "small"}, "message-size", "warning"),
+    ({"subscribe": "little"}, "retention", "warning"),
+    ({"subscribePattern": "nothing.*"}, "topic", "problem"),
+    ({"assign": '{"good": [7]}'}, "options", "problem"),
+    ({"subscribe": "good", "startingOffsets": "newest"}, "options", "problem"),
+    ({"topic": "good", "kafka__security__protocol": "SSL"}, "brokers", "problem"),
+    ({"topic": "good", "checkpointLocation": "hdfs://host/place"}, "store", "problem"),
+]
+"""What is planted, the check that finds it, and the level; the rest in the matrix only."""
+
+
 @pytest.mark.parametrize(
     ("planted", "check", "level"),
-    [
-        ({"topic": "good", "lingerms": "3"}, "options", "problem"),
-        ({"topic": "good", "deliveryGuarantee": "twice"}, "options", "problem"),
-        ({"topic": "good", "kafka__linger__ms": "soon"}, "options", "problem"),
-        ({"topic": "good", "format": "2pc-kafak"}, "options", "problem"),
-        ({"topic": "absent"}, "topic", "problem"),
-        ({"topic": "good", "kafka__transaction__timeout__ms": "3600000"}, "transaction-timeout", "problem"),
-        ({"topic": "good", "kafka__transaction__timeout__ms": "30000"}, "transaction-timeout", "warning"),
-        ({"topic": "good", "barrierInterval": "10 min"}, "transaction-timeout", "problem"),
-        ({"topic": "good", "barrierInterval": "soon"}, "options", "problem"),
-        ({"topic": "unclean"}, "unclean-election", "problem"),
-        ({"topic": "strict"}, "replication", "problem"),
-        ({"topic": "loose"}, "replication", "warning"),
-        ({"topic": "brittle"}, "replication", "warning"),
-        ({"topic": "single"}, "replication", "warning"),
-        ({"topic": "small"}, "message-size", "warning"),
-        ({"subscribe": "short"}, "retention", "warning"),
-        ({"subscribe": "little"}, "retention", "warning"),
-        ({"subscribe": "absent"}, "topic", "problem"),
-        ({"subscribePattern": "nothing.*"}, "topic", "problem"),
-        ({"assign": '{"good": [7]}'}, "options", "problem"),
-        ({"subscribe": "good", "startingOffsets": "newest"}, "options", "problem"),
-        ({"topic": "good", "kafka__security__protocol": "SSL"}, "brokers", "problem"),
-        ({"topic": "good", "checkpointLocation": "hdfs://host/place"}, "store", "problem"),
-    ],
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.matrix) for each in REST)],
     ids=lambda value: ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else None,
 )
 def test_one_planted_mistake_is_found_and_nothing_else(
@@ -142,6 +148,7 @@ def test_a_prefix_and_a_topic_that_others_use(
     query.finish()
 
 
+@pytest.mark.matrix
 def test_a_wrong_password_and_a_missing_right(users: Users, capsys: pytest.CaptureFixture[str]) -> None:
     options = {key.replace(".", "__"): value for key, value in users.with_rights(WRITES).items()}
     options |= {"topic": "rights-out", "transactionalIdPrefix": "q"}
@@ -177,6 +184,7 @@ def test_a_store_that_cant_be_written(three: Cluster, tmp_path: Path, capsys: py
     assert (status, set(found)) == (1, {"store"})
 
 
+@pytest.mark.matrix
 def test_slow_clients(three: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("connector.doctor.versions.native_columns", lambda: None)
     status, found = examined(capsys, **source(three))

@@ -69,7 +69,11 @@ def test_nothing_is_open(kafka: Cluster, make_query: MakeQuery, capsys: pytest.C
 
 @pytest.mark.parametrize(
     ("point", "verdict"),
-    [("decision.written", "DECIDED"), ("commit.called", "LINGERING"), ("task.written", "LINGERING")],
+    [
+        ("decision.written", "DECIDED"),
+        ("commit.called", "LINGERING"),
+        pytest.param("task.written", "LINGERING", marks=pytest.mark.matrix),
+    ],
 )
 def test_a_reader_goes_on_after_the_command_that_explains_names(
     kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str], point: str, verdict: str
@@ -224,6 +228,7 @@ def test_a_task_that_outlived_a_stopped_query(
     query.finish()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_that_hangs_is_named_and_left_to_its_query(
     lenient: Cluster, admin: KafkaAdmin, capsys: pytest.CaptureFixture[str], commit: bool
@@ -249,6 +254,7 @@ def test_a_transaction_that_hangs_is_named_and_left_to_its_query(
     assert (status, document["condition"]) == (1, "ABORT_REFUSED")
 
 
+@pytest.mark.matrix
 def test_who_may_not_see_an_id_is_not_told_that_it_hangs(
     guarded: Cluster, users: Users, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,6 +286,7 @@ def test_a_decided_checkpoint_is_named_with_its_number(
     query.finish()
 
 
+@pytest.mark.matrix
 def test_queries_of_one_cluster_are_seen_together_and_those_of_another_one_not(
     kafka: Cluster, lenient: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
 ) -> None:

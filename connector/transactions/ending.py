@@ -53,7 +53,7 @@ def abort(admin: KafkaAdmin, assessment: Assessment) -> bool:
     seen = assessment.transaction
     version, cluster = admin.end_txn_version(), admin.cluster_id()
     described = admin.describe([seen.name]).get(seen.name)
-    # A producer whose clients are older uses one epoch for all of its transactions: the time tells them apart.
+    # A producer whose clients are older uses one epoch for all of its transactions: the time distinguishes them.
     if described is None or (
         (described.state, described.producer_id, described.producer_epoch, described.started_ms)
         != ("Ongoing", seen.producer_id, seen.producer_epoch, seen.started_ms)

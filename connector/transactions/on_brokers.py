@@ -241,7 +241,7 @@ def _hanging(admin: KafkaAdmin, places: _Places, strange: set[Producer]) -> dict
                 shown if shown.producer_epoch == epoch else OpenOnBrokers(name, identity, epoch, "")
             )
         elif before.get(name) != owner:
-            continue  # its producer is at work: the next look shows how it stands
+            continue  # its producer is running: the next look shows how it stands
         else:
             own = owner.producer_epoch - epoch in (0, 1)
             found[identity, epoch] = OpenOnBrokers(name, identity, epoch, owner.state if own else "")
