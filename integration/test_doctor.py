@@ -62,7 +62,7 @@ def source(cluster: Cluster, topic: str = "good", **more: str) -> dict[str, str]
 
 def test_a_good_set_up(three: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = str(tmp_path / "a" / "place")
-    assert examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="nobody")) == (0, {})
+    assert examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="unused")) == (0, {})
     assert examined(capsys, **source(three, checkpointLocation=place)) == (0, {})
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
@@ -111,7 +111,7 @@ REST = [
 def test_one_planted_mistake_is_found_and_nothing_else(
     three: Cluster, capsys: pytest.CaptureFixture[str], planted: dict[str, str], check: str, level: str
 ) -> None:
-    prefix = {} if "topic" not in planted else {"transactionalIdPrefix": "nobody"}
+    prefix = {} if "topic" not in planted else {"transactionalIdPrefix": "unused"}
     status, found = examined(capsys, kafka__bootstrap__servers=three.bootstrap_servers, **prefix, **planted)
     assert {name: [each["level"] for each in findings] for name, findings in found.items()} == {check: [level]}
     assert status == (1 if level == "problem" else 0)
@@ -141,7 +141,7 @@ def test_a_prefix_and_a_topic_that_others_use(
     stranger.begin_transaction()
     stranger.produce("good", b"1")
     stranger.flush(30)
-    status, found = examined(capsys, **sink(three, transactionalIdPrefix="nobody"))
+    status, found = examined(capsys, **sink(three, transactionalIdPrefix="unused"))
     assert (status, set(found)) == (0, {"open-transactions"})
     assert "etl-9" in found["open-transactions"][0]["sentence"]
     stranger.abort_transaction(30)
@@ -180,7 +180,7 @@ def test_a_wrong_password_and_a_missing_right(users: Users, capsys: pytest.Captu
 def test_a_store_that_cant_be_written(three: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     place = str(tmp_path / "file" / "place")
-    status, found = examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="nobody"))
+    status, found = examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="unused"))
     assert (status, set(found)) == (1, {"store"})
 
 

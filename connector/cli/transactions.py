@@ -126,13 +126,12 @@ def explain(
             report.facts.setdefault("silent", []).extend(silent)
             if silent:
                 report.say(f"Without a leader that answers, so nothing is known of them: {', '.join(silent[:SHOWN])}.")
-            held = [each for each in view.held if each.partition.topic == topic]
-            groups = _groups(cluster, held, report)
-            documents += [{**held_document(each), "groups": groups.get(each.partition, [])} for each in held]
-            holding = {id(transaction) for each in held for transaction in each.holders}
-            holders = [each for each in assessments if id(each.transaction) in holding]
+            groups = _groups(cluster, view.held, report)
+            documents += [{**held_document(each), "groups": groups.get(each.partition, [])} for each in view.held]
+            places = {each.partition for each in view.held}
+            holders = [each for each in assessments if not places.isdisjoint(each.transaction.opened)]
             report.facts.setdefault("transactions", []).extend(map(document, holders))
-            report.say(*held_sentences(held, groups), *holder_sentences(holders, cluster.admin.clock.now() * 1000))
+            report.say(*held_sentences(view.held, groups), *holder_sentences(holders, cluster.admin.clock.now() * 1000))
         if not exists:
             raise StoreError("UNKNOWN_TOPIC", option="TOPIC", topic=topic)
         report.facts.update(topic=topic, held=documents)

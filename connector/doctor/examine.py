@@ -103,8 +103,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _kind(options: Mapping[str, str]) -> str:
-    given = {key.lower() for key in options}
-    return SOURCE if given & {"subscribe", "subscribepattern", "assign"} else SINK
+    given = Options(options)
+    return SOURCE if any(name in given for name in ("subscribe", "subscribePattern", "assign")) else SINK
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:

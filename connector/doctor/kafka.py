@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from connector.doctor.finding import Finding, good, problem, unknown, warning
 from connector.kafka.client.admin import TOPIC, Description, KafkaAdmin
 from connector.kafka.client.errors import missing_right
-from connector.kafka.sink.transactional_ids import BUSY, TransactionalId, run_id
+from connector.kafka.sink.kafka_sink import READ
+from connector.kafka.sink.transaction import timeout_of
+from connector.kafka.sink.transactional_ids import BUSY, ids_under, run_id
 from connector.kafka.source.read_options import ReadOptions
 from connector.transactions.on_brokers import HeldPartition, look
 
@@ -19,9 +21,6 @@ SKIPS_MARKERS: Final = 30
 
 SHORTEST_RETENTION_MS: Final = 24 * 3_600_000
 """One day: what a stop over a night takes."""
-
-READ: Final = 3
-"""Code of an operation in Kafka's protocol."""
 
 MESSAGE_BYTES: Final = 1_048_588
 """Kafka's own default of message.max.bytes."""
@@ -60,7 +59,7 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
         The source's ``barrierInterval``; 0 if it is not known.
     """
     most = admin.longest_timeout_ms()
-    timeout = min(900_000, most or 900_000) if asked_ms is None else asked_ms
+    timeout = timeout_of(asked_ms, admin)
     if interval_ms * 2 > timeout:
         return problem(
             "transaction-timeout",
@@ -94,7 +93,9 @@ def check_written_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
         yield unknown("replication", f"This user may not read the settings of {topic}.", allow)
     else:
         yield from _settings(topic, settings)
-        yield from _replicas(topic, admin.replicas(topic), int(settings.get("min.insync.replicas", 1)))
+        yield from _replicas(
+            topic, admin.topics([topic], ())[topic].replicas, int(settings.get("min.insync.replicas", 1))
+        )
     view = look(admin, [topic], also_written=False)
     if view.denied:
         yield unknown("open-transactions", f"This user may not read {topic}.")
@@ -123,7 +124,7 @@ def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
         yield good("message-size", f"{topic} takes batches of up to {size} bytes")
 
 
-def _replicas(topic: str, replicas: dict[int, tuple[int, int]], least: int) -> Iterator[Finding]:
+def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -> Iterator[Finding]:
     offline = [number for number, (_, in_sync) in replicas.items() if in_sync < least]
     fewest = min((count for count, _ in replicas.values()), default=0)
     if offline:
@@ -187,7 +188,7 @@ def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) ->
     if prefix in own:
         return good("prefix", f"{prefix}, the location's own")
     name = run_id(prefix)
-    known: dict[str, Description] = admin.describe([name, *_tasks_of(admin, prefix)])
+    known: dict[str, Description] = admin.describe([name, *ids_under(prefix, admin.transactional_ids(sorted(BUSY)))])
     if name not in known:
         return good("prefix", f"{prefix}, which no query has used within the brokers' memory")
     busy = any(each.state in BUSY for each in known.values())
@@ -197,11 +198,6 @@ def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) ->
         f"Another checkpoint location {state}: {prefix}. Two queries with one prefix fence each other.",
         "Choose another transactionalIdPrefix, or name the location whose prefix it is.",
     )
-
-
-def _tasks_of(admin: KafkaAdmin, prefix: str) -> list[str]:
-    listed = ((name, TransactionalId.parse(name)) for name in admin.transactional_ids(sorted(BUSY)))
-    return [name for name, parsed in listed if parsed is not None and parsed.prefix == prefix]
 
 
 def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[str]) -> Iterator[Finding]:

@@ -32,8 +32,6 @@ class Claim:
     rows : int
     checkpoint : int or None
         Which has decided it; None while it is prepared only.
-    settled : bool
-        All rows of that checkpoint are visible, by the journal.
     verdict : str or None
         ``committed``, ``lost``, ``accepted``; None while it is open.
     """
@@ -42,7 +40,6 @@ class Claim:
     partition: int
     rows: int
     checkpoint: int | None
-    settled: bool
     verdict: str | None
 
 
@@ -53,8 +50,6 @@ class Owner:
     Parameters
     ----------
     location : str
-    prefix : str
-        Of the newest run's transactional ids.
     prefixes : frozenset[str]
         Of all runs that the journal knows, but for those of the location of which this one is a copy.
     cluster : str
@@ -76,12 +71,9 @@ class Owner:
         By transaction.
     written : frozenset[Partition]
         What the journal's transactions have written into.
-    position : int
-        Of the journal, when it was read.
     """
 
     location: str
-    prefix: str
     prefixes: frozenset[str]
     cluster: str
     is_batch: bool
@@ -93,7 +85,6 @@ class Owner:
     sink: KafkaSink | None
     claims: Mapping[Key, Claim] = field(repr=False)
     written: frozenset[Partition] = field(repr=False)
-    position: int = 0
 
     @property
     def may_run(self) -> bool:
@@ -138,7 +129,6 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
     claims, written = _claims(ledger) if kafka else ({}, frozenset())
     return Owner(
         location.path,
-        run.prefix,
         frozenset(each.prefix for each in ledger.runs.values()) - set(ledger.originals),
         run.identity.get("cluster", ""),
         location.files.exists(f"barrier/{WHOSE}"),
@@ -150,19 +140,16 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
         kafka,
         claims,
         written,
-        ledger.position,
     )
 
 
 def _claims(ledger: Ledger) -> tuple[dict[Key, Claim], frozenset[Partition]]:
-    settled = {checkpoint.id for checkpoint in ledger.checkpoints.values() if checkpoint.settled}
     claims: dict[Key, Claim] = {}
     written: set[Partition] = set()
     for record in ledger.batches.values():
         for part in record.parts:
             for handle, verdict in zip(part.handles, part.verdicts, strict=True):
                 prepared = parse_handle(handle)
-                done = record.checkpoint in settled
-                claims[prepared.key] = Claim(part.batch, part.partition, part.rows, record.checkpoint, done, verdict)
+                claims[prepared.key] = Claim(part.batch, part.partition, part.rows, record.checkpoint, verdict)
                 written.update(witness.partition for witness in prepared.written)
     return claims, frozenset(written)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -48,11 +48,15 @@ class Description:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown."""
+    """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown.
+
+    `replicas` says of each partition how many it has, and how many of them are in sync.
+    """
 
     topic_id: str
     leaders: Mapping[int, int]
     operations: frozenset[int] | None
+    replicas: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class KafkaAdmin(KafkaConnection):
@@ -103,7 +107,10 @@ class KafkaAdmin(KafkaConnection):
                     return None
                 leaders = {part.partition_index: part.leader_id for part in topic.partitions}
                 operations = frozenset(topic.authorized_operations or ()) or None
-                infos[topic.name] = TopicInfo(str(topic.topic_id), leaders, operations)
+                replicas = {
+                    part.partition_index: (len(part.replica_nodes), len(part.isr_nodes)) for part in topic.partitions
+                }
+                infos[topic.name] = TopicInfo(str(topic.topic_id), leaders, operations, replicas)
             return infos
 
         return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
@@ -151,12 +158,10 @@ class KafkaAdmin(KafkaConnection):
     def longest_timeout_ms(self) -> int | None:
         """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it; asked once."""
         if self._longest_ms is None:
-            self._longest_ms = (self._broker_setting("transaction.max.timeout.ms"),)
+            name = "transaction.max.timeout.ms"
+            value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
+            self._longest_ms = (None if value is None else int(value),)
         return self._longest_ms[0]
-
-    def _broker_setting(self, name: str) -> int | None:
-        value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
-        return None if value is None else int(value)
 
     def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
         """Return settings of a broker or a topic, without those that it hides; None if this user may not read them.
@@ -177,15 +182,6 @@ class KafkaAdmin(KafkaConnection):
         if result.error_code != NONE:
             return None
         return {config.name: config.value for config in result.configs if config.value is not None}
-
-    def replicas(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return how many replicas each partition of a topic has, and how many of them are in sync."""
-        found = [each for each in self._metadata([topic]).topics if each.error_code == NONE]
-        return {
-            part.partition_index: (len(part.replica_nodes), len(part.isr_nodes))
-            for each in found
-            for part in each.partitions
-        }
 
     def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return the cluster's features: the levels that are in force, and the highest that the asked broker knows."""

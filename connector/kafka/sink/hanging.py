@@ -17,7 +17,7 @@ from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdm
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.errors import refusal, skipped_marker
 from connector.kafka.sink.handles import Key
-from connector.kafka.sink.transactional_ids import BUSY, TransactionalId
+from connector.kafka.sink.transactional_ids import BUSY, ids_under
 
 __all__ = ["end_hanging"]
 
@@ -98,9 +98,10 @@ def _find(
     if not strange:
         return []
     names = admin.transactional_ids(producer_ids=sorted({producer for producer, _ in strange}))
-    ours = [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
     ended: Mapping[int, tuple[str, Description]] = {
-        record.producer_id: (name, record) for name, record in admin.describe(ours).items() if record.state not in BUSY
+        record.producer_id: (name, record)
+        for name, record in admin.describe(ids_under(prefix, names)).items()
+        if record.state not in BUSY
     }
     # Asked once more: one that is still open after its coordinator finished with it hangs.
     suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]

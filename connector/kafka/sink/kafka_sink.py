@@ -27,7 +27,7 @@ from connector.kafka.sink.transaction import (
     roll_back,
     timeout_of,
 )
-from connector.kafka.sink.transactional_ids import MAX_PREPARED, TransactionalId, run_id
+from connector.kafka.sink.transactional_ids import MAX_PREPARED, ids_under, run_id
 from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
@@ -167,7 +167,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         timeout_ms = int(DEFAULT_MESSAGE_SECONDS * 1000)
         if self._settings.exactly_once:
             self._check_timeout(admin)
-            timeout_ms = timeout_of(self._settings, admin)
+            timeout_ms = timeout_of(self._settings.timeout_ms, admin)
             settings = {"transactional.id": run_id(self._prefix()), "transaction.timeout.ms": timeout_ms}
         # The client refuses wrong settings when it is made. This one is never initialised, so brokers don't see it.
         make_producer(self._settings, KafkaTransaction(None, timeout_ms), settings)
@@ -220,14 +220,16 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 prefix=self._prefix(),
                 reason=f"{name} was at epoch {mark['epoch']}, and is now at {description.producer_epoch}",
             )
-        producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings, admin))
+        producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings.timeout_ms, admin))
         if name not in admin.transactional_ids(producer_ids=[producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
         return {"producerId": producer_id, "epoch": epoch}
 
     def lifetime(self) -> float | None:
         """Return the transaction timeout, in seconds."""
-        return timeout_of(self._settings, self._driver_admin()) / 1000 if self._settings.exactly_once else None
+        return (
+            timeout_of(self._settings.timeout_ms, self._driver_admin()) / 1000 if self._settings.exactly_once else None
+        )
 
     def targets(self, handles: Sequence[KafkaHandle]) -> Collection[str]:
         """Return the ids of topics that have rows of the transactions, in the form that a source's offsets keep."""
@@ -286,8 +288,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
     def _ours(self, admin: KafkaAdmin, states: Sequence[str]) -> list[str]:
         """Return the ids of our tasks' transactions in these states, whole ids compared."""
-        listed = admin.transactional_ids(states)
-        return [name for name in listed if (p := TransactionalId.parse(name)) and p.prefix == self._prefix()]
+        return ids_under(self._prefix(), admin.transactional_ids(states))
 
     # -- shared -----------------------------------------------------------------------------------------------------
 

@@ -69,10 +69,10 @@ class KafkaTransaction:
             self.admin = None
 
 
-def timeout_of(settings: WriteOptions, admin: KafkaAdmin) -> int:
-    """Return the timeout of the sink's transactions, in milliseconds."""
-    if settings.timeout_ms is not None:
-        return settings.timeout_ms
+def timeout_of(asked_ms: int | None, admin: KafkaAdmin) -> int:
+    """Return the timeout of the sink's transactions, in milliseconds: what the user has set, or what the brokers allow."""
+    if asked_ms is not None:
+        return asked_ms
     return min(admin.longest_timeout_ms() or LONGEST_DEFAULT_TIMEOUT_MS, LONGEST_DEFAULT_TIMEOUT_MS)
 
 
@@ -90,7 +90,7 @@ def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext
     """
     transaction = KafkaTransaction(None, 0, admin=admin)
     try:
-        transaction.timeout_ms = timeout_of(settings, admin)
+        transaction.timeout_ms = timeout_of(settings.timeout_ms, admin)
         transaction.name = choose_id(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
         named = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
         transaction.producer = make_producer(settings, transaction, named)

@@ -6,14 +6,14 @@ are reused too soon would fence a transaction that still waits for its commit. H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from connector.kafka.client.admin import Description
 from transactional.errors import RetriableError
 
-__all__ = ["IDS", "MAX_PREPARED", "TransactionalId", "choose_id", "run_id"]
+__all__ = ["IDS", "MAX_PREPARED", "TransactionalId", "choose_id", "ids_under", "run_id"]
 
 IDS: Final = 64
 """Transactional ids of one partition id."""
@@ -53,6 +53,11 @@ class TransactionalId:
 def run_id(prefix: str) -> str:
     """Return the id whose epoch shows which run holds the prefix; it is never one of a task's."""
     return f"{prefix}.run"
+
+
+def ids_under(prefix: str, names: Iterable[str]) -> list[str]:
+    """Return those of the names that are ids of tasks under a prefix, whole ids compared."""
+    return [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
 
 
 def choose_id(prefix: str, partition: int, task_attempt: int, describe: DescribeIds) -> str:
