@@ -70,6 +70,10 @@ bench: $(STAMP) java ## rows per second beside Spark's own connector (ARGS=--wit
 bench-latency: $(STAMP) java ## how long a row takes from its producer to a read_committed reader, beside the same
 	@$(BIN)/python -m integration.benchmarks.latency $(ARGS)
 
+.PHONY: bench-long
+bench-long: $(STAMP) java ## 24 GB through one query: every row once, and no growth of memory
+	@$(BIN)/python -m integration.benchmarks.long_run $(ARGS)
+
 .PHONY: wheel
 wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux of this processor, in dist/
 	@rm -rf build dist

@@ -8,7 +8,7 @@ from typing import Any
 
 from integration.benchmarks.queries import Query, topic_options
 
-__all__ = ["CONTESTS", "COPY", "FLINK", "OURS", "SINK", "SOURCE", "SPARK", "Contestant"]
+__all__ = ["CONTESTS", "COPY", "FLINK", "FLOOR", "OURS", "SINK", "SOURCE", "SPARK", "Contestant"]
 
 COPY, SOURCE, SINK = "topic to topic", "topic to noop", "Parquet to topic"
 FILES_PER_TRIGGER = 4
@@ -37,12 +37,22 @@ class Contestant:
     write: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_floor(self) -> bool:
+        """Whether it moves rows without a broker, see `integration.benchmarks.floor`."""
+        return self.source == "floor-source"
+
+    @property
+    def writes(self) -> bool:
+        """Whether its rows come to a topic."""
+        return self.sink != "noop" and not self.is_floor
+
+    @property
     def is_flink(self) -> bool:
         """Whether Flink runs it."""
         return not self.source
 
     def query(
-        self, servers: str, source: str, target: str, location: str, per_trigger: int | None = None
+        self, servers: str, source: str, target: str, location: str, rows: int, per_trigger: int | None = None
     ) -> dict[str, Any]:
         """Return the query that an engine is asked to run.
 
@@ -55,6 +65,8 @@ class Contestant:
             A topic; not used by ``noop``.
         location : str
             A checkpoint location that nothing has used.
+        rows : int
+            Rows of the source.
         per_trigger : int, optional
             Rows of a micro-batch from a topic.
         """
@@ -65,14 +77,19 @@ class Contestant:
             if self.source == "parquet"
             else topic_options(servers, source, per_trigger, **self.read)
         )
-        if self.sink == "noop":
-            return asdict(Query(self.source, read, location))
+        if self.is_floor:
+            read = {"rows": str(rows), "per_trigger": str(per_trigger or 0)}
+        if not self.writes:
+            return asdict(
+                Query(self.source, read, location, self.sink, columns=("key", "value") if self.is_floor else ())
+            )
         write = {"kafka.bootstrap.servers": servers, "topic": target, **self.write}
         return asdict(Query(self.source, read, location, self.sink, write, ("key", "value")))
 
 
 OURS = Contestant("ours, exactly-once", "barrier-kafka", "2pc-kafka")
 SPARK = Contestant("Spark's own, at-least-once", "kafka", "kafka")
+FLOOR = Contestant("Spark's Python API alone, no Kafka", "floor-source", "floor-sink")
 FLINK = Contestant("Flink SQL, exactly-once, checkpoint 1 s")
 
 CONTESTS: Mapping[str, Sequence[Contestant]] = {
@@ -82,6 +99,7 @@ CONTESTS: Mapping[str, Sequence[Contestant]] = {
         SPARK,
         Contestant("Spark's own, tuned producer", "kafka", "kafka", write=TUNED_PRODUCER),
         FLINK,
+        FLOOR,
     ),
     SOURCE: (Contestant("ours", "barrier-kafka", "noop"), Contestant("Spark's own", "kafka", "noop")),
     SINK: (

@@ -96,7 +96,7 @@ class Latency:
         with Engine(launch, self._folder / f"engine-{number}") as engine:
             if contestant.is_flink:
                 results.versions["Flink"] = engine.ready["version"]
-            engine.ask("start", contestant.query(servers, source, target, location))
+            engine.ask("start", contestant.query(servers, source, target, location, rows))
             with pace(servers, source, 1, 0, 1):  # one row goes ahead: what a cold query takes is not its latency
                 reader.read(1)
             meter = Meter(engine.tree, [self._broker], sampling=False)

@@ -20,7 +20,17 @@ from typing import Any
 
 from integration.benchmarks import engines
 from integration.benchmarks.accounts import Meter, ProcessTree
-from integration.benchmarks.contests import CONTESTS, COPY, FILES_PER_TRIGGER, OURS, SINK, SOURCE, SPARK, Contestant
+from integration.benchmarks.contests import (
+    CONTESTS,
+    COPY,
+    FILES_PER_TRIGGER,
+    FLOOR,
+    OURS,
+    SINK,
+    SOURCE,
+    SPARK,
+    Contestant,
+)
 from integration.benchmarks.engines import Engine, Launch
 from integration.benchmarks.fill import check_output, fill, fill_folder
 from integration.benchmarks.queries import Trigger, rows_per_second
@@ -86,15 +96,19 @@ class Peers:
     ) -> None:
         self._cluster, self._folder, self._rows, self._results = cluster, folder, rows, results
         self._warm_rows = max(rows // 4, 1000)
+        self._inputs = {
+            "input": rows,
+            "warm": self._warm_rows,
+            "small": SMALL_ROWS * (SMALL_BATCHES + SMALL_FIRST),
+            "cold": COLD_ROWS,
+        }
         self._launches = launches
         self._numbers = itertools.count()
         self._broker = ProcessTree(cluster.brokers[0].pid)
 
     def prepare(self, chosen: Sequence[str]) -> None:
         """Write the input of what was chosen."""
-        inputs = {"input": self._rows, "warm": self._warm_rows}
-        inputs.update({"small": SMALL_ROWS * (SMALL_BATCHES + SMALL_FIRST), "cold": COLD_ROWS})
-        for topic, rows in inputs.items():
+        for topic, rows in self._inputs.items():
             self._cluster.create_topic(topic, partitions=PARTITIONS)
             fill(self._cluster, topic, rows, ROW)
         if SINK in chosen:
@@ -103,7 +117,7 @@ class Peers:
 
     def turns(self, what: str, number: int, who: str) -> list[Contestant]:
         """Return the contestants of a round whose names contain `who`, each round with another one first."""
-        there = (each for each in CONTESTS.get(what, (OURS, SPARK)) if self._launches[each.is_flink] is not None)
+        there = (each for each in CONTESTS.get(what, (OURS, SPARK, FLOOR)) if self._launches[each.is_flink] is not None)
         entered = [each for each in there if who in each.name]
         first = number % max(len(entered), 1)
         return entered[first:] + entered[:first]
@@ -189,12 +203,13 @@ class Peers:
     ) -> dict[str, Any]:
         place = str(self._folder / source) if contestant.source == "parquet" else source
         location = str(self._folder / f"checkpoint-{next(self._numbers)}")
-        return contestant.query(self._cluster.bootstrap_servers, place, target, location, per_trigger)
+        servers, rows = self._cluster.bootstrap_servers, self._inputs[source]
+        return contestant.query(servers, place, target, location, rows, per_trigger)
 
     @contextmanager
     def _output(self, contestant: Contestant, rows: int) -> Iterator[str]:
-        """Yield a topic that must hold each row once in the end, and is deleted then; nothing of the kind for noop."""
-        if contestant.sink == "noop":
+        """Yield a topic that must hold each row once in the end, and is deleted then; nothing if no topic is written."""
+        if not contestant.writes:
             yield ""
             return
         topic = f"output-{next(self._numbers)}"

@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from integration.benchmarks.floor import FloorSink, FloorSource
 from integration.benchmarks.orders import answer, orders
 from integration.benchmarks.queries import Query
 from integration.benchmarks.sessions import session
@@ -23,6 +24,8 @@ def main() -> None:
     memory, *jars = sys.argv[1:]
     begin = time.monotonic()
     spark = session(memory, jars)
+    for source in (FloorSource, FloorSink):
+        spark.dataSource.register(source)
     answer({"session": time.monotonic() - begin})
     live: StreamingQuery | None = None
     for order in orders():
