@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class FloorSource(DataSource):
         return FloorReader(int(self.options["rows"]), int(self.options["per_trigger"]))
 
 
-class FloorReader(DataSourceStreamReader):
+class FloorReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Counts from 0 to its end."""
 
     def __init__(self, rows: int, per_trigger: int) -> None:
