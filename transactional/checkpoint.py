@@ -96,6 +96,8 @@ class TaskPlan:
         By partition id, in mode REPAIR.
     encoding : int
         Of the digests of rows that nothing is recorded of, or that a task discards: that of the record.
+    likely : frozenset[int]
+        Partition ids that probably get rows: see `Ledger.likely`.
     """
 
     token: int
@@ -108,6 +110,7 @@ class TaskPlan:
     writers: int | None = None
     repairs: Mapping[int, ExpectedPart] = field(default_factory=dict)
     encoding: int = ENCODING_VERSION
+    likely: frozenset[int] = frozenset()
 
     def digest(self, partition: int) -> RowDigest:
         """Return an empty digest for a task's rows; of the encoding of the record that they are compared with."""

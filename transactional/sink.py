@@ -78,6 +78,14 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     # -- executor, once per task ------------------------------------------------------------------------------------
 
+    def warmUp(self, context: TransactionContext) -> None:
+        """Get ready for `beginTransaction`: load, connect, ask, but change nothing at the store. *Executor.*
+
+        Called in a thread while a task waits for its first row, if its partition id had rows in the last two micro-batches.
+        It has returned, or raised, before any other method is called; what it raised is dropped. Perhaps no row comes:
+        then only `close` follows. Default: nothing.
+        """
+
     @abstractmethod
     def beginTransaction(self, context: TransactionContext) -> TransactionT:
         """Open a transaction. *Called on an executor, once per task, at its first row.*"""

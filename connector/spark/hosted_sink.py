@@ -6,9 +6,11 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -241,9 +243,10 @@ class HostedSink:
         transaction: Any = None
         begun = prepared = False
         try:
-            for arrow in iterator:
-                if arrow.num_rows == 0:
-                    continue
+            rows = (arrow for arrow in iterator if arrow.num_rows)
+            with _warming_up(sink, context, partition in plan.likely):
+                first = next(rows, None)
+            for arrow in chain(() if first is None else (first,), rows):
                 if not begun:
                     transaction = sink.beginTransaction(context)
                     begun = True
@@ -263,3 +266,14 @@ class HostedSink:
                 sink.rollback(transaction)
             sink.close()
         return replace(part, handle=handle)
+
+
+@contextmanager
+def _warming_up(sink: TwoPhaseCommitSink[Any, Any], context: TransactionContext, likely: bool) -> Iterator[None]:
+    """Let a thread warm the sink up while the task waits for its first row."""
+    if not likely:
+        yield
+        return
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(sink.warmUp, context)  # what it raises, `beginTransaction` raises
+        yield

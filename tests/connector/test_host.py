@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from transactional.errors import (
     TwoPhaseCommitError,
 )
 from transactional.ledger import Ledger
-from transactional.sink import Options
+from transactional.sink import Options, TransactionContext
 from transactional.testing import FailingSink, MemoryTransactions
 
 SCHEMA = StructType([StructField("value", LongType())])
@@ -169,6 +170,72 @@ def test_a_task_without_rows_opens_nothing_and_still_acknowledges(spark: Spark) 
     assert SharedSink.shared.numbers() == []
     spark.writer().commit([message, other], 0)
     assert spark.ledger().checkpoints
+
+
+@pytest.fixture
+def warm(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set by a warm-up; what a test plants for it is raised after that."""
+    event = threading.Event()
+
+    def warmUp(self: SharedSink, context: TransactionContext) -> None:
+        self.log.append(f"warmUp {context.partitionId}")
+        event.set()
+        for failure in self.planted.pop("warmUp", ()):
+            raise failure
+
+    monkeypatch.setattr(SharedSink, "warmUp", warmUp)
+    return event
+
+
+def test_a_task_that_had_rows_in_two_micro_batches_is_warmed_up_while_it_waits_for_its_first_one(
+    spark: Spark, warm: threading.Event
+) -> None:
+    for batch, parts in enumerate([((1,), (), (2,)), ((3,), (4,), ())]):
+        spark.micro_batch(batch, *parts)
+    assert not warm.is_set()
+    writer = spark.planned(2)
+
+    def waiting() -> Iterator[pa.RecordBatch]:
+        assert warm.wait(30)
+        assert SharedSink.log[-1] == "warmUp 0"
+        yield from batches(5)
+
+    spark.in_task(2, 0)
+    messages = [writer.write(waiting()), spark.task(writer, 2, 1), spark.task(writer, 2, 2, 6)]
+    assert [called for called in SharedSink.log if "warmUp" in called] == ["warmUp 0"]
+    spark.writer().commit(messages, 2)
+    assert spark.rows() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_warm_up_for_no_row_leaves_nothing_and_its_failure_is_not_the_task_s(
+    spark: Spark, warm: threading.Event, fails: bool
+) -> None:
+    spark.micro_batch(0, (1,))
+    spark.micro_batch(1, (2,))
+    writer = spark.planned(2)
+    SharedSink.planted["warmUp"] = [RuntimeError("planted")] if fails else []
+    message = spark.task(writer, 2, 0)
+    assert warm.is_set()
+    assert (message.acknowledgement.part.handle, message.acknowledgement.part.rows) == (None, 0)
+    assert SharedSink.log[-2:] == ["warmUp 0", "close"]
+    spark.writer().commit([message], 2)
+    assert spark.rows() == [1, 2]
+
+
+def test_rows_that_fail_during_a_warm_up_fail_the_task(spark: Spark, warm: threading.Event) -> None:
+    spark.micro_batch(0, (1,))
+    spark.micro_batch(1, (2,))
+    writer = spark.planned(2)
+    SharedSink.planted["warmUp"] = [RuntimeError("not this one")]
+    spark.in_task(2, 0)
+    with pytest.raises(ValueError, match="planted"):
+        writer.write(map(_refuse, batches(1)))
+    assert SharedSink.log[-2:] == ["warmUp 0", "close"]
+
+
+def _refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise ValueError("planted")
 
 
 def test_each_task_s_transaction_says_whose_it_is(spark: Spark) -> None:

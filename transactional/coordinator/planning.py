@@ -85,6 +85,7 @@ class Planning:
             writers=found.writers if found else None,
             repairs=repairs,
             encoding=found.encoding if found else ENCODING_VERSION,
+            likely=ledger.likely(),
         )
 
     def settle_all(self, token: int) -> None:

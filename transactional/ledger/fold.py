@@ -8,7 +8,7 @@ from typing import Any
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
-from transactional.ledger.ledger import Ledger, Restoring
+from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring
 from transactional.ledger.records import (
     BatchRecord,
     CheckpointRecord,
@@ -95,6 +95,7 @@ def _record(ledger: Ledger, entry: Entry, body: Mapping[str, Any], checkpoint: i
         )
         for p in body["parts"]
     ]
+    ledger.wrote = [*ledger.wrote, [part.partition for part in parts if part.rows]][-LAST_WRITTEN:]
     ledger.voided = [number for number in ledger.voided if number != body["batch"]]
     ledger.logs.pop(body["batch"], None)
     if body.get("log"):

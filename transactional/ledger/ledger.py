@@ -22,7 +22,12 @@ from transactional.ledger.records import (
     Written,
 )
 
-__all__ = ["Ledger", "Restoring"]
+__all__ = ["LAST_WRITTEN", "Ledger", "Restoring"]
+
+LAST_WRITTEN = 2  # micro-batches
+
+MOST_LIKELY = 1000
+"""Partition ids that a plan carries to every task, at most. With more of them, a warm-up is the least of their costs."""
 
 
 @dataclass
@@ -70,6 +75,8 @@ class Ledger:
     logs : dict[int, str]
         ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood still may
         replace the file, and the query would go on where the late one ends.
+    wrote : list[list[int]]
+        Partition ids that had rows in the two micro-batches that were recorded last.
     """
 
     position: int = 0
@@ -97,6 +104,7 @@ class Ledger:
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
     logs: dict[int, str] = field(default_factory=dict)
     stamp: int = 0
+    wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery rests on it
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -156,6 +164,13 @@ class Ledger:
         """Return a checkpoint's parts, by batch and partition."""
         return [part for batch in checkpoint.batches for part in self.batches[batch].parts]
 
+    def likely(self) -> frozenset[int]:
+        """Return the partition ids that probably get rows in the next micro-batch; none if they are very many."""
+        both = (
+            frozenset(self.wrote[0]).intersection(*self.wrote[1:]) if len(self.wrote) == LAST_WRITTEN else frozenset()
+        )
+        return both if len(both) <= MOST_LIKELY else frozenset()
+
     def part(self, batch: int, partition: int) -> PartRecord:
         """Return one part; KeyError if there is none."""
         for part in self.batches[batch].parts:
@@ -172,7 +187,7 @@ class Ledger:
     def copy(self) -> Ledger:
         """Return an independent ledger. Handles and other JSON of entries, which nothing changes, are shared."""
         ledger = copy(self)
-        for name in ("originals", "voided", "declined", "failures", "restarts"):
+        for name in ("originals", "voided", "declined", "failures", "restarts", "wrote"):
             setattr(ledger, name, list(getattr(self, name)))
         ledger.counts, ledger.logs = dict(self.counts), dict(self.logs)
         ledger.runs = {token: copy(run) for token, run in self.runs.items()}

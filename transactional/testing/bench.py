@@ -6,6 +6,7 @@ import base64
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,23 @@ class Bench:
         seen, mark = json.loads(json.dumps([dict(sink.checkHistory(history)), dict(sink.guardRun(None))]))
         return seen, mark
 
-    def prepare(self, numbers: Sequence[int], partition: int = 0, attempt: int = 0, number: int = 0) -> dict[str, Any]:
-        """Run a task that prepares these rows, in a sink of its own; return its handle, written and read as JSON."""
+    def warm(self, partition: int = 0) -> TwoPhaseCommitSink[Any, Any]:
+        """Build a new sink, and warm it up in a thread, as the host does while a task waits for its first row."""
         sink = self.sink()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(sink.warmUp, self.context(partition)).result()
+        return sink
+
+    def prepare(
+        self,
+        numbers: Sequence[int],
+        partition: int = 0,
+        attempt: int = 0,
+        number: int = 0,
+        sink: TwoPhaseCommitSink[Any, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run a task that prepares these rows, in a sink of its own; return its handle, written and read as JSON."""
+        sink = sink or self.sink()
         transaction = sink.beginTransaction(self.context(partition, attempt, number))
         for each in numbers:
             sink.write(transaction, self._suite.batch([each]))

@@ -292,6 +292,18 @@ class SinkConformance:
         bench.commit(bench.prepare([2], attempt=1))
         bench.must_see([2])
 
+    def test_a_warm_up_in_a_thread_leaves_nothing_if_no_row_comes(self, sink_options: Mapping[str, str]) -> None:
+        """And if one comes, the task's own thread begins."""
+        bench = Bench(self, sink_options)
+        idle, sink = bench.warm(partition=1), bench.warm()
+        idle.close()
+        bench.must_be_finished()
+        assert bench.sink().abortLingering([]) == 0
+        handle = bench.prepare([1], sink=sink)
+        bench.must_see([])
+        bench.commit(handle)
+        bench.must_see([1])
+
     # -- an older copy of the location ------------------------------------------------------------------------------
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
@@ -309,6 +321,7 @@ class SinkConformance:
         known = bench.history(seen=seen, mark=mark, position=bench.checkpoint.id)
         assert not bench.refuses(replace(known, handles=[handle]))
         assert not bench.refuses(replace(known, stamp=bench.sink().stamp([handle])))
+        bench.warm().close()  # which takes no evidence away
         assert bench.refuses(bench.history(seen=seen, mark=mark)), "it has committed more: raise `put_back`"
         accepted = bench.sink().checkHistory(bench.history(seen=seen, mark=mark, binding=False))
         assert not bench.refuses(bench.history(seen=accepted, mark=mark))

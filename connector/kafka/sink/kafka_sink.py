@@ -19,9 +19,12 @@ from connector.kafka.sink.hanging import end_hanging
 from connector.kafka.sink.row_writer import DEFAULT_QUEUE_ROWS, RowWriter
 from connector.kafka.sink.transaction import (
     DEFAULT_MESSAGE_SECONDS,
+    WARM_UP_SECONDS,
     KafkaTransaction,
     begin,
     begin_at_least_once,
+    connect,
+    is_free,
     make_producer,
     prepare,
     roll_back,
@@ -80,6 +83,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         self._clock = SystemClock()
         self._admin: KafkaAdmin | None = None
         self._kept_ender: TransactionEnder | None = None
+        self._warm: KafkaTransaction | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -102,18 +106,29 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         return self._settings.timeout_ms
 
     def close(self) -> None:
-        """Let go of the driver's connections."""
+        """Let go of connections that are not a transaction's."""
+        self._drop(self._warm)
+        self._warm = None
         if self._admin is not None:
             give_back(self._admin)
             self._admin = self._kept_ender = None
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
+    def warmUp(self, context: TransactionContext) -> None:
+        """Choose an id, and connect a producer that is not initialised yet: brokers do not see it."""
+        if self._settings.exactly_once:
+            self._warm = connect(self._settings, self._connect(), context, WARM_UP_SECONDS)
+
     def beginTransaction(self, context: TransactionContext) -> KafkaTransaction:
         """Open a transaction under the first free transactional id of the task's partition id."""
         if not self._settings.exactly_once:
             return begin_at_least_once(self._settings)
-        return begin(self._settings, self._connect(), context)
+        transaction, self._warm = self._warm, None
+        if transaction is None or not is_free(transaction):
+            self._drop(transaction)
+            transaction = connect(self._settings, self._connect(), context)
+        return begin(self._settings, transaction)
 
     def write(self, transaction: KafkaTransaction, batch: pa.RecordBatch) -> None:
         """Queue a batch's rows."""
@@ -291,6 +306,11 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         return ids_under(self._prefix(), admin.transactional_ids(states))
 
     # -- shared -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _drop(transaction: KafkaTransaction | None) -> None:
+        if transaction is not None:
+            transaction.drop()
 
     def _connect(self) -> KafkaAdmin:
         return borrow_admin(self._settings.client, self._clock)

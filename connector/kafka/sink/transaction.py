@@ -1,4 +1,4 @@
-"""A task's transaction, from its first row to its handle. *Executor*.
+"""A task's transaction, from its producer to its handle. *Executor*.
 
 A prepared transaction outlives its producer: any process that knows transactional id, producer id and epoch can end it. So a
 task hands over these three and drops its producer, without closing it: closing aborts.
@@ -20,16 +20,30 @@ from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.deliveries import Deliveries, deliver, write_error
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.handles import FORMAT, KafkaHandle
-from connector.kafka.sink.transactional_ids import choose_id
+from connector.kafka.sink.transactional_ids import BUSY, choose_id
 from connector.kafka.sink.write_options import LONGEST_DEFAULT_TIMEOUT_MS, WriteOptions
 from transactional.clock import Clock, Deadline
-from transactional.errors import RetriableError
+from transactional.errors import ProtocolError, RetriableError
 from transactional.sink import TransactionContext
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["KafkaTransaction", "begin", "begin_at_least_once", "make_producer", "prepare", "roll_back", "timeout_of"]
+__all__ = [
+    "WARM_UP_SECONDS",
+    "KafkaTransaction",
+    "begin",
+    "begin_at_least_once",
+    "connect",
+    "is_free",
+    "make_producer",
+    "prepare",
+    "roll_back",
+    "timeout_of",
+]
+
+WARM_UP_SECONDS: Final = 5.0
+"""Limit of each question while a task waits for its first row: perhaps none comes, and the task ends behind them."""
 
 INIT_SECONDS: Final = 60.0
 """Limit of a new producer's init: usually 63 ms; a coordinator that loads its log takes seconds."""
@@ -56,6 +70,8 @@ class KafkaTransaction:
     name: str = ""
     producer_id: int = -1
     producer_epoch: int = -1
+    cluster_id: str = ""
+    end_version: int = 0
     admin: KafkaAdmin | None = None
     rows: int = 0
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -83,50 +99,78 @@ def begin_at_least_once(settings: WriteOptions) -> KafkaTransaction:
     return transaction
 
 
-def begin(settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext) -> KafkaTransaction:
-    """Open a transaction under the first free transactional id of the task's partition id.
+def connect(
+    settings: WriteOptions, admin: KafkaAdmin, context: TransactionContext, patience: float = INIT_SECONDS
+) -> KafkaTransaction:
+    """Choose the first free transactional id of the task's partition id, and connect a producer: nothing changes there.
 
     The transaction owns `admin`, also when this fails.
     """
+    from confluent_kafka import KafkaException
+
     transaction = KafkaTransaction(None, 0, admin=admin)
+    admin.limit = Deadline(patience, admin.clock)
     try:
         transaction.timeout_ms = timeout_of(settings.timeout_ms, admin)
+        transaction.cluster_id, transaction.end_version = admin.cluster_id(), admin.end_txn_version()
         transaction.name = choose_id(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
         named = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
         transaction.producer = make_producer(settings, transaction, named)
-        _open(transaction, transaction.producer, admin, settings.topic)
+        try:
+            for _ in range(2):
+                # The first answer replaces the bootstrap connection, the second comes over the node's own. An init in
+                # between finds no connection and waits half a second for its next try.
+                transaction.producer.list_topics(settings.topic or TRANSACTION_LOG, timeout=patience)
+        except KafkaException as problem:
+            raise write_error(problem.args[0], settings.topic, None, 0) from None
+    except BaseException:
+        transaction.drop(failed=True)
+        raise
+    admin.limit = None
+    return transaction
+
+
+def is_free(transaction: KafkaTransaction) -> bool:
+    """Whether the id is still free that was chosen a while ago: to initialise it would abort another task's transaction."""
+    if transaction.admin is None:
+        return False
+    try:
+        described = transaction.admin.describe([transaction.name]).get(transaction.name)
+    except BaseException:
+        transaction.drop(failed=True)
+        raise
+    return described is None or described.state not in BUSY
+
+
+def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransaction:
+    """Initialise a transaction's producer, and open the transaction."""
+    from confluent_kafka import KafkaException
+
+    producer, admin, topic = transaction.producer, transaction.admin, settings.topic
+    if producer is None or admin is None:
+        raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} was dropped before it was begun")
+    try:
+        try:
+            producer.init_transactions(INIT_SECONDS)
+            producer.begin_transaction()
+        except KafkaException as problem:
+            if problem.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+                raise missing_right("WRITE", f"transactional id {transaction.name}") from None
+            raise write_error(problem.args[0], topic, None, 0) from None
+        # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
+        # delivered at all, no other program initialised the id in between, and this is our epoch.
+        description = admin.describe([transaction.name]).get(transaction.name)
+        if description is None:
+            raise RetriableError(
+                "LANE_TAKEN",
+                reason=f"{transaction.name} is unknown right after it was initialised",
+                transactionalId=transaction.name,
+            )
+        transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
     except BaseException:
         transaction.drop(failed=True)
         raise
     return transaction
-
-
-def _open(
-    transaction: KafkaTransaction, producer: Producer | ArrowProducer, admin: KafkaAdmin, topic: str | None
-) -> None:
-    from confluent_kafka import KafkaException
-
-    try:
-        for _ in range(2):
-            # The first answer replaces the bootstrap connection, the second comes over the node's own. An init in
-            # between finds no connection and waits half a second for its next try.
-            producer.list_topics(topic or TRANSACTION_LOG, timeout=INIT_SECONDS)
-        producer.init_transactions(INIT_SECONDS)
-        producer.begin_transaction()
-    except KafkaException as problem:
-        if problem.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
-            raise missing_right("WRITE", f"transactional id {transaction.name}") from None
-        raise write_error(problem.args[0], topic, None, 0) from None
-    # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
-    # delivered at all, no other program initialised the id in between, and this is our epoch.
-    description = admin.describe([transaction.name]).get(transaction.name)
-    if description is None:
-        raise RetriableError(
-            "LANE_TAKEN",
-            reason=f"{transaction.name} is unknown right after it was initialised",
-            transactionalId=transaction.name,
-        )
-    transaction.producer_id, transaction.producer_epoch = description.producer_id, description.producer_epoch
 
 
 def make_producer(
@@ -201,8 +245,8 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
         transactionalId=transaction.name,
         producerId=transaction.producer_id,
         producerEpoch=transaction.producer_epoch,
-        endTxnVersion=admin.end_txn_version(),
-        clusterId=admin.cluster_id(),
+        endTxnVersion=transaction.end_version,
+        clusterId=transaction.cluster_id,
         topics={topic: topics[topic].topic_id for topic in written},
         written=written,
         preparedAt=int(clock.now() * 1000),
@@ -226,7 +270,7 @@ def roll_back(transaction: KafkaTransaction, clock: Clock) -> None:
             admin.limit = limit
             described = admin.describe([transaction.name])
             ours = {name: description for name, description in described.items() if _is_open(description, transaction)}
-            TransactionEnder(admin, admin.cluster_id()).abort_open(ours, admin.end_txn_version(), limit)
+            TransactionEnder(admin, transaction.cluster_id).abort_open(ours, transaction.end_version, limit)
     transaction.drop(failed=True)
 
 

@@ -13,6 +13,7 @@ from connector.kafka.client.admin import Description
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from tests.connector.kafka.sink.fake_producer import FakeProducer
+from transactional.testing import FakeClock
 
 
 class End(int):
@@ -51,6 +52,7 @@ class FakeCluster:
         self.then: dict[int, Any] = {}
         self.listed: list[str] | None = None
         self.limit: Any = None
+        self.clock = FakeClock()
 
     @staticmethod
     def topic(name: str, operations: Iterable[int] | None = None) -> SimpleNamespace:

@@ -70,6 +70,53 @@ def test_an_id_with_an_open_transaction_is_left_alone(cluster: FakeCluster) -> N
     assert sink().beginTransaction(context()).name == "q.2.7"
 
 
+def test_a_warm_up_changes_nothing_at_the_brokers_and_its_producer_is_the_one_that_begins(cluster: FakeCluster) -> None:
+    cluster.state("q.2.5", "CompleteCommit", epoch=8)
+    made = sink()
+    made.warmUp(context())
+    [producer] = cluster.producers
+    assert "init" not in producer.calls
+    assert cluster.states["q.2.5"].state == "CompleteCommit"
+    transaction = made.beginTransaction(context())
+    assert (transaction.name, transaction.producer_epoch) == ("q.2.5", 9)
+    assert cluster.producers == [producer]
+    assert producer.calls[-2:] == ["init", "begin"]
+
+
+def test_an_id_that_another_task_has_taken_since_the_warm_up_is_left_alone(cluster: FakeCluster) -> None:
+    made = sink()
+    made.warmUp(context())
+    cluster.state("q.2.5", "Ongoing", epoch=3)
+    transaction = made.beginTransaction(context())
+    first, second = cluster.producers
+    assert transaction.name == second.settings["transactional.id"] == "q.2.6"
+    assert "init" not in first.calls
+    assert cluster.states["q.2.5"].producer_epoch == 3
+    assert cluster.open_admins == 1
+
+
+def test_a_warm_up_for_no_row_leaves_no_connection(cluster: FakeCluster) -> None:
+    made = sink()
+    made.warmUp(context())
+    made.close()
+    assert cluster.open_admins == 0
+    assert cluster.states == {}
+    assert "init" not in cluster.producers[0].calls
+
+
+def test_a_warm_up_that_fails_leaves_the_begin_to_find_out(cluster: FakeCluster) -> None:
+    def fail() -> None:
+        assert cluster.limit is not None
+        raise RetriableError("KAFKA_TIMEOUT", reason="planted")
+
+    cluster.then[1] = fail
+    made = sink()
+    with pytest.raises(RetriableError, match="planted"):
+        made.warmUp(context())
+    assert cluster.open_admins == 0
+    assert made.beginTransaction(context()).name == "q.2.5"
+
+
 @pytest.mark.parametrize("asked", ["120000", None])
 def test_the_timeout_is_the_user_s_or_what_the_brokers_allow(cluster: FakeCluster, asked: str | None) -> None:
     cluster.longest = 300_000
