@@ -54,9 +54,10 @@ class Launch:
     environment: Mapping[str, str]
 
 
-def spark() -> Launch:
+def spark(conf: Mapping[str, str] | None = None) -> Launch:
     """Return how a Spark session with Spark's own Kafka connector is started; its jars are resolved if they are missing."""
-    command = [sys.executable, "-m", "integration.benchmarks.spark_query", HEAP, *map(str, resolve_spark_kafka())]
+    program = [sys.executable, "-m", "integration.benchmarks.spark_query"]
+    command = [*program, HEAP, json.dumps({**(conf or {})}), *map(str, resolve_spark_kafka())]
     roots = os.pathsep.join(map(str, (ROOT, ROOT / "shims")))
     return Launch(command, {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": roots})
 

@@ -45,9 +45,9 @@ def fill(cluster: Cluster, topic: str, rows: int, size: int) -> None:
         "linger.ms": 20,
     }
     producer = Producer(settings)
-    most = max(CHUNK, QUEUED // size)
-    for begin in range(0, rows, CHUNK):
-        chunk = _rows(begin, min(begin + CHUNK, rows), size)
+    most, step = max(100, QUEUED // size), max(1, min(CHUNK, QUEUED // size))
+    for begin in range(0, rows, step):
+        chunk = _rows(begin, min(begin + step, rows), size)
         producer.produce_batch(topic, [{"key": key, "value": value} for key, value in chunk])
         producer.poll(0)
         while len(producer) > most:

@@ -22,9 +22,9 @@ from confluent_kafka import Consumer, TopicPartition
 from integration.benchmarks import engines
 from integration.benchmarks.accounts import Meter, ProcessTree
 from integration.benchmarks.contests import FLINK, OURS, SPARK, Contestant
+from integration.benchmarks.copies import PARTITIONS
 from integration.benchmarks.engines import Engine, Launch
 from integration.benchmarks.pacer import lateness, pace, parse
-from integration.benchmarks.peers import PARTITIONS
 from integration.benchmarks.quantiles import quantile
 from integration.benchmarks.results import Results, add_options, arguments_of, data_plane, settle
 from integration.broker import Cluster

@@ -22,9 +22,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from integration.benchmarks import engines
 from integration.benchmarks.accounts import ProcessTree
 from integration.benchmarks.contests import OURS
+from integration.benchmarks.copies import PARTITIONS
 from integration.benchmarks.engines import Engine
 from integration.benchmarks.fill import DIGITS
-from integration.benchmarks.peers import PARTITIONS
 from integration.benchmarks.results import Results, add_options, arguments_of
 from integration.broker import Cluster
 

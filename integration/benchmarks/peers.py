@@ -8,38 +8,21 @@ query's start to its end. By engine: the sum of triggerExecution; of Flink the j
 from __future__ import annotations
 
 import argparse
-import itertools
 import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from integration.benchmarks import engines
-from integration.benchmarks.accounts import Meter, ProcessTree
-from integration.benchmarks.contests import (
-    CONTESTS,
-    COPY,
-    FILES_PER_TRIGGER,
-    FLOOR,
-    OURS,
-    SINK,
-    SOURCE,
-    SPARK,
-    Contestant,
-)
+from integration.benchmarks.contests import CONTESTS, COPY, FLOOR, OURS, SINK, SOURCE, SPARK, Contestant
+from integration.benchmarks.copies import MICRO_BATCHES, Copies, Input
 from integration.benchmarks.engines import Engine, Launch
-from integration.benchmarks.fill import check_output, fill, fill_folder
-from integration.benchmarks.queries import Trigger, rows_per_second
+from integration.benchmarks.queries import Trigger
 from integration.benchmarks.results import Results, add_options, arguments_of, data_plane, settle
 from integration.broker import Cluster
 
-PARTITIONS = 4
-ROW = 100
-MICRO_BATCHES = 4
 SMALL, COLD = "micro-batches of 10 rows", "a cold session"
 SMALL_ROWS, SMALL_BATCHES, SMALL_FIRST = 10, 40, 10
 """Rows of a small micro-batch; how many are measured, and how many before them are left out."""
@@ -65,7 +48,8 @@ def main() -> int:
     print("Our source moves rows as {source}, our sink as {sink}.".format(**data_plane()), problem, flush=True)
     results = Results("peers", ("rows_per_second_wall", "rows/s"), arguments_of(vars(given)))
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
-        bench = Peers(cluster, Path(folder), given.rows, results, {False: engines.spark(), True: flink})
+        launches = {False: engines.spark(), True: flink}
+        bench = Peers(Copies(cluster, Path(folder)), given.rows, results, launches)
         bench.prepare(chosen)
         for number in range(given.rounds):
             load = settle(given.settle)
@@ -82,8 +66,7 @@ class Peers:
 
     Parameters
     ----------
-    cluster : Cluster
-    folder : Path
+    copies : Copies
     rows : int
     results : Results
         Is given Flink's version.
@@ -91,29 +74,19 @@ class Peers:
         How Spark and (True) Flink are started.
     """
 
-    def __init__(
-        self, cluster: Cluster, folder: Path, rows: int, results: Results, launches: Mapping[bool, Launch | None]
-    ) -> None:
-        self._cluster, self._folder, self._rows, self._results = cluster, folder, rows, results
-        self._warm_rows = max(rows // 4, 1000)
-        self._inputs = {
-            "input": rows,
-            "warm": self._warm_rows,
-            "small": SMALL_ROWS * (SMALL_BATCHES + SMALL_FIRST),
-            "cold": COLD_ROWS,
-        }
-        self._launches = launches
-        self._numbers = itertools.count()
-        self._broker = ProcessTree(cluster.brokers[0].pid)
+    def __init__(self, copies: Copies, rows: int, results: Results, launches: Mapping[bool, Launch | None]) -> None:
+        self._copies, self._results, self._launches = copies, results, launches
+        self._input, self._warm = Input("input", rows), Input("warm", max(rows // 4, 1000))
+        self._few = Input("small", SMALL_ROWS * (SMALL_BATCHES + SMALL_FIRST))
+        self._first = Input("cold", COLD_ROWS)
 
     def prepare(self, chosen: Sequence[str]) -> None:
         """Write the input of what was chosen."""
-        for topic, rows in self._inputs.items():
-            self._cluster.create_topic(topic, partitions=PARTITIONS)
-            fill(self._cluster, topic, rows, ROW)
+        for rows in (self._input, self._warm, self._few, self._first):
+            self._copies.fill(rows)
         if SINK in chosen:
-            fill_folder(self._folder / "input", self._rows, ROW, MICRO_BATCHES * FILES_PER_TRIGGER)
-            fill_folder(self._folder / "warm", self._warm_rows, ROW, 2 * FILES_PER_TRIGGER)
+            self._copies.fill_files(self._input, MICRO_BATCHES)
+            self._copies.fill_files(self._warm, 2)
 
     def turns(self, what: str, number: int, who: str) -> list[Contestant]:
         """Return the contestants of a round whose names contain `who`, each round with another one first."""
@@ -123,52 +96,22 @@ class Peers:
         return entered[first:] + entered[:first]
 
     def measure(self, what: str, contestant: Contestant) -> dict[str, float]:
-        """Return the figures of one measurement.
-
-        Raises
-        ------
-        RuntimeError
-            If the output is not the input.
-        EngineError
-            If the engine ended.
-        """
+        """Return the figures of one measurement. Raises as `Copies.run`."""
         launch = self._launches[contestant.is_flink]
         assert launch is not None
-        with Engine(launch, self._folder / f"engine-{next(self._numbers)}") as engine:
+        with self._copies.engine(launch) as engine:
             if contestant.is_flink:
                 self._results.versions["Flink"] = engine.ready["version"]
             if what == SMALL:
                 return self._small(engine, contestant)
             if what == COLD:
                 return self._cold(engine, contestant)
-            return self._throughput(engine, contestant)
-
-    def _throughput(self, engine: Engine, contestant: Contestant) -> dict[str, float]:
-        self._run(engine, contestant, "warm", self._warm_rows, self._warm_rows // 2)
-        with self._output(contestant, self._rows) as target:
-            query = self._query(contestant, "input", target, -(-self._rows // MICRO_BATCHES))
-            with Meter(engine.tree, [self._broker]) as meter:
-                answer = engine.ask("run", query)
-            _check_triggers(answer, self._rows)
-        engine_rate = (
-            rows_per_second(answer["triggers"]) if "triggers" in answer else self._rows / (answer["engine_ms"] / 1000)
-        )
-        return {
-            "rows_per_second_wall": self._rows / answer["seconds"],
-            "rows_per_second_engine": engine_rate,
-            "query_us_per_row": 1e6 * meter.seconds / self._rows,
-            "broker_us_per_row": 1e6 * meter.beside_seconds[0] / self._rows,
-            "peak_mib": meter.peak_bytes / 2**20,
-            "processes": meter.most_processes,
-            "others_cores": meter.others_cores,
-        }
+            return self._copies.throughput(engine, contestant, self._input, self._warm)
 
     def _small(self, engine: Engine, contestant: Contestant) -> dict[str, float]:
-        self._run(engine, contestant, "cold", COLD_ROWS)
-        with self._output(contestant, SMALL_ROWS * (SMALL_BATCHES + SMALL_FIRST)) as target:
-            query = self._query(contestant, "small", target, SMALL_ROWS)
-            with Meter(engine.tree, [self._broker]) as meter:
-                triggers = engine.ask("run", query)["triggers"]
+        self._copies.run(engine, contestant, self._first)
+        answer, meter = self._copies.metered(engine, contestant, self._few, SMALL_ROWS)
+        triggers = answer["triggers"]
         kept = [each["durationMs"] for each in triggers if each["numInputRows"]][SMALL_FIRST:]
         return {
             **{f"{part}_ms": statistics.median(each.get(part, 0) for each in kept) for part in PARTS},
@@ -178,8 +121,7 @@ class Peers:
         }
 
     def _cold(self, engine: Engine, contestant: Contestant) -> dict[str, float]:
-        first = self._run(engine, contestant, "cold", COLD_ROWS)
-        further = [self._run(engine, contestant, "cold", COLD_ROWS) for _ in range(FURTHER)]
+        first, *further = (self._copies.run(engine, contestant, self._first) for _ in range(1 + FURTHER))
         return {
             "session_ms": 1000 * engine.ready["session"],
             "load_ms": 1000 * first["load_seconds"],
@@ -189,40 +131,6 @@ class Peers:
                 1000 * (each["load_seconds"] + each["seconds"]) - _trigger_ms(each["triggers"]) for each in further
             ),
         }
-
-    def _run(
-        self, engine: Engine, contestant: Contestant, source: str, rows: int, per_trigger: int | None = None
-    ) -> dict[str, Any]:
-        with self._output(contestant, rows) as target:
-            answer = engine.ask("run", self._query(contestant, source, target, per_trigger))
-            _check_triggers(answer, rows)
-        return answer
-
-    def _query(
-        self, contestant: Contestant, source: str, target: str, per_trigger: int | None = None
-    ) -> dict[str, Any]:
-        place = str(self._folder / source) if contestant.source == "parquet" else source
-        location = str(self._folder / f"checkpoint-{next(self._numbers)}")
-        servers, rows = self._cluster.bootstrap_servers, self._inputs[source]
-        return contestant.query(servers, place, target, location, rows, per_trigger)
-
-    @contextmanager
-    def _output(self, contestant: Contestant, rows: int) -> Iterator[str]:
-        """Yield a topic that must hold each row once in the end, and is deleted then; nothing if no topic is written."""
-        if not contestant.writes:
-            yield ""
-            return
-        topic = f"output-{next(self._numbers)}"
-        self._cluster.create_topic(topic, partitions=PARTITIONS)
-        yield topic
-        check_output(self._cluster, topic, PARTITIONS, rows)
-        self._cluster.delete_topic(topic)
-
-
-def _check_triggers(answer: Mapping[str, Any], rows: int) -> None:
-    """Check that Spark reports that many rows: all that is known of what went to noop."""
-    if "triggers" in answer and (read := sum(each["numInputRows"] for each in answer["triggers"])) != rows:
-        raise RuntimeError(f"the query read {read:,} rows instead of {rows:,}")
 
 
 def _trigger_ms(triggers: Sequence[Trigger]) -> float:

@@ -1,12 +1,13 @@
 """A Spark session in a process of its own that runs a benchmark's queries, one after the other.
 
-``python -m integration.benchmarks.spark_query MEMORY [JAR ...]`` answers ``{"session": seconds}`` when it is ready. Its orders
+``python -m integration.benchmarks.spark_query MEMORY CONF [JAR ...]`` (settings as JSON) answers ``{"session": seconds}`` when it is ready. Its orders
 (see `integration.benchmarks.orders`): ``{"run": Query}`` is answered by what a `Run` holds, ``{"start": Query}`` when the
 query is started, ``{"stop": true}`` when it has ended.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import asdict
@@ -21,9 +22,9 @@ from integration.benchmarks.sessions import session
 
 def main() -> None:
     """Obey the orders until standard input ends."""
-    memory, *jars = sys.argv[1:]
+    memory, conf, *jars = sys.argv[1:]
     begin = time.monotonic()
-    spark = session(memory, jars)
+    spark = session(memory, jars, json.loads(conf))
     for source in (FloorSource, FloorSink):
         spark.dataSource.register(source)
     answer({"session": time.monotonic() - begin})
