@@ -26,6 +26,9 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 
+# Some containers set it: then hundreds of short processes would compile the same modules again, a third of a second each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +76,14 @@ bench-latency: $(STAMP) java ## how long a row takes from its producer to a read
 .PHONY: bench-long
 bench-long: $(STAMP) java ## 24 GB through one query: every row once, and no growth of memory
 	@$(BIN)/python -m integration.benchmarks.long_run $(ARGS)
+
+.PHONY: bench-growth
+bench-growth: $(STAMP) java ## more rows, more partitions, larger rows, more transactions, beside Spark's own connector
+	@$(BIN)/python -m integration.benchmarks.growth $(ARGS)
+
+.PHONY: bench-tuning
+bench-tuning: $(STAMP) java ## one setting changed at a time
+	@$(BIN)/python -m integration.benchmarks.tuning $(ARGS)
 
 .PHONY: wheel
 wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux of this processor, in dist/
