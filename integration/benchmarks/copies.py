@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Copies:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
         self._numbers = itertools.count()
-        self.broker = ProcessTree(cluster.brokers[0].pid)
+        self._broker = ProcessTree(cluster.brokers[0].pid)
 
     def engine(self, launch: Launch) -> Engine:
         """Return an engine, to be entered."""
@@ -76,9 +76,24 @@ class Copies:
         self._cluster.delete_topic(rows.name)
 
     def run(
-        self, engine: Engine, contestant: Contestant, rows: Input, per_trigger: int | None = None
+        self,
+        engine: Engine,
+        contestant: Contestant,
+        rows: Input,
+        per_trigger: int | None = None,
+        during: AbstractContextManager[Any] | None = None,
     ) -> dict[str, Any]:
         """Copy an input and return the engine's answer.
+
+        Parameters
+        ----------
+        engine : Engine
+        contestant : Contestant
+        rows : Input
+        per_trigger : int, optional
+            Rows of a micro-batch; all of them by default.
+        during : AbstractContextManager, optional
+            Is entered while the engine copies, and not while the output is checked.
 
         Raises
         ------
@@ -88,25 +103,21 @@ class Copies:
             If the engine ended.
         """
         with self._output(contestant, rows) as target:
-            answer = engine.ask("run", self._query(contestant, rows, target, per_trigger))
+            query = self._query(contestant, rows, target, per_trigger)
+            with during or nullcontext():
+                answer = engine.ask("run", query)
             _check_triggers(answer, rows.rows)
         return answer
 
-    def metered(
-        self, engine: Engine, contestant: Contestant, rows: Input, per_trigger: int
-    ) -> tuple[dict[str, Any], Meter]:
-        """Copy an input and return the engine's answer, and what it took meanwhile. Raises as `run`."""
-        with self._output(contestant, rows) as target:
-            query = self._query(contestant, rows, target, per_trigger)
-            with Meter(engine.tree, [self.broker]) as meter:
-                answer = engine.ask("run", query)
-            _check_triggers(answer, rows.rows)
-        return answer, meter
+    def meter(self, engine: Engine) -> Meter:
+        """Return a meter of an engine and of the broker, for `run`."""
+        return Meter(engine.tree, [self._broker])
 
     def throughput(self, engine: Engine, contestant: Contestant, rows: Input, warm: Input) -> dict[str, float]:
         """Copy `warm`, then `rows`, and return the figures of the latter. Raises as `run`."""
         self.run(engine, contestant, warm, -(-warm.rows // 2))
-        answer, meter = self.metered(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES))
+        meter = self.meter(engine)
+        answer = self.run(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES), meter)
         rate = rows_per_second(answer["triggers"]) if "triggers" in answer else 1000 * rows.rows / answer["engine_ms"]
         return {
             "rows_per_second_wall": rows.rows / answer["seconds"],

@@ -110,8 +110,8 @@ class Peers:
 
     def _small(self, engine: Engine, contestant: Contestant) -> dict[str, float]:
         self._copies.run(engine, contestant, self._first)
-        answer, meter = self._copies.metered(engine, contestant, self._few, SMALL_ROWS)
-        triggers = answer["triggers"]
+        meter = self._copies.meter(engine)
+        triggers = self._copies.run(engine, contestant, self._few, SMALL_ROWS, meter)["triggers"]
         kept = [each["durationMs"] for each in triggers if each["numInputRows"]][SMALL_FIRST:]
         return {
             **{f"{part}_ms": statistics.median(each.get(part, 0) for each in kept) for part in PARTS},

@@ -114,15 +114,15 @@ def main() -> int:
     contestants = [each for each in CONTESTS[COPY] if each.name.startswith("ours")] + [SPARK]
     found: dict[str, Mapping[str, float]] = {}
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
-        copies = Copies(cluster, Path(folder))
+        copies, broker = Copies(cluster, Path(folder)), ProcessTree(cluster.brokers[0].pid)
         copies.fill(rows)
         copies.fill(warm)
         settle(given.settle)
         for contestant in contestants:
             with copies.engine(engines.spark()) as engine:
                 copies.run(engine, contestant, warm, -(-warm.rows // 2))
-                with ThreadTimes(engine.tree, copies.broker) as times:
-                    copies.run(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES))
+                times = ThreadTimes(engine.tree, broker)
+                copies.run(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES), times)
             found[contestant.name] = times.seconds
     table = Table("µs of processor per row", *found, title=f"{given.rows:,} rows of {rows.size} bytes, topic to topic")
     for line in dict.fromkeys([*(line for *_, line in KINDS), "broker"]):
