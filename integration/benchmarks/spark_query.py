@@ -1,8 +1,8 @@
 """A Spark session in a process of its own that runs a benchmark's queries, one after the other.
 
-``python -m integration.benchmarks.spark_query MEMORY CONF [JAR ...]`` (settings as JSON) answers ``{"session": seconds}`` when it is ready. Its orders
-(see `integration.benchmarks.orders`): ``{"run": Query}`` is answered by what a `Run` holds, ``{"start": Query}`` when the
-query is started, ``{"stop": true}`` when it has ended.
+``python -m integration.benchmarks.spark_query MEMORY CONF [JAR ...]``, with settings as JSON, answers ``{"session": seconds}``
+when it is ready. Its orders (see `integration.benchmarks.orders`): ``{"run": Query}`` is answered by what a `Run` holds,
+``{"start": Query}`` when the query is started, ``{"stop": true}`` when it has ended.
 """
 
 from __future__ import annotations

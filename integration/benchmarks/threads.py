@@ -87,11 +87,9 @@ class ThreadTimes:
                 except psutil.Error:  # it has ended meanwhile
                     continue
                 for each in times:
-                    key = process.pid, each.id
-                    name = self._times[key][0] if key in self._times else ""
-                    if not name:
-                        name = "broker" if is_broker else _kind(kind, process.pid, each.id)
-                    self._times[key] = name, each.user_time + each.system_time
+                    name = "broker" if is_broker else _kind(kind, process.pid, each.id)
+                    if name:  # Spark gives a thread its name only when it has work
+                        self._times[process.pid, each.id] = name, each.user_time + each.system_time
         return self._times
 
 
