@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
     from connector.delta import idempotent_merge
     from connector.schema_registry.columns import decode_avro, decode_json
+    from connector.serving.metrics import observe_query, register_metrics
     from transactional import (
         AmbiguousOutcomeError,
         CheckpointHook,
@@ -82,8 +83,10 @@ __all__ = [
     "decode_json",
     "idempotent_merge",
     "listen",
+    "observe_query",
     "put_back",
     "register",
+    "register_metrics",
     "supervise",
 ]
 
@@ -91,6 +94,7 @@ _ELSEWHERE: Final = {
     "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
+    "connector.serving.metrics": ("observe_query", "register_metrics"),
 }
 _HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in names}
 """Modules of the names that are not of `transactional`."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
-from transactional.ledger import CheckpointRecord, CheckpointState, FailureRecord, Ledger
+from transactional.ledger import CheckpointRecord, CheckpointState, FailureRecord, Ledger, between
 
 __all__ = [
     "CheckpointHistory",
@@ -188,6 +188,7 @@ def figures(ledger: Ledger, now: float) -> dict[str, Any]:
         "location": ledger.location,
         "query": ledger.query,
         "counts": counts(ledger),
+        "totals": dict(ledger.totals),
         "accounted": ledger.accounted,
         "decided": ledger.decided,
         "completed": None if ledger.completed is None else _of_checkpoint(ledger.completed).to_json(),
@@ -238,9 +239,9 @@ def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
         prepared=found.began or None,
         decided=found.time,
         committed=found.settled_at,
-        preparing_ms=_between(found.barrier, found.began or None),
-        deciding_ms=_between(found.began or None, found.time),
-        committing_ms=_between(found.time, found.settled_at),
+        preparing_ms=between(found.barrier, found.began or None),
+        deciding_ms=between(found.began or None, found.time),
+        committing_ms=between(found.time, found.settled_at),
         rows=found.rows,
         bytes=found.bytes,
         handles=found.handles,
@@ -264,11 +265,6 @@ def _of_failure(found: FailureRecord, checkpoints: Sequence[CheckpointRecord]) -
         failed=found.time,
         subsumed_by=min(later, default=None),
     )
-
-
-def _between(begin: int | None, end: int | None) -> int | None:
-    """Return how long it took, never below 0: two drivers' clocks may disagree."""
-    return None if begin is None or end is None else max(0, end - begin)
 
 
 def pending(ledger: Ledger, now: float) -> Pending:

@@ -8,23 +8,18 @@ import typer
 
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, reporting
-from connector.cli.words import batches_text, duration_text, output_text, status_text, time_text
-from connector.location.location import CheckpointLocation
 from connector.spark.belonging import refuse_batch_writes
-from connector.spark.process import driver_text, is_alive
+from connector.spark.process import is_alive
+from connector.views.queries import FAILURES, checkpoint_pairs, query_pairs
+from connector.views.words import batches_text, duration_text, status_text, time_text
 from transactional.clock import SystemClock
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
-from transactional.ledger import CheckpointState, Ledger
+from transactional.ledger import Ledger
 from transactional.ownership import must_own, newest_run
-from transactional.stats import CheckpointHistory, Pending, counts, figures, history, pending, unsettled
+from transactional.stats import CheckpointHistory, counts, figures, history
 
 __all__ = ["list_checkpoints", "show", "trigger"]
-
-SHOWN_RESTARTS = 3
-"""The newest; the JSON document has those that the journal keeps."""
-
-FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
 
 
 def list_checkpoints(
@@ -91,10 +86,8 @@ def show(
             document["rewinding"]["alive"] = doing
         report.facts.update(location=place.path, checkpoint=chosen.to_json() if chosen else None, stats=document)
         if chosen is not None:
-            report.pairs(f"Checkpoint {chosen.id}: {status_text(chosen)}", _checkpoint_pairs(chosen))
-        report.pairs(
-            f"Query {found.query or '(adopted)'}", _query_pairs(place, found, pending(found, now), alive, doing)
-        )
+            report.pairs(f"Checkpoint {chosen.id}: {status_text(chosen)}", checkpoint_pairs(chosen))
+        report.pairs(f"Query {found.query or '(adopted)'}", query_pairs(place.path, found, now, alive, doing))
 
 
 def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
@@ -104,76 +97,6 @@ def _choose(ledger: Ledger, identifier: int | None) -> CheckpointHistory | None:
     if identifier not in found:
         raise LocationError("UNKNOWN_CHECKPOINT", checkpoint=identifier, kept=sorted(found))
     return found[identifier]
-
-
-def _checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
-    why = f"{found.reason}: {found.sentence}" if found.sentence else found.reason or "-"
-    rows = [("micro-batches", batches_text(found.batches)), ("why", why)]
-    if found.detail:
-        rows.append(("detail", found.detail))
-    if found.failed is not None:
-        return [*rows, ("at", time_text(found.failed))]
-    return [
-        *rows,
-        ("rows", f"{found.rows} in {found.handles} transactions, {found.bytes} bytes"),
-        ("barrier", time_text(found.barrier)),
-        ("prepared", f"{time_text(found.prepared)}  after {duration_text(found.preparing_ms)}"),
-        ("decided", f"{time_text(found.decided)}  after {duration_text(found.deciding_ms)}"),
-        ("committed", f"{time_text(found.committed)}  after {duration_text(found.committing_ms)}"),
-        ("output", output_text(found.output)),
-        ("hooks", ", ".join(found.hooks) or "-"),
-    ]
-
-
-def _query_pairs(
-    place: CheckpointLocation, found: Ledger, pending: Pending, alive: bool | None, doing: bool | None
-) -> list[tuple[str, str]]:
-    number = counts(found)
-    moved = "" if found.location == place.path else f" (the journal was written at {found.location}: `barrier adopt`)"
-    totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"
-    rows = [
-        ("location", f"{place.path}{moved}"),
-        ("checkpoints", f"{totals}, {number['declined']} declined, {number['restored']} restored"),
-        ("newest completed", str(found.completed.id) if found.completed else "none"),
-        ("micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"),
-    ]
-    run = found.newest_run
-    if run is not None:
-        ended = f", ended ({run.ended})" if run.ended else ""
-        rows.append(("run", f"{run.token}{ended}, {run.sink}, transactions under {run.prefix}"))
-        rows.append(("driver", driver_text(run.process, alive)))
-    undecided = f"micro-batches {batches_text(pending.batches)}: {pending.rows} rows in {pending.handles} transactions"
-    rows.append(("undecided", undecided if pending.batches else "nothing"))
-    if pending.oldest_age is not None:
-        limit = "no timeout known" if pending.lifetime is None else f"timeout {pending.lifetime:g} s"
-        late = ", OVER it: it may be lost" if pending.overdue else ""
-        rows.append(("oldest transaction", f"{pending.oldest_age:.0f} s old, {limit}{late}"))
-    for each in unsettled(found):
-        which = f"checkpoint {each.checkpoint}, micro-batches {batches_text(each.batches)}, {each.rows} rows"
-        rows.append(("not settled", f"{which}: parts open {each.open}, lost {each.lost}, committed {each.committed}"))
-    if found.voided:
-        rows.append(("to run again", f"micro-batches {batches_text(found.voided)}: their transactions were lost"))
-    if found.declined:
-        rows.append(("declined in a row", str(len(found.declined))))
-    if found.request is not None:
-        rows.append(("asked for", "the next micro-batch closes a checkpoint"))
-    if found.moved is not None:
-        rows.append(("MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"))
-    if found.restored is not None:
-        how = "the query goes on here" if found.restored.claim else "a copy"
-        rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
-    if found.stopping:
-        rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))
-    for again in found.restarts[-SHOWN_RESTARTS:]:
-        what = "rewound, and started again" if again.rewound else "started again"
-        restart = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
-        rows.append(("restart", f"{restart}: {again.reason}"))
-    if found.rewinding is not None:
-        to = found.rewinding.checkpoint
-        target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
-        who = driver_text(found.rewinding.request.get("process", {}), doing)
-        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier recover LOCATION` finishes it"))
-    return rows
 
 
 def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:

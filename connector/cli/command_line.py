@@ -22,6 +22,7 @@ from connector.cli.resolve import resolve
 from connector.cli.restore import restore
 from connector.cli.rewind import rewind
 from connector.cli.run import run
+from connector.cli.serve import serve
 from connector.cli.stop import stop
 
 __all__ = ["main"]
@@ -147,6 +148,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (opened, "explain", transactions.explain),
     (opened, "abort", transactions.abort_transaction),
     (app, "doctor", doctor),
+    (app, "serve", serve),
     (app, "restore", restore),
     (app, "run", run),
     (app, "stop", stop),

@@ -11,7 +11,7 @@ from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_g
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.rewind_plan import Request, emission, goes_on, tell, tell_begun
-from connector.cli.words import batches_text
+from connector.views.words import batches_text
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connector.cli.report import Report
-from connector.cli.words import batches_text, output_text
+from connector.views.words import batches_text, output_text
 from transactional.errors import StoreError
 from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, output_ranges

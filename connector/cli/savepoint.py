@@ -9,7 +9,7 @@ import typer
 from connector.cli.given import seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
-from connector.cli.words import time_text
+from connector.views.words import time_text
 from connector.savepoints import dispose as disposal
 from connector.savepoints import manifest
 from connector.savepoints import take as taking

@@ -11,7 +11,7 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
-from connector.cli.transactions_text import document, held_document, held_sentences, holder_sentences, pairs_of, row
+from connector.views.transactions import document, held_document, held_sentences, holder_sentences, pairs_of, row
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment

@@ -14,6 +14,7 @@ from transactional.ledger.records import (
     Rewind,
     RunRecord,
     Written,
+    between,
 )
 from transactional.ledger.states import TRANSITIONS, CheckpointState, enter
 
@@ -34,5 +35,6 @@ __all__ = [
     "RunRecord",
     "Written",
     "apply",
+    "between",
     "enter",
 ]

@@ -20,6 +20,7 @@ from transactional.ledger.records import (
     Rewind,
     RunRecord,
     Written,
+    between,
 )
 from transactional.ledger.states import CheckpointState, enter
 
@@ -165,10 +166,21 @@ def _settle(ledger: Ledger, number: int, time: int) -> None:
     for batch in checkpoint.batches:
         ledger.batches[batch].parts = []
     _count(ledger, "completed")
+    taken = {
+        "prepared_ms": between(checkpoint.barrier, checkpoint.began or None),
+        "decided_ms": between(checkpoint.began or None, checkpoint.time),
+        "committed_ms": between(checkpoint.time, time),
+    }
+    _add(ledger, rows=checkpoint.rows, bytes=checkpoint.bytes, **{step: ms or 0 for step, ms in taken.items()})
 
 
 def _count(ledger: Ledger, what: str) -> None:
     ledger.counts[what] = ledger.counts.get(what, 0) + 1
+
+
+def _add(ledger: Ledger, **sums: int) -> None:
+    for name, value in sums.items():
+        ledger.totals[name] = ledger.totals.get(name, 0) + value
 
 
 def _failed(ledger: Ledger, entry: Entry, what: str, reason: str, batches: list[int], detail: str = "") -> None:
@@ -197,6 +209,7 @@ def _repair(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
             continue
         part.handles.append(repaired["handle"])
         part.verdicts.append(None)
+        _add(ledger, repaired=1)
 
 
 def _resolve(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -262,6 +275,7 @@ def _rewind_begun(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None
 def _rewind_done(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     """Forget entries about later micro-batches, but for those of a part-committed checkpoint that it keeps."""
     last, kept = body["batch"], body["keep"]
+    _add(ledger, rewound=1)
     ledger.rewinding = None
     ledger.batches = {n: b for n, b in ledger.batches.items() if n <= last or (kept and b.checkpoint == kept)}
     ledger.checkpoints = {k: c for k, c in ledger.checkpoints.items() if max(c.batches) <= last or k == kept}

@@ -52,6 +52,9 @@ class Ledger:
         Settled checkpoints that are kept.
     counts : dict[str, int]
         Since the beginning: triggered, completed, failed, declined, restored.
+    totals : dict[str, int]
+        Sums since the beginning, or since a release kept them: `rows` and `bytes` of settled checkpoints, milliseconds until
+        they were `prepared`, `decided` and `committed`, parts that were `repaired`, rewinds (`rewound`).
     declined : list[Declined]
         Since the last decision, one after the other.
     failures : list[FailureRecord]
@@ -105,6 +108,7 @@ class Ledger:
     logs: dict[int, str] = field(default_factory=dict)
     stamp: int = 0
     wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery rests on it
+    totals: dict[str, int] = field(default_factory=dict, compare=False)  # for people
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class Ledger:
         ledger = copy(self)
         for name in ("originals", "voided", "declined", "failures", "restarts", "wrote"):
             setattr(ledger, name, list(getattr(self, name)))
-        ledger.counts, ledger.logs = dict(self.counts), dict(self.logs)
+        ledger.counts, ledger.logs, ledger.totals = dict(self.counts), dict(self.logs), dict(self.totals)
         ledger.runs = {token: copy(run) for token, run in self.runs.items()}
         ledger.checkpoints = {number: copy(checkpoint) for number, checkpoint in self.checkpoints.items()}
         ledger.batches = {number: copy(record) for number, record in self.batches.items()}

@@ -25,7 +25,13 @@ __all__ = [
     "Rewind",
     "RunRecord",
     "Written",
+    "between",
 ]
+
+
+def between(begin: int | None, end: int | None) -> int | None:
+    """Return how long it took, never below 0: two drivers' clocks may disagree; None if one of the two is not known."""
+    return None if begin is None or end is None else max(0, end - begin)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from connector.cli.words import duration_text, time_text
+from connector.views.words import duration_text, time_text
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment
 from connector.transactions.on_brokers import HeldPartition

@@ -1,0 +1,66 @@
+"""``barrier serve``: a read-only page over queries, and their metrics."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Annotated
+
+import typer
+
+from connector.cli.given import GivenFile, GivenOptions, options_given
+from connector.cli.report import Output, reporting
+from transactional.errors import OptionError
+
+__all__ = ["serve"]
+
+TOKEN = "BARRIER_SERVE_TOKEN"
+
+
+def serve(
+    location: Annotated[
+        list[str], typer.Argument(metavar="LOCATION...", help="Checkpoint locations of queries.", show_default=False)
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 for any that is free.")] = 8400,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="The brokers to ask; by default those of the locations' sinks.",
+            show_default=False,
+        ),
+    ] = None,
+    brokers: Annotated[bool, typer.Option(help="Ask brokers for open transactions, lag and held readers.")] = True,
+    metrics: Annotated[bool, typer.Option(help="Serve /metrics for Prometheus.")] = True,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
+) -> None:
+    """Serve a page that shows queries, running or dead: checkpoints, failures, open transactions, configuration. It changes
+    nothing.
+
+    On an address that others reach, a token is needed: that in the variable BARRIER_SERVE_TOKEN, or one that is made and
+    printed. Needs the extra `serve`: pip install 'barrier-kafka[serve]'.
+    """
+    given = options_given(option, options_file)
+    with reporting(Output.TABLE, given) as report:
+        try:
+            import uvicorn
+
+            from connector.serving.access import is_loopback
+            from connector.serving.server import listening
+            from connector.serving.watcher import Watcher
+            from connector.serving.web import application
+        except ModuleNotFoundError as missing:
+            raise OptionError("MISSING_PACKAGE", owner="barrier serve", package="barrier-kafka[serve]") from missing
+        token = os.environ.get(TOKEN, "")
+        if not token and not is_loopback(host):
+            token = secrets.token_urlsafe(24)
+        with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
+            shown = f"[{host}]" if ":" in host else host
+            address = f"http://{shown}:{socket.getsockname()[1]}/"
+            report.say(f"{address}{f'?token={token}' if token else ''}")
+            config = uvicorn.Config(
+                application(watcher, token, metrics=metrics), log_level="warning", timeout_graceful_shutdown=1
+            )
+            uvicorn.Server(config).run(sockets=[socket])

@@ -1,0 +1,126 @@
+"""Metrics for Prometheus and OpenTelemetry."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from connector.location.location import CheckpointLocation
+from connector.serving.facts import ClusterFacts, QueryFacts, look_at_query
+from connector.serving.samples import METRICS, Sample, samples
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+__all__ = ["QueryCollector", "observe_query", "register_metrics"]
+
+
+class QueryCollector:
+    """A collector of `prometheus_client`.
+
+    Parameters
+    ----------
+    queries : Callable[[], Sequence[QueryFacts]]
+    clusters : Callable[[], Sequence[ClusterFacts]], optional
+        Both are called at each scrape.
+    """
+
+    def __init__(
+        self, queries: Callable[[], Sequence[QueryFacts]], clusters: Callable[[], Sequence[ClusterFacts]] = tuple
+    ) -> None:
+        self._queries, self._clusters = queries, clusters
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: a registry that asks for names before the first scrape would make it read journals."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of all queries and clusters."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        found: dict[str, Any] = {}
+        for sample in samples(self._queries(), self._clusters(), time.time()):
+            if sample.name not in found:
+                metric = METRICS[sample.name]
+                family = CounterMetricFamily if metric.grows else GaugeMetricFamily
+                found[sample.name] = family(sample.name, metric.text, labels=metric.labels)
+            found[sample.name].add_metric(sample.labels, sample.value)
+        yield from found.values()
+
+
+def register_metrics(checkpointLocation: str, registry: CollectorRegistry | None = None) -> QueryCollector:
+    """Let a registry of `prometheus_client` scrape a query's metrics. *Called in the user's driver program, or anywhere else.*
+
+    Needs the extra ``serve``.
+
+    Parameters
+    ----------
+    checkpointLocation : str
+        The query's.
+    registry : CollectorRegistry, optional
+        That of the process by default, which ``prometheus_client.start_http_server`` serves.
+
+    Returns
+    -------
+    QueryCollector
+        For ``registry.unregister``.
+
+    Raises
+    ------
+    OptionError
+        ``NO_EXCLUSIVE_CREATE``: the location is on a store that has none.
+    """
+    from prometheus_client import REGISTRY
+
+    look = _looking(checkpointLocation)
+    collector = QueryCollector(lambda: [look()])
+    (registry or REGISTRY).register(collector)  # type: ignore[arg-type]
+    return collector
+
+
+def observe_query(checkpointLocation: str, meter: Meter) -> None:
+    """Let a meter of OpenTelemetry observe a query's metrics. *Called in the user's driver program, or anywhere else.*
+
+    Parameters
+    ----------
+    checkpointLocation : str
+        The query's.
+    meter : Meter
+        As ``opentelemetry.metrics.get_meter`` returns it.
+    """
+    from opentelemetry.metrics import Observation
+
+    look = _looking(checkpointLocation)
+    last: tuple[float, list[Sample]] = (0.0, [])
+
+    def observed(name: str) -> Callable[[Any], Iterator[Observation]]:
+        def callback(options: Any) -> Iterator[Observation]:
+            nonlocal last
+            now = time.time()
+            if now - last[0] > 1:  # a collection asks for one metric after the other
+                last = now, list(samples([look()], (), now))
+            labels = METRICS[name].labels
+            for sample in last[1]:
+                if sample.name == name:
+                    yield Observation(sample.value, dict(zip(labels, sample.labels, strict=True)))
+
+        return callback
+
+    for name, metric in METRICS.items():
+        create = meter.create_observable_counter if metric.grows else meter.create_observable_gauge
+        create(name.removesuffix("_total"), [observed(name)], description=metric.text)
+
+
+def _looking(path: str) -> Callable[[], QueryFacts]:
+    location = CheckpointLocation(path)
+    journal, lock = location.journal(), threading.Lock()
+
+    def look() -> QueryFacts:
+        with lock:  # scrapes may overlap
+            return look_at_query(path, location, journal)
+
+    return look

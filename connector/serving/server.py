@@ -1,0 +1,35 @@
+"""The socket of the page."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transactional.errors import OptionError
+
+__all__ = ["listening"]
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a socket that listens.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``: the address can't be used, or the port is taken.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.create_server((host, port), family=family)
+    except OSError as problem:
+        raise OptionError(
+            "INVALID_OPTION",
+            owner="barrier serve",
+            option="--host and --port",
+            value=f"{host}:{port}",
+            expectation=f"an address of this machine with a free port ({problem.strerror or problem})",
+        ) from problem
+    with found:
+        yield found

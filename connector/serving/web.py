@@ -1,0 +1,274 @@
+"""The page: an application that answers GET only, and changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from connector.serving import charts
+from connector.serving.access import Access
+from connector.serving.facts import ClusterFacts, QueryFacts
+from connector.serving.watcher import Watcher
+from connector.views.queries import FAILURES, QueryState, checkpoint_pairs, query_pairs
+from connector.views.transactions import held_sentences, pairs_of
+from connector.views.words import batches_text, duration_text, status_text, time_text
+from transactional.ledger import CheckpointState
+from transactional.stats import CheckpointHistory, counts, history, pending
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+__all__ = ["application"]
+
+PAGES = Path(__file__).with_name("pages")
+BEAT_SECONDS = 15.0
+"""A stream of events sends a comment at least this often, so that no proxy takes it for dead."""
+
+SHOWN_CHECKPOINTS = 100
+WELL = (QueryState.RUNNING, QueryState.STOPPED, QueryState.STOPPING, QueryState.UNSEEN, QueryState.MOVED)
+"""The other states need someone."""
+
+
+def application(watcher: Watcher, token: str = "", *, metrics: bool = True) -> Starlette:
+    """Return the application.
+
+    Parameters
+    ----------
+    watcher : Watcher
+        Running.
+    token : str, optional
+        Without it only requests to a name of this machine are answered.
+    metrics : bool, optional
+        Whether ``/metrics`` is there. It needs `prometheus_client`.
+    """
+    page = Page(watcher, metrics=metrics)
+    routes = [
+        Route("/", page.overview),
+        Route("/queries/{number:int}", page.query, name="query"),
+        Route("/queries/{number:int}/checkpoints/{id:int}", page.checkpoint, name="checkpoint"),
+        Route("/transactions", page.transactions),
+        Route("/events", page.events),
+        Route("/health", page.health),
+        *([Route("/metrics", page.metrics)] if metrics else []),
+        Mount("/static", StaticFiles(directory=PAGES / "static")),
+    ]
+    return Starlette(
+        routes=routes, middleware=[Middleware(Access, token=token)], exception_handlers={HTTPException: page.missing}
+    )
+
+
+class Page:
+    """The answers.
+
+    Parameters
+    ----------
+    watcher : Watcher
+    metrics : bool
+    """
+
+    def __init__(self, watcher: Watcher, *, metrics: bool) -> None:
+        self._watcher = watcher
+        self._pages = Environment(
+            loader=PackageLoader("connector.serving", "pages"), autoescape=True, undefined=StrictUndefined
+        )
+        self._pages.filters.update(
+            time=time_text, duration=duration_text, batches=batches_text, age=age_text, number=lambda value: f"{value:,}"
+        )
+        try:
+            version = metadata.version("barrier-kafka")
+        except metadata.PackageNotFoundError:
+            version = ""
+        self._pages.globals.update(has_metrics=metrics, release=version)
+        self._registry = _registry(watcher) if metrics else None
+
+    def overview(self, request: Request) -> Response:
+        """Answer with all queries, a row each."""
+        now = time.time()
+        rows = [self._row(number, each, now) for number, each in enumerate(self._watcher.queries)]
+        return self._answer("overview.html", title="Queries", rows=rows, clusters=self._watcher.clusters)
+
+    def _row(self, number: int, query: QueryFacts, now: float) -> dict[str, Any]:
+        last = max((each for each in history(query.ledger) if each.committed), key=lambda each: each.id, default=None)
+        return {
+            "number": number,
+            "query": query,
+            "well": query.state in WELL and not query.problem,
+            "last": last,
+            "ago": None if last is None else max(0.0, now - (last.committed or 0) / 1000),
+            "pending": pending(query.ledger, now),
+            "counts": counts(query.ledger),
+            "lag": self._lag(query),
+            "held": [held for cluster in self._watcher.clusters for held in _held_by(cluster, query)],
+        }
+
+    def query(self, request: Request) -> Response:
+        """Answer with one query: its state, charts, checkpoints, failures and configuration."""
+        number, query = self._query(request)
+        found = history(query.ledger)
+        run = query.ledger.newest_run
+        return self._answer(
+            "query.html",
+            title=query.path,
+            number=number,
+            query=query,
+            well=query.state in WELL and not query.problem,
+            pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
+            lag=self._lag(query),
+            charts=[draw(found, lambda id: f"/queries/{number}/checkpoints/{id}") for draw in (charts.durations, charts.volumes)],
+            steps=charts.STEPS,
+            checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
+            incidents=_incidents(query, found),
+            options=sorted(dict(run.setup.get("options", {})).items()) if run else [],
+            sink=run.sink if run else "",
+        )
+
+    def checkpoint(self, request: Request) -> Response:
+        """Answer with one checkpoint: its micro-batches and parts, and how long each step took."""
+        number, query = self._query(request)
+        found = next((each for each in history(query.ledger) if each.id == request.path_params["id"]), None)
+        if found is None:
+            raise HTTPException(404, "The journal does not keep this checkpoint.")
+        records = [query.ledger.batches[batch] for batch in found.batches if batch in query.ledger.batches]
+        return self._answer(
+            "checkpoint.html",
+            title=f"Checkpoint {found.id}",
+            number=number,
+            query=query,
+            found=found,
+            status=status_text(found),
+            failed=found.status in FAILURES,
+            pairs=checkpoint_pairs(found),
+            records=records,
+            parts=[part for record in records for part in record.parts],
+        )
+
+    def transactions(self, request: Request) -> Response:
+        """Answer with the open transactions of all clusters."""
+        now = time.time() * 1000
+        clusters = [
+            {
+                "facts": each,
+                "transactions": [(one, pairs_of(one, now)) for one in each.assessments],
+                "held": held_sentences(each.view.held, each.groups),
+            }
+            for each in self._watcher.clusters
+        ]
+        return self._answer("transactions.html", title="Transactions", clusters=clusters)
+
+    def health(self, request: Request) -> Response:
+        """Answer that the page is there; it says nothing of the queries."""
+        return PlainTextResponse("ok\n")
+
+    def metrics(self, request: Request) -> Response:
+        """Answer with the metrics, in the format that the scraper asks for."""
+        from prometheus_client.exposition import choose_encoder
+
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), media_type=kind)
+
+    async def events(self, request: Request) -> Response:
+        """Answer with an event whenever there is something new, for as long as the reader stays."""
+
+        async def news() -> AsyncIterator[str]:
+            version = self._watcher.version
+            yield f"retry: 3000\ndata: {version}\n\n"
+            while not await request.is_disconnected():
+                now = await anyio.to_thread.run_sync(
+                    self._watcher.wait, version, BEAT_SECONDS, abandon_on_cancel=True
+                )
+                yield f"data: {now}\n\n" if now != version else ": nothing new\n\n"
+                version = now
+
+        return StreamingResponse(news(), media_type="text/event-stream")
+
+    async def missing(self, request: Request, error: Exception) -> Response:
+        """Answer that there is no such page."""
+        assert isinstance(error, HTTPException)
+        return self._answer("missing.html", error.status_code, title="Not here", sentence=error.detail)
+
+    def _query(self, request: Request) -> tuple[int, QueryFacts]:
+        number, queries = request.path_params["number"], self._watcher.queries
+        if number >= len(queries):
+            raise HTTPException(404, "There is no query of this number.")
+        return number, queries[number]
+
+    def _lag(self, query: QueryFacts) -> Mapping[str, int]:
+        return {
+            topic: behind
+            for cluster in self._watcher.clusters
+            for topic, behind in cluster.lags.get(query.path, {}).items()
+        }
+
+    def _answer(self, name: str, status: int = 200, **facts: Any) -> HTMLResponse:
+        return HTMLResponse(self._pages.get_template(name).render(**facts), status)
+
+
+def age_text(seconds: float | None) -> str:
+    """Format an age in the largest unit that fits; a dash if there is none."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _line(found: CheckpointHistory) -> dict[str, Any]:
+    return {
+        "found": found,
+        "status": status_text(found, brief=True),
+        "failed": found.status in FAILURES,
+        "settled": found.status is CheckpointState.SETTLED,
+        "why": found.sentence or found.reason,
+    }
+
+
+def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tuple[int, str]]:
+    """Return failures and restarts, a sentence each, the newest first."""
+    said = [
+        (each.time, f"Checkpoint {each.id} was {each.status.value}: {each.sentence or each.reason} {each.detail}".strip())
+        for each in found
+        if each.status in FAILURES
+    ]
+    said += [
+        (
+            each.time,
+            f"{'Rewound, and started' if each.rewound else 'Started'} again by {each.by}, number {each.number}, "
+            f"after {each.delay:g} s: {each.reason}",
+        )
+        for each in query.ledger.restarts
+    ]
+    return sorted(said, reverse=True)
+
+
+def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:
+    return [
+        str(held.partition)
+        for held in cluster.view.held
+        if any(
+            one.owner is not None and one.owner.location == query.ledger.location and held.partition in one.transaction.opened
+            for one in cluster.assessments
+        )
+    ]
+
+
+def _registry(watcher: Watcher) -> Any:
+    from prometheus_client import CollectorRegistry
+
+    from connector.serving.metrics import QueryCollector
+
+    registry = CollectorRegistry()
+    registry.register(QueryCollector(lambda: watcher.queries, lambda: watcher.clusters))
+    return registry

@@ -1,0 +1,148 @@
+"""A query and its checkpoints, as names with values."""
+
+from __future__ import annotations
+
+import enum
+
+from connector.spark.process import driver_text
+from connector.views.words import batches_text, duration_text, output_text, time_text
+from transactional.entry import EntryKind
+from transactional.ledger import CheckpointState, Ledger
+from transactional.stats import CheckpointHistory, counts, pending, unsettled
+
+__all__ = ["FAILURES", "QueryState", "checkpoint_pairs", "query_pairs", "state_of"]
+
+FAILURES = (CheckpointState.ABORTED, CheckpointState.VOID, CheckpointState.DECLINED)
+
+SHOWN_RESTARTS = 3
+"""The newest; a JSON document has those that the journal keeps."""
+
+
+class QueryState(enum.Enum):
+    """How a query stands, as far as its journal and this machine's processes say."""
+
+    EMPTY = "has not run"
+    RESTORING = "restore unfinished"
+    MOVED = "moved"
+    REWINDING = "rewinding"
+    STOPPED = "stopped"
+    ENDED = "ended"
+    GONE = "driver gone"
+    STOPPING = "stopping"
+    RUNNING = "driver runs"
+    UNSEEN = "driver not seen"
+
+
+def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
+    """Return a query's state, and a sentence on it.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    alive : bool or None
+        Whether the driver's process of its newest run runs; None if that can't be seen from here.
+    """
+    run = ledger.newest_run
+    if ledger.restoring is not None:
+        return QueryState.RESTORING, "A restore to this location is unfinished: run it again."
+    if ledger.moved is not None:
+        return QueryState.MOVED, f"The query goes on at {ledger.moved.location}."
+    if ledger.rewinding is not None:
+        return QueryState.REWINDING, "A rewind has begun and is not done: `barrier recover LOCATION` finishes it."
+    if run is None:
+        return QueryState.EMPTY, "No run is in the journal."
+    if run.ended == EntryKind.STOPPED:
+        return QueryState.STOPPED, "It was stopped in order: everything it prepared is committed."
+    if run.ended:
+        return QueryState.ENDED, f"Run {run.token} has ended ({run.ended})."
+    if alive is False:
+        left = "what it has prepared waits for the next start" if ledger.undecided() or ledger.unsettled() else "nothing is open"
+        return QueryState.GONE, f"The driver's process of run {run.token} is gone; {left}."
+    if ledger.stopping:
+        return QueryState.STOPPING, "It was asked to stop: its final checkpoint comes first."
+    if alive is None:
+        return QueryState.UNSEEN, f"Its driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here."
+    return QueryState.RUNNING, f"The driver's process of run {run.token} runs."
+
+
+def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
+    """Return what is known of a checkpoint."""
+    why = f"{found.reason}: {found.sentence}" if found.sentence else found.reason or "-"
+    rows = [("micro-batches", batches_text(found.batches)), ("why", why)]
+    if found.detail:
+        rows.append(("detail", found.detail))
+    if found.failed is not None:
+        return [*rows, ("at", time_text(found.failed))]
+    return [
+        *rows,
+        ("rows", f"{found.rows} in {found.handles} transactions, {found.bytes} bytes"),
+        ("barrier", time_text(found.barrier)),
+        ("prepared", f"{time_text(found.prepared)}  after {duration_text(found.preparing_ms)}"),
+        ("decided", f"{time_text(found.decided)}  after {duration_text(found.deciding_ms)}"),
+        ("committed", f"{time_text(found.committed)}  after {duration_text(found.committing_ms)}"),
+        ("output", output_text(found.output)),
+        ("hooks", ", ".join(found.hooks) or "-"),
+    ]
+
+
+def query_pairs(
+    path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None
+) -> list[tuple[str, str]]:
+    """Return what is known of a query.
+
+    Parameters
+    ----------
+    path : str
+        Of its location.
+    found : Ledger
+    now : float
+        Seconds since the epoch.
+    alive, doing : bool or None
+        Whether the processes of its driver and of its rewind run; None if that can't be seen from here.
+    """
+    number, waiting = counts(found), pending(found, now)
+    moved = "" if found.location == path else f" (the journal was written at {found.location}: `barrier adopt`)"
+    totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"
+    rows = [
+        ("location", f"{path}{moved}"),
+        ("checkpoints", f"{totals}, {number['declined']} declined, {number['restored']} restored"),
+        ("newest completed", str(found.completed.id) if found.completed else "none"),
+        ("micro-batches", f"decided up to {found.decided}, prepared up to {found.accounted}"),
+    ]
+    run = found.newest_run
+    if run is not None:
+        ended = f", ended ({run.ended})" if run.ended else ""
+        rows.append(("run", f"{run.token}{ended}, {run.sink}, transactions under {run.prefix}"))
+        rows.append(("driver", driver_text(run.process, alive)))
+    undecided = f"micro-batches {batches_text(waiting.batches)}: {waiting.rows} rows in {waiting.handles} transactions"
+    rows.append(("undecided", undecided if waiting.batches else "nothing"))
+    if waiting.oldest_age is not None:
+        limit = "no timeout known" if waiting.lifetime is None else f"timeout {waiting.lifetime:g} s"
+        late = ", OVER it: it may be lost" if waiting.overdue else ""
+        rows.append(("oldest transaction", f"{waiting.oldest_age:.0f} s old, {limit}{late}"))
+    for each in unsettled(found):
+        which = f"checkpoint {each.checkpoint}, micro-batches {batches_text(each.batches)}, {each.rows} rows"
+        rows.append(("not settled", f"{which}: parts open {each.open}, lost {each.lost}, committed {each.committed}"))
+    if found.voided:
+        rows.append(("to run again", f"micro-batches {batches_text(found.voided)}: their transactions were lost"))
+    if found.declined:
+        rows.append(("declined in a row", str(len(found.declined))))
+    if found.request is not None:
+        rows.append(("asked for", "the next micro-batch closes a checkpoint"))
+    if found.moved is not None:
+        rows.append(("MOVED", f"to {found.moved.location} (journal entry {found.moved.entry}): start it there"))
+    if found.restored is not None:
+        how = "the query goes on here" if found.restored.claim else "a copy"
+        rows.append(("restored", f"checkpoint {found.restored.checkpoint} of {found.restored.origin}; {how}"))
+    if found.stopping:
+        rows.append(("asked for", "the query stops: its final checkpoint, then `stopped`"))
+    for again in found.restarts[-SHOWN_RESTARTS:]:
+        what = "rewound, and started again" if again.rewound else "started again"
+        restart = f"{time_text(again.time)}  {what} by {again.by} (number {again.number}, after {again.delay:g} s)"
+        rows.append(("restart", f"{restart}: {again.reason}"))
+    if found.rewinding is not None:
+        to = found.rewinding.checkpoint
+        target = f"to checkpoint {to}" if to is not None else "to a point from which nothing is written twice"
+        who = driver_text(found.rewinding.request.get("process", {}), doing)
+        rows.append(("REWIND", f"{target}, begun and not done; {who}. `barrier recover LOCATION` finishes it"))
+    return rows

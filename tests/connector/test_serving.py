@@ -1,0 +1,262 @@
+"""``barrier serve`` as a process, asked over HTTP: what it shows, whom it answers, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from email.message import Message
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from connector.cli import main
+from connector.spark.process import this_process
+from integration.other_spark import ROOT
+from tests.connector.cli_place import CliPlace, dead_process
+from transactional.entry import EntryKind
+
+SECONDS = 30
+
+
+class Answer(NamedTuple):
+    """An answer over HTTP."""
+
+    status: int
+    headers: Message
+    text: str
+
+
+class Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection."""
+
+    def redirect_request(self, *arguments: object) -> None:  # type: ignore[override]
+        return None
+
+
+class Served:
+    """A running ``barrier serve``.
+
+    Parameters
+    ----------
+    process : subprocess.Popen[str]
+    address : str
+        As it printed it.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process, self.address = process, address
+
+    def ask(self, path: str = "", method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+        """Ask for a page."""
+        base = re.sub(r"\?.*", "", self.address).replace("0.0.0.0", "127.0.0.1")
+        request = urllib.request.Request(base + path, method=method, headers=dict(headers or {}))
+        try:
+            with urllib.request.build_opener(Stay).open(request, timeout=SECONDS) as answer:
+                return Answer(answer.status, answer.headers, answer.read().decode())
+        except urllib.error.HTTPError as refused:
+            return Answer(refused.code, refused.headers, refused.read().decode())
+
+    def until(self, path: str, done: Callable[[str], bool]) -> str:
+        """Ask again and again until a page is as awaited."""
+        deadline = time.monotonic() + SECONDS
+        while not done(text := self.ask(path).text):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+        return text
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers, which end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **environment: str) -> Served:
+        command = [sys.executable, "-m", "connector.cli", "serve", "--port", "0", "--no-brokers", *arguments]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line:
+            raise AssertionError(process.communicate()[1])
+        return Served(process, line)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> CliPlace:
+    """Checkpoint 2 is settled; micro-batch 1 was declined and prepared; checkpoint 6 took it in and is not settled."""
+    found = CliPlace(tmp_path)
+    found.run(lifetime=900.0, process=dict(dead_process()))
+    found.decided(0, rows=3, output={"orders-0": 17})
+    found.prepared(1)
+    declined = {"run": 1, "batch": 1, "reason": "HOOK_FAILED", "detail": "the hook <script>alert(1)</script> raised"}
+    found.append(EntryKind.DECLINED, declined)
+    found.decided(2, settle=False)
+    restart = {"by": "barrier run", "number": 1, "delay": 2.0, "condition": "", "reason": "killed", "rewound": False}
+    found.append(EntryKind.RESTARTED, restart)
+    return found
+
+
+def test_the_overview_and_a_query_show_what_the_journal_holds(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    overview = served.ask().text
+    assert str(place) in overview
+    assert "driver gone" in overview
+    query = served.ask("queries/0").text
+    assert "what it has prepared waits for the next start" in query
+    assert "Checkpoint 5 was declined" in query
+    assert "Started again by barrier run, number 1, after 2 s: killed" in query
+    assert "&lt;script&gt;alert(1)" in query
+    assert "<script>alert" not in query
+    assert 'aria-label="Duration of checkpoints' in query
+    assert str(place.output) in query, "the sink's options"
+
+
+def test_a_checkpoint_shows_its_parts_until_it_is_settled(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    settled, decided = served.ask("queries/0/checkpoints/2").text, served.ask("queries/0/checkpoints/6").text
+    assert "orders-0: 17" in settled
+    assert "The journal forgets the parts" in settled
+    assert "decided, subsumes micro-batches 1, not settled" in decided or "decided, not settled" in decided
+    assert decided.count("<td>open</td>") == 2
+    assert served.ask("queries/0/checkpoints/77").status == 404
+    assert served.ask("queries/1").status == 404
+
+
+def test_a_page_needs_no_other_host_s_files_and_runs_no_script_of_its_own(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    for path in ("", "queries/0", "queries/0/checkpoints/2", "transactions", "nothing"):
+        answer = served.ask(path)
+        assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+        assert not re.search(r"https?://(?!www\.w3\.org)|<script>|style=|onclick", answer.text)
+    assert served.ask("static/style.css").status == served.ask("static/live.js").status == 200
+
+
+def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    with urllib.request.urlopen(served.address + "events", timeout=SECONDS) as events:
+        first = [events.readline() for _ in range(3)]
+        place.prepared(3)
+        assert events.readline().startswith(b"data: ")
+    assert first[1].startswith(b"data: ")
+    served.until("queries/0", lambda text: "micro-batches 3: 5 rows in 1 transactions" in text)
+
+
+def test_nothing_can_be_changed(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    before = sorted(path.name for path in (place.path / "barrier" / "log").iterdir())
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert served.ask("queries/0", method).status == 405
+    assert sorted(path.name for path in (place.path / "barrier" / "log").iterdir()) == before
+
+
+def test_another_site_s_name_for_this_machine_is_refused(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    assert served.ask(headers={"Host": "evil.example"}).status == 421
+    assert served.ask(headers={"Host": "localhost:8400"}).status == 200
+    assert served.ask(headers={"Host": "[::1]:8400"}).status == 200
+
+
+def test_who_is_not_on_this_machine_needs_the_token(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place), "--host", "0.0.0.0")
+    token = served.address.partition("?token=")[2]
+    assert len(token) >= 24
+    for path in ("", "queries/0", "metrics", "events", "static/live.js", "?token=wrong"):
+        assert served.ask(path).status == 401
+    assert served.ask(headers={"Authorization": f"Bearer {token}"}).status == 200
+    entered = served.ask(f"queries/0?token={token}")
+    assert (entered.status, entered.headers["Location"]) == (303, "/queries/0")
+    cookie = entered.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert served.ask("queries/0", headers={"Cookie": cookie.partition(";")[0]}).status == 200
+
+
+def test_a_token_can_be_chosen(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place), BARRIER_SERVE_TOKEN="seventeen")
+    assert served.address.endswith("?token=seventeen")
+    assert served.ask().status == 401
+    assert served.ask(headers={"Authorization": "bearer seventeen"}).status == 200
+
+
+def test_a_journal_that_can_t_be_read_is_named_and_hides_no_other(
+    place: CliPlace, tmp_path: Path, serve: Serve
+) -> None:
+    damaged = tmp_path / "damaged"
+    (damaged / "barrier" / "log").mkdir(parents=True)
+    (damaged / "barrier" / "log" / "1.json").write_text("{")
+    served = serve(str(damaged), str(tmp_path / "nothing"), str(place))
+    overview = served.ask().text
+    assert "JOURNAL_DAMAGED" in overview
+    assert "There is no journal" in overview
+    assert "driver gone" in overview
+    assert "JOURNAL_DAMAGED" in served.ask("queries/0").text
+    (damaged / "barrier" / "log" / "1.json").unlink()
+    served.until("queries/0", lambda text: "There is no journal" in text)
+
+
+def test_metrics_are_what_the_journal_says(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    answer = served.ask("metrics", headers={"Accept": "text/plain"})
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    found = {
+        (sample.name, sample.labels.get("outcome") or sample.labels.get("state") or sample.labels.get("step") or ""): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert found["barrier_checkpoints_total", "triggered"] == 3
+    assert found["barrier_checkpoints_total", "completed"] == 1
+    assert found["barrier_checkpoints_total", "declined"] == 1
+    assert found["barrier_committed_rows_total", ""] == 3
+    assert found["barrier_committed_bytes_total", ""] == 24
+    assert found["barrier_restarts_total", ""] == 1
+    assert found["barrier_query_state", "gone"] == 1
+    assert found["barrier_query_state", "running"] == 0
+    assert found["barrier_unsettled_checkpoints", ""] == 1
+    assert found["barrier_transaction_lifetime_seconds", ""] == 900
+    assert found["barrier_checkpoint_seconds_total", "prepared"] == 2
+    assert found["barrier_oldest_transaction_seconds", ""] >= 0
+    assert served.ask("metrics", headers={"Accept": "application/openmetrics-text"}).text.endswith("# EOF\n")
+
+
+def test_without_metrics_there_is_no_such_page(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place), "--no-metrics")
+    assert served.ask("metrics").status == 404
+    assert "/metrics" not in served.ask().text
+
+
+def test_a_running_driver_is_called_so(tmp_path: Path, serve: Serve) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=this_process())
+    assert "driver runs" in serve(str(place)).ask().text
+
+
+def test_a_port_that_is_taken_is_named(place: CliPlace, serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    port = serve(str(place)).address.rstrip("/").rpartition(":")[2]
+    assert main(["serve", str(place), "--port", port]) == 1
+    assert "INVALID_OPTION" in capsys.readouterr().err
+
+
+def test_secrets_are_not_shown(tmp_path: Path, serve: Serve) -> None:
+    place = CliPlace(tmp_path)
+    place.run()
+    found = json.dumps([serve(str(place), "--option", "kafka.sasl.password=swordfish").ask(path).text for path in ("", "queries/0")])
+    assert "swordfish" not in found
