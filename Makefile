@@ -26,7 +26,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 
-# Some containers set it: then hundreds of short processes would compile the same modules again, a third of a second each.
+# Some containers set it: then hundreds of short processes would compile the same modules again, some 0.15 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help

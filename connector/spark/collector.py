@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from connector.spark.allocator import return_free_memory
+
 __all__ = ["PATIENCE", "collector_patient"]
 
 PATIENCE: Final = 500_000
@@ -33,8 +35,11 @@ def collector_patient() -> Iterator[None]:
     The user's code in the same process (UDFs that come to a worker that Spark reuses) runs outside of such blocks. If
     modules were imported since the last block, everything alive is taken out of later collections (`gc.freeze`). The daemon
     has collected before the task began, so little garbage is frozen with it, and only as often as modules are imported.
+
+    The C library's allocator is set as well, for good (`return_free_memory`).
     """
     global _modules
+    return_free_memory()
     before = gc.get_threshold()
     if before[0]:  # else it is off, by the user's will
         gc.set_threshold(max(PATIENCE, before[0]), *before[1:])

@@ -30,6 +30,12 @@ log = logging.getLogger(__name__)
 
 OFFSET_LOG_VERSION: Final = "spark.sql.streaming.offsetLog.formatVersion"
 
+SLOW: Final[Mapping[str, str]] = {
+    "spark.sql.execution.arrow.compression.codec": "none",
+    "spark.python.worker.reuse": "true",
+}
+"""Session settings that make every query through Spark's Python API slow unless they have Spark's default."""
+
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
 
@@ -118,6 +124,10 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     mode = str(given.get("outputMode") or asked.mode)
     host = HostedSink(sink, Options(options), asked.schema)
     host.check_start(mode.lower() == "complete")
+    for key, fast in SLOW.items():
+        value = internals.setting(writer._spark, key)
+        if value is not None and value.lower() != fast:
+            log.warning("%s=%s makes this query several times slower than %s: see docs/tuning.md", key, value, fast)
     version = internals.setting(writer._spark, OFFSET_LOG_VERSION)
     if version not in (None, "1") and not host.location.files.names("offsets"):  # a location keeps its version
         raise OptionError(

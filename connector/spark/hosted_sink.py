@@ -243,14 +243,15 @@ class HostedSink:
         transaction: Any = None
         begun = prepared = False
         try:
-            rows = (arrow for arrow in iterator if arrow.num_rows)
+            rows: Iterator[pa.RecordBatch] = (arrow for arrow in iterator if arrow.num_rows)
             with _warming_up(sink, context, partition in plan.likely):
                 first = next(rows, None)
-            for arrow in chain(() if first is None else (first,), rows):
-                if not begun:
-                    transaction = sink.beginTransaction(context)
-                    begun = True
-                    faults.reach("task.begun")
+            if first is not None:
+                transaction = sink.beginTransaction(context)
+                begun = True
+                faults.reach("task.begun")
+                rows = chain((first,), rows)
+            for arrow in rows:
                 sink.write(transaction, arrow)
                 digest.update(arrow)
                 faults.reach("task.written")

@@ -195,7 +195,7 @@ def _not_open(transaction: OpenOnBrokers, owner: Owner | None, claim: Claim | No
         Verdict.HANGING,
         reason,
         "Nothing ends it by itself. What its marker has to be, only its program knows: a producer may have written several "
-        "transactions of this epoch. See docs/transactions.md, Markers that a broker leaves out.",
+        "transactions of this epoch. See docs/markers.md, Markers that a broker leaves out.",
     )
 
 

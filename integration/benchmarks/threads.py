@@ -31,7 +31,7 @@ from integration.broker import Cluster
 
 INTERVAL = 0.1
 KINDS: Sequence[tuple[str, str, str]] = (
-    ("java", r"Executor task l|stdout writer|Idle Worker", "JVM: tasks"),
+    ("java", r"Executor task", "JVM: tasks"),
     ("java", r"stream execut", "JVM: the query's own thread"),
     ("java", r"C[12] Compiler|Sweeper", "JVM: compilation"),
     ("java", r"GC Thread|G1 |VM Thread|VM Periodic", "JVM: garbage collection"),
@@ -88,7 +88,7 @@ class ThreadTimes:
                     continue
                 for each in times:
                     name = "broker" if is_broker else _kind(kind, process.pid, each.id)
-                    if name:  # Spark gives a thread its name only when it has work
+                    if name:  # as it is now: Spark names a thread when it gets a task
                         self._times[process.pid, each.id] = name, each.user_time + each.system_time
         return self._times
 

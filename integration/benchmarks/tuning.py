@@ -32,12 +32,15 @@ class Variant:
     name : str
     conf, read, write : Mapping[str, str]
         Of the session, the source and the sink.
+    slow : bool
+        It takes minutes: left out unless it is named.
     """
 
     name: str
     conf: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
     write: Mapping[str, str] = field(default_factory=dict)
+    slow: bool = False
 
     def contestant(self) -> Contestant:
         """Return it as one that copies rows."""
@@ -50,15 +53,15 @@ VARIANTS = (
     Variant("unix domain sockets", {"spark.python.unix.domain.socket.enabled": "true"}),
     Variant("Arrow batches of 1,000 rows", {f"{ARROW}.maxRecordsPerBatch": "1000"}),
     Variant("Arrow batches of 50,000 rows", {f"{ARROW}.maxRecordsPerBatch": "50000"}),
-    Variant("Arrow compressed by lz4", {f"{ARROW}.compression.codec": "lz4"}),
     Variant("worker reuse off", {"spark.python.worker.reuse": "false"}),
     Variant("rows compressed by lz4", write={"kafka.compression.type": "lz4"}),
-    Variant("barrierInterval=10s", write={"barrierInterval": "10s"}),
+    Variant("barrierInterval=10s", read={"barrierInterval": "10s"}),
     Variant(
         "columns=key,value and unix domain sockets",
         {"spark.python.unix.domain.socket.enabled": "true"},
         read={"columns": "key,value"},
     ),
+    Variant("Arrow compressed by lz4", {f"{ARROW}.compression.codec": "lz4"}, slow=True),
 )
 
 
@@ -67,13 +70,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.tuning", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--who", default="", help="variants whose names contain this; all by default")
+    parser.add_argument("--who", default="", help="variants whose names contain this; all but slow ones by default")
     add_options(parser)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     results = Results("tuning", ("rows_per_second_wall", "rows/s"), arguments_of(vars(given)))
     rows, warm = Input("input", given.rows), Input("warm", max(given.rows // 4, 1000))
-    chosen = [variant for variant in VARIANTS if given.who in variant.name]
+    chosen = [each for each in VARIANTS if (given.who in each.name if given.who else not each.slow)]
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
         copies = Copies(cluster, Path(folder))
         copies.fill(rows)

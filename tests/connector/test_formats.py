@@ -227,3 +227,18 @@ def test_a_version_of_spark_s_offset_log_that_no_later_planning_could_read_is_re
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").touch()  # the location keeps the version that it began with
     assert start("checked", options) == "started"
+
+
+def test_settings_that_make_every_query_slow_are_named(
+    start: Start, session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"checkpointLocation": str(tmp_path), "path": str(tmp_path / "out")}
+    session.conf.update({"spark.sql.execution.arrow.compression.codec": "none", "spark.python.worker.reuse": "true"})
+    assert start("checked", options) == "started"
+    assert not caplog.records
+    session.conf.update({"spark.sql.execution.arrow.compression.codec": "LZ4", "spark.python.worker.reuse": "false"})
+    assert start("checked", options) == "started"
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == [
+        "spark.sql.execution.arrow.compression.codec=LZ4",
+        "spark.python.worker.reuse=false",
+    ]

@@ -43,7 +43,8 @@ __all__ = [
 ]
 
 WARM_UP_SECONDS: Final = 5.0
-"""Limit of each question while a task waits for its first row: perhaps none comes, and the task ends behind them."""
+"""Limit of all questions of the admin together, and of each of the producer's two, while a task waits for its first row:
+perhaps none comes, and the task ends behind them."""
 
 INIT_SECONDS: Final = 60.0
 """Limit of a new producer's init: usually 63 ms; a coordinator that loads its log takes seconds."""
