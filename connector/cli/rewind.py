@@ -11,7 +11,6 @@ from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_g
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.cli.rewind_plan import Request, emission, goes_on, tell, tell_begun
-from connector.views.words import batches_text
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target
@@ -19,6 +18,7 @@ from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
+from connector.views.words import batches_text
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal
 from transactional.rewind import Rewinder

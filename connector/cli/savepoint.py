@@ -9,12 +9,12 @@ import typer
 from connector.cli.given import seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
-from connector.views.words import time_text
 from connector.savepoints import dispose as disposal
 from connector.savepoints import manifest
 from connector.savepoints import take as taking
 from connector.savepoints.manifest import Savepoint
 from connector.savepoints.take import TIMEOUT
+from connector.views.words import time_text
 
 __all__ = ["dispose", "list_savepoints", "show", "take"]
 

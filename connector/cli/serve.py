@@ -36,8 +36,9 @@ def serve(
     option: GivenOptions = None,
     options_file: GivenFile = None,
 ) -> None:
-    """Serve a page that shows queries, running or dead: checkpoints, failures, open transactions, configuration. It changes
-    nothing.
+    """Serve a read-only page on queries, running or dead.
+
+    It shows checkpoints, failures, open transactions and configuration, and changes nothing.
 
     On an address that others reach, a token is needed: that in the variable BARRIER_SERVE_TOKEN, or one that is made and
     printed. Needs the extra `serve`: pip install 'barrier-kafka[serve]'.

@@ -10,11 +10,11 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given, seconds
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, Report, reporting
-from connector.views.words import batches_text
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import Standing, request_stop, standing
 from connector.savepoints.take import free_folder, take
+from connector.views.words import batches_text
 from transactional.errors import FencedError
 from transactional.ownership import moved_on
 

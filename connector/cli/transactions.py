@@ -11,7 +11,6 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
-from connector.views.transactions import document, held_document, held_sentences, holder_sentences, pairs_of, row
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment
@@ -20,6 +19,7 @@ from connector.transactions.ending import abort, check_abort
 from connector.transactions.in_journals import Owner, owner_of
 from connector.transactions.on_brokers import HeldPartition
 from connector.transactions.waiting import waiting_groups
+from connector.views.transactions import document, held_document, held_sentences, holder_sentences, pairs_of, row
 from transactional.clock import SystemClock
 from transactional.errors import ProtocolError, StoreError
 

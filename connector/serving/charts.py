@@ -1,4 +1,4 @@
-"""Charts of a query's checkpoints, as SVG without a style or a script of its own: the page's style sheet colours the classes."""
+"""Charts of a query's checkpoints: SVG without a style or a script of its own. The page's style sheet colours the classes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) ->
 def volumes(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:
     """Return bars, one a checkpoint: how many rows it committed."""
     rows = [(each, [each.rows]) for each in found if each.committing_ms is not None]
-    said = [f"checkpoint {each.id}, {time_text(each.time)}: {each.rows:,} rows, {each.bytes:,} bytes" for each, _ in rows]
+    said = [
+        f"checkpoint {each.id}, {time_text(each.time)}: {each.rows:,} rows, {each.bytes:,} bytes" for each, _ in rows
+    ]
     return _bars("Rows of checkpoints", rows, said, link, lambda value: f"{value or 0:,}", ("rows",))
 
 
@@ -69,7 +71,7 @@ def _bars(
     ]
     for at, ((each, values), text) in enumerate(zip(rows, said, strict=True)):
         bottom = float(HEIGHT)
-        lines.append(f'<a href={quoteattr(link(each.id))}><title>{escape(text)}</title>')
+        lines.append(f"<a href={quoteattr(link(each.id))}><title>{escape(text)}</title>")
         for name, value in zip(classes, values, strict=True):
             high = value * HEIGHT / most
             bottom -= high

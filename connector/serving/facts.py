@@ -127,15 +127,13 @@ def look_at_clusters(
         with clusters_of(owners, servers, given) as clusters:
             for cluster in clusters:
                 view, assessments = cluster.look()
-                groups, problem = {}, ""
+                groups, unknown = {}, ""
                 try:
                     groups = dict(waiting_groups(cluster.config, view.held))
                 except TwoPhaseCommitError as refused:
-                    problem = f"Who waits is not known: {refused.message}"
+                    unknown = f"Who waits is not known: {refused.message}"
                 lags = {query.path: _lags(cluster.admin, query.sources) for query in queries if query.sources}
-                found.append(
-                    ClusterFacts(cluster.config.bootstrap_servers, view, assessments, groups, lags, problem)
-                )
+                found.append(ClusterFacts(cluster.config.bootstrap_servers, view, assessments, groups, lags, unknown))
     except (TwoPhaseCommitError, OSError) as problem:
         known = ", ".join(sorted({owner.sink.client.bootstrap_servers for owner in owners if owner.sink is not None}))
         found.append(ClusterFacts(servers or known, problem=f"The brokers can't be asked: {problem}"))
@@ -143,7 +141,7 @@ def look_at_clusters(
 
 
 def _lags(admin: KafkaAdmin, sources: Sequence[SourceOffset]) -> dict[str, int]:
-    """Return how far the sources are behind, per topic; not of a topic that this cluster does not have, or has under another id."""
+    """Return how far the sources are behind, per topic; nothing of a topic that is not here, or has another id here."""
     here = admin.topics({partition.topic for source in sources for partition in source.topics}, ())
     partitions = PartitionAdmin(admin)
     found: dict[str, int] = {}

@@ -78,7 +78,7 @@ def register_metrics(checkpointLocation: str, registry: CollectorRegistry | None
 
     look = _looking(checkpointLocation)
     collector = QueryCollector(lambda: [look()])
-    (registry or REGISTRY).register(collector)  # type: ignore[arg-type]
+    (registry or REGISTRY).register(collector)
     return collector
 
 

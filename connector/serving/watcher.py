@@ -53,7 +53,10 @@ class Watcher:
         self._version = 0
         self._queries: tuple[QueryFacts, ...] = ()
         self._clusters: tuple[ClusterFacts, ...] = ()
-        loops = [(self.look_at_journals, JOURNAL_SECONDS), *([(self.look_at_brokers, BROKER_SECONDS)] if brokers else [])]
+        loops = [
+            (self.look_at_journals, JOURNAL_SECONDS),
+            *([(self.look_at_brokers, BROKER_SECONDS)] if brokers else []),
+        ]
         self._threads = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in loops]
 
     @property
@@ -79,9 +82,7 @@ class Watcher:
 
     def look_at_journals(self) -> None:
         """Look at all journals now."""
-        seen = tuple(
-            look_at_query(path, location, self._journals[path]) for path, location in self._locations.items()
-        )
+        seen = tuple(look_at_query(path, location, self._journals[path]) for path, location in self._locations.items())
         news = [(each.path, each.ledger.position, each.state, each.problem) for each in seen]
         if news != [(each.path, each.ledger.position, each.state, each.problem) for each in self._queries]:
             self._keep(queries=seen)

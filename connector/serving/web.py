@@ -37,6 +37,7 @@ BEAT_SECONDS = 15.0
 """A stream of events sends a comment at least this often, so that no proxy takes it for dead."""
 
 SHOWN_CHECKPOINTS = 100
+REWOUND = {False: "Started", True: "Rewound, and started"}
 WELL = (QueryState.RUNNING, QueryState.STOPPED, QueryState.STOPPING, QueryState.UNSEEN, QueryState.MOVED)
 """The other states need someone."""
 
@@ -84,14 +85,18 @@ class Page:
             loader=PackageLoader("connector.serving", "pages"), autoescape=True, undefined=StrictUndefined
         )
         self._pages.filters.update(
-            time=time_text, duration=duration_text, batches=batches_text, age=age_text, number=lambda value: f"{value:,}"
+            time=time_text,
+            duration=duration_text,
+            batches=batches_text,
+            age=age_text,
+            number=lambda value: f"{value:,}",
         )
         try:
             version = metadata.version("barrier-kafka")
         except metadata.PackageNotFoundError:
             version = ""
         self._pages.globals.update(has_metrics=metrics, release=version)
-        self._registry = _registry(watcher) if metrics else None
+        self._registry: Any = _registry(watcher) if metrics else None
 
     def overview(self, request: Request) -> Response:
         """Answer with all queries, a row each."""
@@ -126,7 +131,10 @@ class Page:
             well=query.state in WELL and not query.problem,
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
             lag=self._lag(query),
-            charts=[draw(found, lambda id: f"/queries/{number}/checkpoints/{id}") for draw in (charts.durations, charts.volumes)],
+            charts=[
+                draw(found, lambda each: f"/queries/{number}/checkpoints/{each}")
+                for draw in (charts.durations, charts.volumes)
+            ],
             steps=charts.STEPS,
             checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
             incidents=_incidents(query, found),
@@ -185,9 +193,7 @@ class Page:
             version = self._watcher.version
             yield f"retry: 3000\ndata: {version}\n\n"
             while not await request.is_disconnected():
-                now = await anyio.to_thread.run_sync(
-                    self._watcher.wait, version, BEAT_SECONDS, abandon_on_cancel=True
-                )
+                now = await anyio.to_thread.run_sync(self._watcher.wait, version, BEAT_SECONDS, abandon_on_cancel=True)
                 yield f"data: {now}\n\n" if now != version else ": nothing new\n\n"
                 version = now
 
@@ -211,8 +217,8 @@ class Page:
             for topic, behind in cluster.lags.get(query.path, {}).items()
         }
 
-    def _answer(self, name: str, status: int = 200, **facts: Any) -> HTMLResponse:
-        return HTMLResponse(self._pages.get_template(name).render(**facts), status)
+    def _answer(self, name: str, code: int = 200, /, **facts: Any) -> HTMLResponse:
+        return HTMLResponse(self._pages.get_template(name).render(**facts), code)
 
 
 def age_text(seconds: float | None) -> str:
@@ -238,15 +244,17 @@ def _line(found: CheckpointHistory) -> dict[str, Any]:
 def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tuple[int, str]]:
     """Return failures and restarts, a sentence each, the newest first."""
     said = [
-        (each.time, f"Checkpoint {each.id} was {each.status.value}: {each.sentence or each.reason} {each.detail}".strip())
+        (
+            each.time,
+            f"Checkpoint {each.id} was {each.status.value}: {each.sentence or each.reason} {each.detail}".strip(),
+        )
         for each in found
         if each.status in FAILURES
     ]
     said += [
         (
             each.time,
-            f"{'Rewound, and started' if each.rewound else 'Started'} again by {each.by}, number {each.number}, "
-            f"after {each.delay:g} s: {each.reason}",
+            f"{REWOUND[each.rewound]} again by {each.by}, number {each.number}, after {each.delay:g} s: {each.reason}",
         )
         for each in query.ledger.restarts
     ]
@@ -258,7 +266,9 @@ def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:
         str(held.partition)
         for held in cluster.view.held
         if any(
-            one.owner is not None and one.owner.location == query.ledger.location and held.partition in one.transaction.opened
+            one.owner is not None
+            and one.owner.location == query.ledger.location
+            and held.partition in one.transaction.opened
             for one in cluster.assessments
         )
     ]

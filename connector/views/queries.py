@@ -56,12 +56,19 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
     if run.ended:
         return QueryState.ENDED, f"Run {run.token} has ended ({run.ended})."
     if alive is False:
-        left = "what it has prepared waits for the next start" if ledger.undecided() or ledger.unsettled() else "nothing is open"
+        left = (
+            "what it has prepared waits for the next start"
+            if ledger.undecided() or ledger.unsettled()
+            else "nothing is open"
+        )
         return QueryState.GONE, f"The driver's process of run {run.token} is gone; {left}."
     if ledger.stopping:
         return QueryState.STOPPING, "It was asked to stop: its final checkpoint comes first."
     if alive is None:
-        return QueryState.UNSEEN, f"Its driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here."
+        return (
+            QueryState.UNSEEN,
+            f"Its driver is on {run.process.get('host') or 'an unknown host'}, which can't be seen from here.",
+        )
     return QueryState.RUNNING, f"The driver's process of run {run.token} runs."
 
 
@@ -85,9 +92,7 @@ def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
     ]
 
 
-def query_pairs(
-    path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None
-) -> list[tuple[str, str]]:
+def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
     """Return what is known of a query.
 
     Parameters

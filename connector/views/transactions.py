@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from connector.views.words import duration_text, time_text
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment
 from connector.transactions.on_brokers import HeldPartition
+from connector.views.words import duration_text, time_text
 
 __all__ = ["document", "held_document", "held_sentences", "holder_sentences", "pairs_of", "row"]
 

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 class Stay(urllib.request.HTTPRedirectHandler):
     """Follows no redirection."""
 
-    def redirect_request(self, *arguments: object) -> None:  # type: ignore[override]
+    def redirect_request(self, *arguments: object) -> None:
         return None
 
 
@@ -85,7 +85,12 @@ def serve() -> Iterator[Serve]:
     def start(*arguments: str, **environment: str) -> Served:
         command = [sys.executable, "-m", "connector.cli", "serve", "--port", "0", "--no-brokers", *arguments]
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         assert process.stdout is not None
@@ -218,7 +223,10 @@ def test_metrics_are_what_the_journal_says(place: CliPlace, serve: Serve) -> Non
     answer = served.ask("metrics", headers={"Accept": "text/plain"})
     assert answer.headers["Content-Type"].startswith("text/plain")
     found = {
-        (sample.name, sample.labels.get("outcome") or sample.labels.get("state") or sample.labels.get("step") or ""): sample.value
+        (
+            sample.name,
+            sample.labels.get("outcome") or sample.labels.get("state") or sample.labels.get("step") or "",
+        ): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
@@ -258,5 +266,7 @@ def test_a_port_that_is_taken_is_named(place: CliPlace, serve: Serve, capsys: py
 def test_secrets_are_not_shown(tmp_path: Path, serve: Serve) -> None:
     place = CliPlace(tmp_path)
     place.run()
-    found = json.dumps([serve(str(place), "--option", "kafka.sasl.password=swordfish").ask(path).text for path in ("", "queries/0")])
+    found = json.dumps(
+        [serve(str(place), "--option", "kafka.sasl.password=swordfish").ask(path).text for path in ("", "queries/0")]
+    )
     assert "swordfish" not in found
