@@ -53,6 +53,17 @@ lint: $(STAMP) ## ruff, mypy --strict, who may import whom, and the words of tex
 matrix: $(STAMP) java $(ARCHIVE) ## the whole crash matrix, on all sinks (long)
 	@$(BIN)/python -m pytest -m matrix $(ARGS)
 
+.PHONY: docs
+docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no page loads anything from elsewhere
+	@test -f docs/javascripts/mermaid.min.js || { \
+	    folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; mkdir -p docs/javascripts; \
+	    (cd "$$folder" && npm pack --silent mermaid@11 > /dev/null && tar -xzf mermaid-*.tgz package/dist/mermaid.min.js) \
+	        || { echo "npm is needed once, for the script that draws the diagrams." >&2; exit 1; }; \
+	    mv "$$folder/package/dist/mermaid.min.js" docs/javascripts/; \
+	}
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	@echo build/site/index.html
+
 .PHONY: mutants
 mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many the quick suite finds
 	@$(BIN)/python -m tests.mutants $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -75,6 +76,8 @@ class ClusterFacts:
         cluster has it.
     problem : str
         What could not be asked; empty if everything could.
+    time : int
+        When it was asked; milliseconds since 1970.
     """
 
     servers: str
@@ -83,6 +86,7 @@ class ClusterFacts:
     groups: Mapping[Partition, Sequence[str]] = field(default_factory=dict)
     lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     problem: str = ""
+    time: int = field(default_factory=lambda: int(1000 * time.time()))
 
 
 def look_at_query(path: str, location: CheckpointLocation, journal: Journal) -> QueryFacts:

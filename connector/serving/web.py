@@ -109,7 +109,7 @@ class Page:
         return {
             "number": number,
             "query": query,
-            "well": query.state in WELL and not query.problem,
+            "well": _is_well(query),
             "last": last,
             "ago": None if last is None else max(0.0, now - (last.committed or 0) / 1000),
             "pending": pending(query.ledger, now),
@@ -128,7 +128,8 @@ class Page:
             title=query.path,
             number=number,
             query=query,
-            well=query.state in WELL and not query.problem,
+            well=_is_well(query),
+            done=_done(query),
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
             lag=self._lag(query),
             charts=[
@@ -259,6 +260,19 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
         for each in query.ledger.restarts
     ]
     return sorted(said, reverse=True)
+
+
+def _is_well(query: QueryFacts) -> bool:
+    """Return whether nobody has to act: also of a driver that is gone and has left nothing open, as after availableNow."""
+    left = query.ledger.undecided() or query.ledger.unsettled()
+    return not query.problem and (query.state in WELL or (query.state is QueryState.GONE and not left))
+
+
+def _done(query: QueryFacts) -> list[tuple[str, int]]:
+    """Return what was done to keep every row, if anything was."""
+    totals = query.ledger.totals
+    found = [("parts written again", totals.get("repaired", 0)), ("rewinds", totals.get("rewound", 0))]
+    return [(what, number) for what, number in found if number]
 
 
 def _held_by(cluster: ClusterFacts, query: QueryFacts) -> list[str]:

@@ -5,74 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from email.message import Message
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from connector.cli import main
 from connector.spark.process import this_process
-from integration.other_spark import ROOT
+from integration.served import Served
 from tests.connector.cli_place import CliPlace, dead_process
 from transactional.entry import EntryKind
-
-SECONDS = 30
-
-
-class Answer(NamedTuple):
-    """An answer over HTTP."""
-
-    status: int
-    headers: Message
-    text: str
-
-
-class Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection."""
-
-    def redirect_request(self, *arguments: object) -> None:
-        return None
-
-
-class Served:
-    """A running ``barrier serve``.
-
-    Parameters
-    ----------
-    process : subprocess.Popen[str]
-    address : str
-        As it printed it.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
-        self.process, self.address = process, address
-
-    def ask(self, path: str = "", method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
-        """Ask for a page."""
-        base = re.sub(r"\?.*", "", self.address).replace("0.0.0.0", "127.0.0.1")
-        request = urllib.request.Request(base + path, method=method, headers=dict(headers or {}))
-        try:
-            with urllib.request.build_opener(Stay).open(request, timeout=SECONDS) as answer:
-                return Answer(answer.status, answer.headers, answer.read().decode())
-        except urllib.error.HTTPError as refused:
-            return Answer(refused.code, refused.headers, refused.read().decode())
-
-    def until(self, path: str, done: Callable[[str], bool]) -> str:
-        """Ask again and again until a page is as awaited."""
-        deadline = time.monotonic() + SECONDS
-        while not done(text := self.ask(path).text):
-            assert time.monotonic() < deadline, text
-            time.sleep(0.1)
-        return text
-
 
 Serve = Callable[..., Served]
 
@@ -80,29 +24,12 @@ Serve = Callable[..., Served]
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers, which end with the test."""
-    started: list[subprocess.Popen[str]] = []
+    with ExitStack() as started:
 
-    def start(*arguments: str, **environment: str) -> Served:
-        command = [sys.executable, "-m", "connector.cli", "serve", "--port", "0", "--no-brokers", *arguments]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline().strip()
-        if not line:
-            raise AssertionError(process.communicate()[1])
-        return Served(process, line)
+        def start(*arguments: str, **environment: str) -> Served:
+            return started.enter_context(Served("--no-brokers", *arguments, environment={**os.environ, **environment}))
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start
 
 
 @pytest.fixture
@@ -157,7 +84,7 @@ def test_a_page_needs_no_other_host_s_files_and_runs_no_script_of_its_own(place:
 
 def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:
     served = serve(str(place))
-    with urllib.request.urlopen(served.address + "events", timeout=SECONDS) as events:
+    with urllib.request.urlopen(served.address + "events", timeout=30) as events:
         first = [events.readline() for _ in range(3)]
         place.prepared(3)
         assert events.readline().startswith(b"data: ")
@@ -222,26 +149,19 @@ def test_metrics_are_what_the_journal_says(place: CliPlace, serve: Serve) -> Non
     served = serve(str(place))
     answer = served.ask("metrics", headers={"Accept": "text/plain"})
     assert answer.headers["Content-Type"].startswith("text/plain")
-    found = {
-        (
-            sample.name,
-            sample.labels.get("outcome") or sample.labels.get("state") or sample.labels.get("step") or "",
-        ): sample.value
-        for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
-    }
+    found = served.metrics()
     assert found["barrier_checkpoints_total", "triggered"] == 3
     assert found["barrier_checkpoints_total", "completed"] == 1
     assert found["barrier_checkpoints_total", "declined"] == 1
-    assert found["barrier_committed_rows_total", ""] == 3
-    assert found["barrier_committed_bytes_total", ""] == 24
-    assert found["barrier_restarts_total", ""] == 1
+    assert found["barrier_committed_rows_total",] == 3
+    assert found["barrier_committed_bytes_total",] == 24
+    assert found["barrier_restarts_total",] == 1
     assert found["barrier_query_state", "gone"] == 1
     assert found["barrier_query_state", "running"] == 0
-    assert found["barrier_unsettled_checkpoints", ""] == 1
-    assert found["barrier_transaction_lifetime_seconds", ""] == 900
+    assert found["barrier_unsettled_checkpoints",] == 1
+    assert found["barrier_transaction_lifetime_seconds",] == 900
     assert found["barrier_checkpoint_seconds_total", "prepared"] == 2
-    assert found["barrier_oldest_transaction_seconds", ""] >= 0
+    assert found["barrier_oldest_transaction_seconds",] >= 0
     assert served.ask("metrics", headers={"Accept": "application/openmetrics-text"}).text.endswith("# EOF\n")
 
 

@@ -1,0 +1,36 @@
+"""Several micro-batches in a checkpoint: their rows become visible together. A listener prints each checkpoint."""
+
+import barrier_kafka
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+barrier_kafka.register(spark)
+brokers, location = "localhost:9092", "/tmp/barrier/large-checkpoints"
+
+
+class Printer(barrier_kafka.CheckpointListener):
+    def onCheckpointCompleted(self, checkpoint):
+        print(
+            f"checkpoint {checkpoint.id}: micro-batches {list(checkpoint.batches)}, {checkpoint.rows} rows", flush=True
+        )
+
+
+listening = barrier_kafka.listen(spark, location, Printer())
+query = (
+    spark.readStream.format("barrier-kafka")
+    .option("kafka.bootstrap.servers", brokers)
+    .option("subscribe", "orders")
+    .option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", 100)
+    .option("barrierInterval", "30s")  # a time, and it ends with the query's last micro-batch at the latest
+    .load()
+    .select("key", "value")
+    .writeStream.format("2pc-kafka")
+    .option("kafka.bootstrap.servers", brokers)
+    .option("topic", "copies")
+    .option("checkpointLocation", location)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+listening.stop()

@@ -1,0 +1,174 @@
+"""The programs in ``examples/``, as a reader runs them; only the broker's address and the folder are other ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from integration.broker import Cluster
+from integration.driver_process import wait_until
+from integration.jars import resolve_delta
+from integration.other_spark import ROOT
+
+EXAMPLES = ROOT / "examples"
+ROWS = 500
+SECONDS = 240
+
+
+class Reader:
+    """Runs examples in a folder of its own, against a broker.
+
+    Parameters
+    ----------
+    brokers : str
+    folder : Path
+    """
+
+    def __init__(self, brokers: str, folder: Path) -> None:
+        self.folder = folder
+        for example in EXAMPLES.glob("*.py"):
+            text = example.read_text().replace("localhost:9092", brokers).replace("/tmp/barrier", str(folder))
+            (folder / example.name).write_text(text)
+        self._environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    def start(self, example: str, *arguments: str, jars: str = "") -> subprocess.Popen[str]:
+        """Start an example."""
+        environment = {**self._environment, **({"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"} if jars else {})}
+        return subprocess.Popen(
+            [sys.executable, str(self.folder / f"{example}.py"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=self.folder,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, example: str, *arguments: str, jars: str = "") -> str:
+        """Run an example to its end; return what it prints."""
+        process = self.start(example, *arguments, jars=jars)
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, err[-3000:]
+        return out
+
+    def rows(self, topic: str) -> list[str]:
+        """Return what a reader sees of a topic."""
+        return self.run("read", topic).splitlines()
+
+
+@pytest.fixture(scope="module")
+def reader(kafka: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """Orders are there."""
+    reader = Reader(kafka.bootstrap_servers, tmp_path_factory.mktemp("examples"))
+    assert reader.run("feed", str(ROWS)) == f"{ROWS} rows written to orders\n"
+    return reader
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_quick_start_from_top_to_bottom(reader: Reader) -> None:
+    """Also README's example: one row after another, kill -9, the same again."""
+    assert reader.run("orders") == f"{ROWS} rows committed\n"
+    first = reader.rows("orders-upper")
+    assert len(first) == ROWS
+    assert '{"ID": 0, "CUSTOMER": "C0", "AMOUNT": 0.5, "TIME": "2026-01-01 00:00:00"}' in first
+    more = 100_000
+    reader.run("feed", str(more), str(ROWS))
+    killed = reader.start("orders")
+    journal = reader.folder / "orders-upper" / "barrier" / "log"
+    entries = len(list(journal.iterdir()))
+    wait_until(lambda: len(list(journal.iterdir())) > entries, "the second run writes")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    reader.run("orders")
+    assert reader.run("read", "orders-upper", "--count") == f"{ROWS + more} rows, {ROWS + more} different ones\n"
+
+
+def test_readmes_example_is_the_one_that_is_run() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.split("```python\n")[1].split("```")[0] == (EXAMPLES / "orders.py").read_text()
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+class TestMatrix:
+    """The others; `orders` may have more rows by then."""
+
+    def orders(self, reader: Reader) -> list[dict[str, object]]:
+        return [json.loads(row) for row in reader.rows("orders")]
+
+    def test_windows(self, reader: Reader) -> None:
+        reader.run("windows")
+        minutes = [json.loads(row) for row in reader.rows("minutes")]
+        assert len({(row["start"], row["customer"]) for row in minutes}) == len(minutes) > 7
+
+    def test_delta(self, reader: Reader) -> None:
+        reader.run("delta")
+        table = DeltaTable(str(reader.folder / "tables" / "orders"))
+        ids = table.to_pyarrow_table()["id"].to_pylist()
+        assert sorted(ids) == sorted(row["id"] for row in self.orders(reader))  # type: ignore[type-var]
+
+    def test_merge(self, reader: Reader) -> None:
+        jars = ",".join(map(str, resolve_delta()))
+        for _ in range(2):
+            reader.run("merge", jars=jars)
+            reader.run("feed", "7", "0")
+        newest = {
+            row["customer"]: row["id"]
+            for row in DeltaTable(str(reader.folder / "tables" / "newest")).to_pyarrow_table().to_pylist()
+        }
+        assert sorted(newest) == [f"c{number}" for number in range(7)]
+
+    def test_route(self, reader: Reader) -> None:
+        reader.run("route")
+        found = {topic: [json.loads(row)["amount"] for row in reader.rows(topic)] for topic in ("small", "large")}
+        assert max(found["small"]) < 25 <= min(found["large"])
+        assert sum(map(len, found.values())) == len(self.orders(reader))
+        assert reader.rows("dead") == []
+
+    def test_join(self, reader: Reader) -> None:
+        reader.run("feed", "50", "0", "payments")
+        reader.run("join")
+        paid = Counter(json.loads(row)["id"] for row in reader.rows("paid"))
+        assert set(paid) == set(range(50))
+
+    def test_stateful(self, reader: Reader) -> None:
+        reader.run("stateful")
+        numbered = reader.rows("numbered")
+        assert len(set(numbered)) == len(numbered) == len(self.orders(reader))
+
+    def test_interval(self, reader: Reader) -> None:
+        said = reader.run("interval")
+        assert "checkpoint " in said
+        assert len(reader.rows("copies")) == len(self.orders(reader))
+
+    def test_batch(self, reader: Reader) -> None:
+        for _ in range(2):
+            reader.run("batch")
+        assert len(reader.rows("counts")) == 7
+
+    def test_kept_running(self, reader: Reader) -> None:
+        process = reader.start("kept_running")
+        try:
+            wait_until(lambda: len(reader.rows("kept")) == len(self.orders(reader)), "all rows", 120)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,21 @@
+"""The documentation as a site."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_it_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Every page is in its navigation, and every link and anchor leads somewhere."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    said = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    assert pages <= {page.stem for page in (tmp_path / "site").glob("*.html")}
