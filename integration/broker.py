@@ -99,6 +99,8 @@ class Cluster:
         More listeners on every node, by their names (upper case); `servers` has their addresses.
     version : str
         Kafka's, such as ``4.3.1``; its jars are resolved when they are not there yet.
+    port : int, optional
+        The one of the only node; any free one by default.
 
     Examples
     --------
@@ -119,12 +121,13 @@ class Cluster:
         jvm_options: Sequence[str] = JVM_OPTIONS,
         listeners: Mapping[str, Listener] | None = None,
         version: str = KAFKA_VERSION,
+        port: int | None = None,
     ) -> None:
         self.properties = dict(properties or {})
         self.data = data.absolute() if data else Path(tempfile.mkdtemp(prefix="barrier-kafka-"))
         self._keeps_data = data is not None
         self._ports = Ports()
-        self._brokers_ports = [self._ports.reserve() for _ in range(nodes)]
+        self._brokers_ports = [port] if port else [self._ports.reserve() for _ in range(nodes)]
         self._controller_ports = [self._ports.reserve() for _ in range(nodes)]
         self._behind_proxy = [self._ports.reserve() for _ in range(nodes)] if proxy else []
         self._proxy = KafkaProxy({self._ports.reserve(): port for port in self._behind_proxy}) if proxy else None
@@ -413,16 +416,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m integration.broker", description="Run a Kafka broker for tests.")
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
     parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE", dest="properties")
+    parser.add_argument("--port", type=int, help="of a single node; any free one by default")
     parser.add_argument("--data", type=Path, help="keep the data in this folder")
     chosen = parser.parse_args(arguments)
     malformed = [entry for entry in chosen.properties if "=" not in entry]
     if malformed:
         parser.error(f"--property wants key=value, not {malformed[0]!r}")
+    if chosen.port and chosen.nodes > 1:
+        parser.error("--port is for one node")
+    if chosen.port:
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, chosen.port)) == 0:
+                parser.error(f"something listens on port {chosen.port} already")
     properties = dict(entry.split("=", 1) for entry in chosen.properties)
     # Both by hand: a shell starts its background jobs with SIGINT ignored.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), Cluster(chosen.nodes, properties, chosen.data) as cluster:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Cluster(chosen.nodes, properties, chosen.data, port=chosen.port) as cluster,
+    ):
         print(cluster.bootstrap_servers, flush=True)
         print(f"Kafka {KAFKA_VERSION}, data in {cluster.data}. Ctrl-C ends it.", file=sys.stderr, flush=True)
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,9 +102,19 @@ def test_the_quick_start_from_top_to_bottom(reader: Reader) -> None:
     assert reader.run("read", "orders-upper", "--count") == f"{ROWS + more} rows, {ROWS + more} different ones\n"
 
 
-def test_readmes_example_is_the_one_that_is_run() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])
+def test_the_page_s_example_is_the_one_that_is_run(page: str) -> None:
+    text = (ROOT / page).read_text()
     assert text.split("```python\n")[1].split("```")[0] == (EXAMPLES / "orders.py").read_text()
+
+
+@pytest.mark.parametrize("page", ["aggregate", "stateful", "join", "topics"])
+def test_the_code_of_a_guide_is_part_of_an_example(page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
+    programs = [example.read_text() for example in EXAMPLES.glob("*.py")]
+    assert blocks
+    for block in blocks:
+        assert any(block in program for program in programs), block
 
 
 @pytest.mark.matrix

@@ -263,7 +263,7 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
 
 
 def _is_well(query: QueryFacts) -> bool:
-    """Return whether nobody has to act: also of a driver that is gone and has left nothing open, as after availableNow."""
+    """Return whether no one has to act: also if the driver is gone and has left nothing open, as after availableNow."""
     left = query.ledger.undecided() or query.ledger.unsettled()
     return not query.problem and (query.state in WELL or (query.state is QueryState.GONE and not left))
 
