@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not is_debian(), reason="Chromium and promtool a
 SCREENSHOTS = "BARRIER_SCREENSHOTS"
 """The environment variable that names a folder for the pictures, else they are looked at by nobody."""
 
-WIDE, SMALL = (1280, 900), (390, 844)
+WIDE, SMALL = (1280, 400), (390, 600)
 RULES = ROOT / "docs" / "monitoring" / "alerts.yml"
 
 CASES = """
@@ -85,6 +85,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture
+def location() -> Iterator[Path]:
+    """Return a short path, for pictures."""
+    path = Path("/tmp") / f"orders-{uuid.uuid4().hex[:4]}"
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
 class Watched:
     """Pages of one browser: anything on their consoles is a failure.
 
@@ -121,11 +129,11 @@ class Watched:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge_counts(
-    kafka: Cluster, tmp_path: Path, browser: Browser
+    kafka: Cluster, tmp_path: Path, location: Path, browser: Browser
 ) -> None:
-    topic_name = f"orders-{uuid.uuid4().hex[:4]}"
+    topic_name = location.name
     job, output = topic_to_topic(kafka, topic_name)
-    job = replace(job, batches=8)
+    job = replace(job, batches=8, location=str(location))
     produce(kafka, f"{topic_name}-in", range(job.batches * job.rows))
     with (
         DriverProcess(tmp_path, job, output) as driver,
@@ -189,6 +197,7 @@ def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge
         query.locator("svg a").first.focus()
         query.keyboard.press("Enter")
         expect(query.locator("h1")).to_contain_text("Checkpoint ")
+        expect(query.locator("#live")).to_have_text("live")
         watched.take(query, "checkpoint")
         watched.take(watched.open("queries/0", SMALL, color_scheme="dark"), "query-small")
         watched.take(watched.open("", SMALL), "overview-small")
