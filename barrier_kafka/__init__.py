@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
     from connector.delta import idempotent_merge
     from connector.schema_registry.columns import decode_avro, decode_json
+    from connector.serving.lineage import LineageListener
     from connector.serving.metrics import observe_query, register_metrics
     from transactional import (
         AmbiguousOutcomeError,
@@ -62,6 +63,7 @@ __all__ = [
     "HookError",
     "JournalError",
     "LagListener",
+    "LineageListener",
     "LocationError",
     "NoRestart",
     "OptionError",
@@ -94,6 +96,7 @@ _ELSEWHERE: Final = {
     "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
+    "connector.serving.lineage": ("LineageListener",),
     "connector.serving.metrics": ("observe_query", "register_metrics"),
 }
 _HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in names}

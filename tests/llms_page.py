@@ -1,4 +1,4 @@
-"""The list of pages for language models: ``python -m tests.llms_page`` writes ``docs/llms.txt`` from the tables of ``docs/index.md``."""
+"""The list of pages for language models: ``python -m tests.llms_page`` writes ``docs/llms.txt``, of ``docs/index.md``."""
 
 from __future__ import annotations
 
