@@ -59,7 +59,7 @@ class LineageListener(CheckpointListener):
         self._run: uuid.UUID | None = None
 
     def onCheckpointCompleted(self, checkpoint: CheckpointHistory) -> None:
-        """Emit it. The rows of several sources are not told apart."""
+        """Emit its event."""
         from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState
         from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
