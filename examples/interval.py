@@ -21,7 +21,7 @@ query = (
     .option("kafka.bootstrap.servers", brokers)
     .option("subscribe", "orders")
     .option("startingOffsets", "earliest")
-    .option("maxOffsetsPerTrigger", 100)
+    .option("maxOffsetsPerTrigger", 20_000)
     .option("barrierInterval", "30s")  # a time, and it ends with the query's last micro-batch at the latest
     .load()
     .select("key", "value")
