@@ -25,4 +25,8 @@ while len(ended) < len(partitions):
         elif message.error().code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
 reader.close()
-print(f"{len(rows)} rows, {len(set(rows))} different ones" if "--count" in sys.argv else "\n".join(rows))
+if "--count" in sys.argv:
+    print(f"{len(rows)} rows, {len(set(rows))} different ones")
+else:
+    for row in rows:
+        print(row)

@@ -130,8 +130,8 @@ class TestMatrix:
         minutes = [json.loads(row) for row in reader.rows("minutes")]
         assert len({(row["start"], row["customer"]) for row in minutes}) == len(minutes) > 7
 
-    def test_delta(self, reader: Reader) -> None:
-        reader.run("delta")
+    def test_table(self, reader: Reader) -> None:
+        reader.run("table")
         table = DeltaTable(str(reader.folder / "tables" / "orders"))
         ids = table.to_pyarrow_table()["id"].to_pylist()
         assert sorted(ids) == sorted(row["id"] for row in self.orders(reader))  # type: ignore[type-var]
