@@ -33,4 +33,5 @@ query = (
     .start()
 )
 query.awaitTermination()
+listening.poll()  # what Spark's events have not brought yet
 listening.stop()

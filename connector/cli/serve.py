@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -55,13 +56,16 @@ def serve(
         except ModuleNotFoundError as missing:
             raise OptionError("MISSING_PACKAGE", owner="barrier serve", package="barrier-kafka[serve]") from missing
         token = os.environ.get(TOKEN, "")
+        if not token.isascii():
+            raise OptionError(
+                "INVALID_OPTION", owner="barrier serve", option=TOKEN, value="(hidden)", expectation="letters of ASCII"
+            )
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(24)
         with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
             shown = f"[{host}]" if ":" in host else host
             address = f"http://{shown}:{socket.getsockname()[1]}/"
-            report.say(f"{address}{f'?token={token}' if token else ''}")
-            config = uvicorn.Config(
-                application(watcher, token, metrics=metrics), log_level="warning", timeout_graceful_shutdown=1
-            )
-            uvicorn.Server(config).run(sockets=[socket])
+            report.say(f"{address}{f'?token={quote(token)}' if token else ''}")
+            served = application(watcher, token, metrics=metrics, is_over=lambda: server.should_exit)
+            server = uvicorn.Server(uvicorn.Config(served, log_level="warning", timeout_graceful_shutdown=2))
+            server.run(sockets=[socket])

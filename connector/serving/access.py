@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["Access", "is_loopback"]
 
 COOKIE: Final = "barrier_token"
-OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -32,6 +31,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _is_own(host: str) -> bool:
+    """Return whether a request's Host is a name of this machine, with or without a port."""
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name.lower().rstrip("."))
 
 
 class Access:
@@ -63,8 +68,7 @@ class Access:
 
         headers = Headers(scope=scope)
         if not self._token:
-            name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-            if name in OWN_NAMES or headers.get("host") in OWN_NAMES:
+            if _is_own(headers.get("host", "")):
                 await self._app(scope, receive, guarded)
             else:
                 await PlainTextResponse("This page is served on localhost only.\n", 421)(scope, receive, guarded)
@@ -73,13 +77,13 @@ class Access:
         asked = dict(words).get("token")
         if asked is not None and self._is_token(asked):
             rest = urlencode([(key, value) for key, value in words if key != "token"])
-            response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
-            response.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            response = RedirectResponse("/" + scope["path"].lstrip("/") + (f"?{rest}" if rest else ""), 303)
+            response.set_cookie(COOKIE, self._token, httponly=True, samesite="lax")
             await response(scope, receive, guarded)
             return
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        if (cookie is not None and self._is_token(cookie.value)) or (
+        if (cookie is not None and self._is_token(cookie)) or (
             kind.lower() == "bearer" and self._is_token(bearer.strip())
         ):
             await self._app(scope, receive, guarded)

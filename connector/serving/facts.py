@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.partition_admin import PartitionAdmin
@@ -14,8 +17,9 @@ from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import source_lines
 from connector.spark.process import is_alive
+from connector.spark.recorded import fitting
 from connector.transactions.assessment import Assessment
-from connector.transactions.clusters import clusters_of
+from connector.transactions.clusters import Cluster, configs_of, of_cluster
 from connector.transactions.in_journals import Owner, owner_of
 from connector.transactions.on_brokers import ClusterView
 from connector.transactions.waiting import waiting_groups
@@ -26,6 +30,8 @@ from transactional.ledger import Ledger
 
 __all__ = ["ClusterFacts", "QueryFacts", "look_at_clusters", "look_at_query"]
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class QueryFacts:
@@ -34,7 +40,7 @@ class QueryFacts:
     Parameters
     ----------
     path : str
-        Of its location, as it was given.
+        Of its location.
     ledger : Ledger
         Empty if the journal can't be read, or is not there.
     state : QueryState
@@ -46,6 +52,8 @@ class QueryFacts:
         Where the last settled micro-batch ends in its ``barrier-kafka`` sources; empty if that is not known.
     problem : str
         Why it can't be read; empty if it can.
+    looked : float
+        When; seconds since 1970, 0 before the first look.
     """
 
     path: str
@@ -56,6 +64,12 @@ class QueryFacts:
     doing: bool | None = None
     sources: Sequence[SourceOffset] = ()
     problem: str = ""
+    looked: float = 0.0
+
+    @property
+    def news(self) -> tuple[Any, ...]:
+        """What makes a later look worth showing."""
+        return self.ledger.position, self.state, self.alive, self.doing, self.sources, self.problem, not self.looked
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,8 @@ class ClusterFacts:
     lags : Mapping[str, Mapping[str, int]]
         Per location and topic: offsets from the last settled micro-batch's end to the stable end of the topic, if this
         cluster has it.
+    answered : bool or None
+        Whether the brokers did; None if they were not asked.
     problem : str
         What could not be asked; empty if everything could.
     time : int
@@ -85,63 +101,87 @@ class ClusterFacts:
     assessments: Sequence[Assessment] = ()
     groups: Mapping[Partition, Sequence[str]] = field(default_factory=dict)
     lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    answered: bool | None = True
     problem: str = ""
     time: int = field(default_factory=lambda: int(1000 * time.time()))
 
 
-def look_at_query(path: str, location: CheckpointLocation, journal: Journal) -> QueryFacts:
+def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
     """Read what is new in a location. Raises nothing: what went wrong is among the facts."""
+    path, now = location.path, time.time()
     try:
         ledger = journal.load()
         if not ledger.position:
-            return QueryFacts(path, problem="There is no journal: no sink of ours has run on it.")
+            return QueryFacts(path, sentence="There is no journal: no sink of ours has run on it.", looked=now)
         alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
         doing = is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
         state, sentence = state_of(ledger, alive)
-        return QueryFacts(path, ledger, state, sentence, alive, doing, _settled_sources(location, ledger))
+        sources = _settled_sources(location, ledger)
+        return QueryFacts(path, ledger, state, sentence, alive, doing, sources, looked=now)
     except (TwoPhaseCommitError, OSError) as problem:
-        return QueryFacts(path, problem=f"It can't be read: {problem}")
+        return QueryFacts(path, problem=f"It can't be read: {problem}", looked=now)
+    except Exception as problem:
+        log.exception("a look at %s failed", path)
+        return QueryFacts(path, problem=f"It can't be read: {type(problem).__name__}, see the log.", looked=now)
 
 
 def _settled_sources(location: CheckpointLocation, ledger: Ledger) -> list[SourceOffset]:
     """Return where the last settled micro-batch ends; Spark deletes old files, and a rewound one has none."""
     try:
         lines = source_lines(location, ledger.settled)
-    except (TwoPhaseCommitError, OSError):
+        return [SourceOffset.from_json(json.loads(line.text)) for line in lines if line.offset is not None]
+    except (TwoPhaseCommitError, OSError, ValueError, KeyError, TypeError):
         return []
-    return [SourceOffset.from_json(json.loads(line.text)) for line in lines if line.offset is not None]
 
 
 def look_at_clusters(
     queries: Sequence[QueryFacts], servers: str | None, given: Mapping[str, str]
 ) -> list[ClusterFacts]:
-    """Ask the brokers that the queries write into, or those at `servers`. Raises nothing."""
+    """Ask the brokers that the queries write into, or those at `servers`, one cluster after the other. Raises nothing."""
     owners: list[Owner] = []
     found: list[ClusterFacts] = []
     for query in queries:
-        if query.problem or query.state in (QueryState.EMPTY, QueryState.MOVED, QueryState.RESTORING):
+        run = query.ledger.newest_run
+        if query.problem or run is None or query.state in (QueryState.EMPTY, QueryState.MOVED, QueryState.RESTORING):
             continue
         try:
-            owners.append(owner_of(CheckpointLocation(query.path), query.ledger, given))
+            owners.append(owner_of(CheckpointLocation(query.path), query.ledger, fitting(run, given)))
         except (TwoPhaseCommitError, OSError) as problem:
-            found.append(ClusterFacts(query.path, problem=str(problem)))
-    if servers is None and not any(owner.sink for owner in owners):
-        return found
+            found.append(ClusterFacts(query.path, answered=None, problem=f"Its sink can't be asked: {problem}"))
     try:
-        with clusters_of(owners, servers, given) as clusters:
-            for cluster in clusters:
-                view, assessments = cluster.look()
-                groups, unknown = {}, ""
-                try:
-                    groups = dict(waiting_groups(cluster.config, view.held))
-                except TwoPhaseCommitError as refused:
-                    unknown = f"Who waits is not known: {refused.message}"
-                lags = {query.path: _lags(cluster.admin, query.sources) for query in queries if query.sources}
-                found.append(ClusterFacts(cluster.config.bootstrap_servers, view, assessments, groups, lags, unknown))
-    except (TwoPhaseCommitError, OSError) as problem:
-        known = ", ".join(sorted({owner.sink.client.bootstrap_servers for owner in owners if owner.sink is not None}))
-        found.append(ClusterFacts(servers or known, problem=f"The brokers can't be asked: {problem}"))
+        configs = configs_of(owners, servers, given)
+    except TwoPhaseCommitError as problem:
+        return [*found, ClusterFacts(servers or "", answered=None, problem=str(problem))]
+    seen: set[str] = set()
+    for config in configs:
+        try:
+            with closing(KafkaAdmin(config)) as admin:
+                if admin.cluster_id() not in seen:
+                    seen.add(admin.cluster_id())
+                    found.append(_look(of_cluster(admin, owners), queries))
+        except (TwoPhaseCommitError, OSError) as problem:  # noqa: PERF203 - one cluster's failure is no other's
+            found.append(
+                ClusterFacts(config.bootstrap_servers, answered=False, problem=f"The brokers can't be asked: {problem}")
+            )
     return found
+
+
+def _look(cluster: Cluster, queries: Sequence[QueryFacts]) -> ClusterFacts:
+    view, assessments = cluster.look()
+    groups: dict[Partition, Sequence[str]] = {}
+    lags: dict[str, Mapping[str, int]] = {}
+    unknown = []
+    try:
+        groups = dict(waiting_groups(cluster.config, view.held))
+    except TwoPhaseCommitError as refused:
+        unknown.append(f"Who waits is not known: {refused.message}")
+    for query in queries:
+        try:
+            lags |= {query.path: _lags(cluster.admin, query.sources)} if query.sources else {}
+        except TwoPhaseCommitError as refused:  # noqa: PERF203 - one query's rights are no other's
+            unknown.append(f"The lag of {query.path} is not known: {refused.message}")
+    servers = cluster.config.bootstrap_servers
+    return ClusterFacts(servers, view, assessments, groups, lags, problem=" ".join(unknown))
 
 
 def _lags(admin: KafkaAdmin, sources: Sequence[SourceOffset]) -> dict[str, int]:

@@ -52,7 +52,7 @@ class LineageListener(CheckpointListener):
         namespace: str = "barrier-kafka",
         source_servers: str | None = None,
     ) -> None:
-        self._path, self._client, self._servers = checkpointLocation, client, source_servers
+        self._client, self._servers = client, source_servers
         self._job, self._namespace = job, namespace
         self._location = CheckpointLocation(checkpointLocation)
         self._journal = self._location.journal()
@@ -63,7 +63,7 @@ class LineageListener(CheckpointListener):
         from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState
         from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
-        query = look_at_query(self._path, self._location, self._journal)
+        query = look_at_query(self._location, self._journal)
         run = query.ledger.newest_run
         if run is None:
             return

@@ -121,6 +121,6 @@ def _looking(path: str) -> Callable[[], QueryFacts]:
 
     def look() -> QueryFacts:
         with lock:  # scrapes may overlap
-            return look_at_query(path, location, journal)
+            return look_at_query(location, journal)
 
     return look

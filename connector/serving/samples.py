@@ -9,6 +9,7 @@ from typing import Any, Final
 from connector.serving.facts import ClusterFacts, QueryFacts
 from connector.transactions.assessment import Verdict
 from connector.views.queries import QueryState
+from transactional.ledger import Ledger
 from transactional.stats import counts, history, pending, unsettled
 
 __all__ = ["METRICS", "Metric", "Sample", "samples"]
@@ -52,6 +53,9 @@ class Sample:
 
 _STEP = ("location", "step")
 METRICS: Final[Mapping[str, Metric]] = {
+    "barrier_last_look_timestamp_seconds": Metric(
+        "When the journal was looked at; seconds since 1970, 0 before the first."
+    ),
     "barrier_journal_readable": Metric("1 if the query's journal can be read."),
     "barrier_query_state": Metric("1 for the present state of the query, 0 for the others.", ("location", "state")),
     "barrier_checkpoints_total": Metric(
@@ -88,6 +92,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         "Offsets from the last stable offset to the high watermark of a partition whose readers are held back.",
         ("servers", "topic", "partition"),
     ),
+    "barrier_stable_offset": Metric("The last stable offset of such a partition.", ("servers", "topic", "partition")),
 }
 """All metrics, by name."""
 
@@ -95,6 +100,9 @@ METRICS: Final[Mapping[str, Metric]] = {
 def samples(queries: Sequence[QueryFacts], clusters: Sequence[ClusterFacts], now: float) -> Iterator[Sample]:
     """Return the values of all metrics, at a time in seconds since the epoch."""
     for query in queries:
+        yield Sample("barrier_last_look_timestamp_seconds", query.looked, (query.path,))
+        if not query.looked:
+            continue
         yield Sample("barrier_journal_readable", float(not query.problem), (query.path,))
         if not query.problem:
             for name, value, *labels in _of_query(query, now):
@@ -104,20 +112,11 @@ def samples(queries: Sequence[QueryFacts], clusters: Sequence[ClusterFacts], now
 
 
 def _of_query(query: QueryFacts, now: float) -> Iterator[Any]:
-    ledger, totals = query.ledger, query.ledger.totals
+    ledger = query.ledger
     for state in QueryState:
         yield "query_state", float(query.state is state), state.name.lower()
-    number = counts(ledger)
-    for outcome in ("triggered", "completed", "failed", "declined"):
-        yield "checkpoints_total", number[outcome], outcome
-    for step in ("prepared", "decided", "committed"):
-        yield "checkpoint_seconds_total", totals.get(f"{step}_ms", 0) / 1000, step
-    yield "committed_rows_total", totals.get("rows", 0)
-    yield "committed_bytes_total", totals.get("bytes", 0)
-    yield "restores_total", number["restored"]
-    yield "restarts_total", number["restarts"]
-    yield "rewinds_total", totals.get("rewound", 0)
-    yield "repaired_parts_total", totals.get("repaired", 0)
+    if ledger.restoring is None:  # afterwards they are those of the origin: an increase would count all of them
+        yield from _counters(ledger)
     last = max((each for each in history(ledger) if each.committed), key=lambda each: each.id, default=None)
     if last is not None:
         yield "last_checkpoint_timestamp_seconds", (last.committed or 0) / 1000
@@ -131,16 +130,36 @@ def _of_query(query: QueryFacts, now: float) -> Iterator[Any]:
     yield "oldest_transaction_seconds", waiting.oldest_age or 0
     yield "transaction_overdue", float(waiting.overdue)
     run = ledger.newest_run
-    if run is not None and run.lifetime is not None:
-        yield "transaction_lifetime_seconds", run.lifetime
+    lifetime = waiting.lifetime if waiting.lifetime is not None else run and run.lifetime
+    if lifetime is not None:
+        yield "transaction_lifetime_seconds", lifetime
     yield "unsettled_checkpoints", len(open_ones)
     yield "lost_parts", sum(each.lost for each in open_ones)
     yield "micro_batches_to_repeat", len(ledger.voided)
     yield "journal_entries", ledger.position
 
 
+def _counters(ledger: Ledger) -> Iterator[Any]:
+    totals = ledger.totals
+    number = counts(ledger)
+    for outcome in ("triggered", "completed", "failed", "declined"):
+        yield "checkpoints_total", number[outcome], outcome
+    for step in ("prepared", "decided", "committed"):
+        yield "checkpoint_seconds_total", totals.get(f"{step}_ms", 0) / 1000, step
+    yield "committed_rows_total", totals.get("rows", 0)
+    yield "committed_bytes_total", totals.get("bytes", 0)
+    yield "restores_total", number["restored"]
+    yield "restarts_total", number["restarts"]
+    yield "rewinds_total", totals.get("rewound", 0)
+    yield "repaired_parts_total", totals.get("repaired", 0)
+
+
 def _of_cluster(cluster: ClusterFacts) -> Iterator[Sample]:
-    yield Sample("barrier_brokers_reachable", float(not cluster.problem), (cluster.servers,))
+    if cluster.answered is None:
+        return
+    yield Sample("barrier_brokers_reachable", float(cluster.answered), (cluster.servers,))
+    if not cluster.answered:
+        return
     for location, lags in cluster.lags.items():
         for topic, behind in lags.items():
             yield Sample("barrier_source_lag_offsets", behind, (location, topic))
@@ -150,3 +169,4 @@ def _of_cluster(cluster: ClusterFacts) -> Iterator[Sample]:
     for held in cluster.view.held:
         labels = (cluster.servers, held.partition.topic, str(held.partition.number))
         yield Sample("barrier_stable_offset_lag", held.high - held.stable, labels)
+        yield Sample("barrier_stable_offset", held.stable, labels)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
+import anyio
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,7 +24,8 @@ from connector.serving.watcher import Watcher
 from connector.views.queries import FAILURES, QueryState, checkpoint_pairs, query_pairs
 from connector.views.transactions import held_sentences, pairs_of
 from connector.views.words import batches_text, duration_text, status_text, time_text
-from transactional.ledger import CheckpointState
+from transactional.ledger import CheckpointState, RunRecord
+from transactional.secrets import HIDDEN, is_secret
 from transactional.stats import CheckpointHistory, counts, history, pending
 
 if TYPE_CHECKING:
@@ -36,13 +37,18 @@ PAGES = Path(__file__).with_name("pages")
 BEAT_SECONDS = 15.0
 """A stream of events sends a comment at least this often, so that no proxy takes it for dead."""
 
+LOOK_SECONDS = 0.5
+"""From one look for news to the next."""
+
 SHOWN_CHECKPOINTS = 100
 REWOUND = {False: "Started", True: "Rewound, and started"}
-WELL = (QueryState.RUNNING, QueryState.STOPPED, QueryState.STOPPING, QueryState.UNSEEN, QueryState.MOVED)
-"""The other states need someone."""
+WELL = (QueryState.EMPTY, QueryState.RUNNING, QueryState.STOPPED, QueryState.STOPPING, QueryState.MOVED)
+"""No one has to act. The other states need someone, but `UNSEEN`: of it nothing is known."""
 
 
-def application(watcher: Watcher, token: str = "", *, metrics: bool = True) -> Starlette:
+def application(
+    watcher: Watcher, token: str = "", *, metrics: bool = True, is_over: Callable[[], bool] = lambda: False
+) -> Starlette:
     """Return the application.
 
     Parameters
@@ -53,12 +59,14 @@ def application(watcher: Watcher, token: str = "", *, metrics: bool = True) -> S
         Without it only requests to a name of this machine are answered.
     metrics : bool, optional
         Whether ``/metrics`` is there. It needs `prometheus_client`.
+    is_over : Callable[[], bool], optional
+        Whether the server is ending: streams of events end then.
     """
-    page = Page(watcher, metrics=metrics)
+    page = Page(watcher, metrics=metrics, is_over=is_over)
     routes = [
         Route("/", page.overview),
-        Route("/queries/{number:int}", page.query, name="query"),
-        Route("/queries/{number:int}/checkpoints/{id:int}", page.checkpoint, name="checkpoint"),
+        Route("/queries/{number}", page.query, name="query"),
+        Route("/queries/{number}/checkpoints/{id}", page.checkpoint, name="checkpoint"),
         Route("/transactions", page.transactions),
         Route("/events", page.events),
         Route("/health", page.health),
@@ -77,10 +85,11 @@ class Page:
     ----------
     watcher : Watcher
     metrics : bool
+    is_over : Callable[[], bool]
     """
 
-    def __init__(self, watcher: Watcher, *, metrics: bool) -> None:
-        self._watcher = watcher
+    def __init__(self, watcher: Watcher, *, metrics: bool, is_over: Callable[[], bool]) -> None:
+        self._watcher, self._is_over = watcher, is_over
         self._pages = Environment(
             loader=PackageLoader("connector.serving", "pages"), autoescape=True, undefined=StrictUndefined
         )
@@ -109,7 +118,7 @@ class Page:
         return {
             "number": number,
             "query": query,
-            "well": _is_well(query),
+            "tone": _tone(query),
             "last": last,
             "ago": None if last is None else max(0.0, now - (last.committed or 0) / 1000),
             "pending": pending(query.ledger, now),
@@ -128,7 +137,7 @@ class Page:
             title=query.path,
             number=number,
             query=query,
-            well=_is_well(query),
+            tone=_tone(query),
             done=_done(query),
             pairs=query_pairs(query.path, query.ledger, time.time(), query.alive, query.doing),
             lag=self._lag(query),
@@ -139,14 +148,14 @@ class Page:
             steps=charts.STEPS,
             checkpoints=[_line(each) for each in reversed(found)][:SHOWN_CHECKPOINTS],
             incidents=_incidents(query, found),
-            options=sorted(dict(run.setup.get("options", {})).items()) if run else [],
+            options=_options(run) if run else [],
             sink=run.sink if run else "",
         )
 
     def checkpoint(self, request: Request) -> Response:
         """Answer with one checkpoint: its micro-batches and parts, and how long each step took."""
         number, query = self._query(request)
-        found = next((each for each in history(query.ledger) if each.id == request.path_params["id"]), None)
+        found = next((each for each in history(query.ledger) if str(each.id) == request.path_params["id"]), None)
         if found is None:
             raise HTTPException(404, "The journal does not keep this checkpoint.")
         records = [query.ledger.batches[batch] for batch in found.batches if batch in query.ledger.batches]
@@ -174,7 +183,9 @@ class Page:
             }
             for each in self._watcher.clusters
         ]
-        return self._answer("transactions.html", title="Transactions", clusters=clusters)
+        return self._answer(
+            "transactions.html", title="Transactions", clusters=clusters, has_asked=self._watcher.has_asked
+        )
 
     def health(self, request: Request) -> Response:
         """Answer that the page is there; it says nothing of the queries."""
@@ -191,12 +202,16 @@ class Page:
         """Answer with an event whenever there is something new, for as long as the reader stays."""
 
         async def news() -> AsyncIterator[str]:
-            version = self._watcher.version
+            version, said = self._watcher.version, time.monotonic()
             yield f"retry: 3000\ndata: {version}\n\n"
-            while not await request.is_disconnected():
-                now = await anyio.to_thread.run_sync(self._watcher.wait, version, BEAT_SECONDS, abandon_on_cancel=True)
-                yield f"data: {now}\n\n" if now != version else ": nothing new\n\n"
-                version = now
+            while not (self._is_over() or await request.is_disconnected()):
+                await anyio.sleep(LOOK_SECONDS)  # a thread for each reader would be one that pages lack
+                if self._watcher.version != version:
+                    version, said = self._watcher.version, time.monotonic()
+                    yield f"data: {version}\n\n"
+                elif time.monotonic() - said > BEAT_SECONDS:
+                    said = time.monotonic()
+                    yield ": nothing new\n\n"
 
         return StreamingResponse(news(), media_type="text/event-stream")
 
@@ -206,10 +221,10 @@ class Page:
         return self._answer("missing.html", error.status_code, title="Not here", sentence=error.detail)
 
     def _query(self, request: Request) -> tuple[int, QueryFacts]:
-        number, queries = request.path_params["number"], self._watcher.queries
-        if number >= len(queries):
-            raise HTTPException(404, "There is no query of this number.")
-        return number, queries[number]
+        for number, query in enumerate(self._watcher.queries):
+            if str(number) == request.path_params["number"]:
+                return number, query
+        raise HTTPException(404, "There is no query of this number.")
 
     def _lag(self, query: QueryFacts) -> Mapping[str, int]:
         return {
@@ -262,10 +277,18 @@ def _incidents(query: QueryFacts, found: Sequence[CheckpointHistory]) -> list[tu
     return sorted(said, reverse=True)
 
 
-def _is_well(query: QueryFacts) -> bool:
-    """Return whether no one has to act: also if the driver is gone and has left nothing open, as after availableNow."""
+def _options(run: RunRecord) -> list[tuple[str, str]]:
+    """Return the sink's options as a journal has recorded them: a forged one may hold what ours never do."""
+    recorded = sorted(dict(run.setup.get("options", {})).items())
+    return [(key, HIDDEN if is_secret(key, value) or "authorization" in key else value) for key, value in recorded]
+
+
+def _tone(query: QueryFacts) -> str:
+    """Return the class of a query's state. No one has to act if a driver is gone and has left nothing: availableNow."""
     left = query.ledger.undecided() or query.ledger.unsettled()
-    return not query.problem and (query.state in WELL or (query.state is QueryState.GONE and not left))
+    if query.state is QueryState.UNSEEN or not query.looked:
+        return ""
+    return "well" if query.state in WELL or (query.state is QueryState.GONE and not left) else "problem"
 
 
 def _done(query: QueryFacts) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ from connector.transactions.in_journals import Owner
 from connector.transactions.on_brokers import ClusterView, look
 from transactional.sink import Options
 
-__all__ = ["Cluster", "clusters_of"]
+__all__ = ["Cluster", "clusters_of", "configs_of", "of_cluster"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,22 @@ class Cluster:
         return view, [assess(each, self.owners, self.config.bootstrap_servers) for each in view.transactions]
 
 
+def configs_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> list[ClientConfig]:
+    """Return the configuration of clients for the brokers at `servers`, or for those of each query's sink, each once."""
+    from connector.kafka.sink.write_options import parse_write_options
+
+    if servers is not None:
+        return [parse_write_options(Options({**given, "kafka.bootstrap.servers": servers})).client]
+    configs = [owner.sink.client for owner in owners if owner.sink is not None]
+    return list({str(sorted(config.for_librdkafka().items())): config for config in configs}.values())
+
+
+def of_cluster(admin: KafkaAdmin, owners: Sequence[Owner]) -> Cluster:
+    """Return the cluster that a client is connected to, with its queries."""
+    cluster = admin.cluster_id()
+    return Cluster(admin, [owner for owner in owners if owner.cluster in ("", cluster)])
+
+
 @contextmanager
 def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> Iterator[list[Cluster]]:
     """Connect to the brokers at `servers`, or to the brokers of each query's sink.
@@ -66,19 +82,10 @@ def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str
     OptionError, StoreError
         As `KafkaAdmin` does.
     """
-    from connector.kafka.sink.write_options import parse_write_options
-
-    if servers is not None:
-        configs = [parse_write_options(Options({**given, "kafka.bootstrap.servers": servers})).client]
-    else:
-        configs = [owner.sink.client for owner in owners if owner.sink is not None]
     with ExitStack() as opened:
         admins: dict[str, KafkaAdmin] = {}
-        for config in configs:
+        for config in configs_of(owners, servers, given):
             admin = KafkaAdmin(config)
             opened.callback(admin.close)
             admins.setdefault(admin.cluster_id(), admin)
-        yield [
-            Cluster(admin, [owner for owner in owners if owner.cluster in ("", cluster)])
-            for cluster, admin in admins.items()
-        ]
+        yield [of_cluster(admin, owners) for admin in admins.values()]

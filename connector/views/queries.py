@@ -53,15 +53,18 @@ def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
         return QueryState.EMPTY, "No run is in the journal."
     if run.ended == EntryKind.STOPPED:
         return QueryState.STOPPED, "It was stopped in order: everything it prepared is committed."
-    if run.ended:
-        return QueryState.ENDED, f"Run {run.token} has ended ({run.ended})."
+    left = (
+        "what it has prepared waits for the next start"
+        if ledger.undecided() or ledger.unsettled()
+        else "nothing is open"
+    )
+    how = f"Run {run.token} has ended ({run.ended})" if run.ended else ""
     if alive is False:
-        left = (
-            "what it has prepared waits for the next start"
-            if ledger.undecided() or ledger.unsettled()
-            else "nothing is open"
-        )
-        return QueryState.GONE, f"The driver's process of run {run.token} is gone; {left}."
+        gone = f"the driver's process of run {run.token} is gone; {left}."
+        return QueryState.GONE, f"{how}, and {gone}" if how else f"T{gone[1:]}"
+    if how:
+        there = "runs" if alive else "can't be seen from here"
+        return QueryState.ENDED, f"{how}; its driver's process {there}. Nothing has been planned since; {left}."
     if ledger.stopping:
         return QueryState.STOPPING, "It was asked to stop: its final checkpoint comes first."
     if alive is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,10 +15,16 @@ from pathlib import Path
 import pytest
 
 from connector.cli import main
+from connector.location.location import CheckpointLocation
+from connector.serving import watcher
+from connector.serving.facts import QueryFacts, look_at_query
+from connector.serving.samples import samples
 from connector.spark.process import this_process
+from connector.views.queries import QueryState
 from integration.served import Served
 from tests.connector.cli_place import CliPlace, dead_process
 from transactional.entry import EntryKind
+from transactional.journal import Journal
 
 Serve = Callable[..., Served]
 
@@ -92,6 +100,68 @@ def test_what_is_new_is_told_and_shown(place: CliPlace, serve: Serve) -> None:
     served.until("queries/0", lambda text: "micro-batches 3: 5 rows in 1 transactions" in text)
 
 
+def test_many_readers_of_events_delay_no_page(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place))
+    with ExitStack() as streams:
+        for _ in range(60):
+            stream = streams.enter_context(urllib.request.urlopen(served.address + "events", timeout=30))
+            assert stream.readline()
+        begin = time.monotonic()
+        assert served.ask("metrics").status == 200
+        assert time.monotonic() - begin < 10, "a stream's beat is 15 s"
+
+
+def test_a_store_that_does_not_answer_keeps_no_other_query_from_being_seen(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, answer, look = str(tmp_path / "silent"), threading.Event(), look_at_query
+
+    def slow(location: CheckpointLocation, journal: Journal) -> QueryFacts:
+        if location.path == silent:
+            answer.wait(30)
+        return look(location, journal)
+
+    monkeypatch.setattr("connector.serving.watcher.look_at_query", slow)
+    monkeypatch.setattr(watcher, "FIRST_SECONDS", 0.5)
+    with watcher.Watcher([silent, str(place)], brokers=False) as watched:
+        first, second = watched.queries
+        assert (first.looked, second.state) == (0, QueryState.GONE)
+        named = {(sample.name, sample.labels[0]) for sample in samples(watched.queries, (), 0)}
+        assert ("barrier_journal_readable", silent) not in named
+        answer.set()
+
+
+def test_offsets_of_another_form_are_no_lag_and_hide_no_other(place: CliPlace, serve: Serve) -> None:
+    offsets = place.path / "offsets"
+    offsets.mkdir(exist_ok=True)
+    (offsets / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"source":"barrier-kafka","version":1}')
+    assert "driver gone" in serve(str(place)).ask("queries/0").text
+
+
+def test_a_location_is_one_query_however_it_is_spelt(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place), f"{place}/", f"file://{place}")
+    assert served.ask("queries/1").status == 404
+    assert "barrier adopt" not in served.ask("queries/0").text
+
+
+def test_a_location_with_credentials_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for location in ("s3://AKIA:swordfish@bucket/orders", "abfss://c@a.dfs.core.windows.net/o?sig=swordfish"):
+        assert main(["serve", location]) == 1
+        said = capsys.readouterr()
+        assert "INVALID_OPTION" in said.err
+        assert "swordfish" not in said.err + said.out
+
+
+def test_a_failed_query_whose_driver_is_gone_is_called_so(tmp_path: Path, serve: Serve) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dict(dead_process()))
+    place.prepared(0)
+    place.append(EntryKind.ABORTED, {"run": 1, "batch": 1})
+    served = serve(str(place))
+    assert "Run 1 has ended (aborted), and the driver" in served.ask("queries/0").text
+    assert served.metrics()["barrier_query_state", "gone"] == 1
+
+
 def test_nothing_can_be_changed(place: CliPlace, serve: Serve) -> None:
     served = serve(str(place))
     before = sorted(path.name for path in (place.path / "barrier" / "log").iterdir())
@@ -113,12 +183,14 @@ def test_who_is_not_on_this_machine_needs_the_token(place: CliPlace, serve: Serv
     assert len(token) >= 24
     for path in ("", "queries/0", "metrics", "events", "static/live.js", "?token=wrong"):
         assert served.ask(path).status == 401
+    assert served.ask(headers={"Cookie": "a/b=1"}).status == 401
+    assert served.ask(headers={"Cookie": f'a={{"x":1}}; barrier_token={token}'}).status == 200
     assert served.ask(headers={"Authorization": f"Bearer {token}"}).status == 200
     entered = served.ask(f"queries/0?token={token}")
     assert (entered.status, entered.headers["Location"]) == (303, "/queries/0")
     cookie = entered.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert served.ask("queries/0", headers={"Cookie": cookie.partition(";")[0]}).status == 200
 
 
@@ -138,7 +210,7 @@ def test_a_journal_that_can_t_be_read_is_named_and_hides_no_other(
     served = serve(str(damaged), str(tmp_path / "nothing"), str(place))
     overview = served.ask().text
     assert "JOURNAL_DAMAGED" in overview
-    assert "There is no journal" in overview
+    assert "has not run" in overview
     assert "driver gone" in overview
     assert "JOURNAL_DAMAGED" in served.ask("queries/0").text
     (damaged / "barrier" / "log" / "1.json").unlink()

@@ -11,6 +11,7 @@ async function refresh() {
   busy = true;
   try {
     const answer = await fetch(location.href);
+    if (!answer.ok) throw new Error(answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const focused = document.activeElement && document.activeElement.getAttribute("href");
     document.getElementById("main").innerHTML = page.getElementById("main").innerHTML;
@@ -20,7 +21,7 @@ async function refresh() {
     }
     live.textContent = `live, as of ${new Date().toISOString().slice(11, 19)}Z`;
   } catch (problem) {
-    live.textContent = "the server can't be reached";
+    live.textContent = "not live: reload to see why";
   }
   busy = false;
   if (again) { again = false; refresh(); }
