@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -190,6 +191,42 @@ def described(sink: KafkaSink, handle: KafkaHandle) -> str:
 def threads_and_sockets() -> tuple[int, int]:
     sockets = sum(path.is_socket() for path in Path("/proc/self/fd").iterdir())
     return len(os.listdir("/proc/self/task")), sockets
+
+
+def test_an_attempt_that_was_fenced_before_its_first_row_ends_no_other_attempts_transaction(
+    kafka: Cluster, topic: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is fenced between its init and its question for its epoch: what it is told is the other's."""
+    with (
+        closing(make_sink(kafka.bootstrap_servers, topic, prefix)) as first,
+        closing(make_sink(kafka.bootstrap_servers, topic, prefix)) as second,
+    ):
+        contexts = [TransactionContext("query", 1, 0, attempt, prefix, f"{attempt}", 1) for attempt in (0, 64)]
+        for sink, context in zip((first, second), contexts, strict=True):
+            sink.warmUp(context)
+        admin = first._warm.admin  # type: ignore[union-attr]
+        assert admin is not None
+        handles: list[KafkaHandle] = []
+        ask, asked = admin.describe, []
+
+        def describe(names: Sequence[str]) -> Any:
+            asked.append(names)
+            if len(asked) == 2:
+                other = second.beginTransaction(contexts[1])
+                second.write(other, batch_of(["b"]))
+                handle = second.preCommit(other)
+                assert handle is not None
+                handles.append(handle)
+            return ask(names)
+
+        monkeypatch.setattr(admin, "describe", describe)
+        transaction = first.beginTransaction(contexts[0])
+        first.write(transaction, batch_of(["a"]))
+        with pytest.raises(RetriableError, match="LANE_TAKEN"):
+            first.preCommit(transaction)
+        first.rollback(transaction)
+        assert [state.outcome for state in second.inspect(handles)] == [Outcome.PREPARED]
+        second.abort(handles)
 
 
 # -- prepare, commit, abort -----------------------------------------------------------------------------------------
@@ -374,7 +411,7 @@ def test_a_task_takes_the_next_id_while_its_own_is_taken(sink: KafkaSink, prefix
     assert sink.preCommit(transactions[1]) is not None
     sink.rollback(transactions[0])
     third = begin(sink, attempt=63)
-    assert third.name == f"{prefix}.0.0"
+    assert third.name not in {transaction.name for transaction in transactions}
     sink.rollback(third)
 
 

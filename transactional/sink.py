@@ -82,8 +82,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Get ready for `beginTransaction`: load, connect, ask, but change nothing at the store. *Executor.*
 
         Called in a thread while a task waits for its first row, if its partition id had rows in the last two micro-batches.
-        It has returned, or raised, before any other method is called; what it raised is dropped. Perhaps no row comes:
-        then only `close` follows. Default: nothing.
+        It must end by itself, within seconds: the task waits for it. It has returned, or raised, before any other method is
+        called; what it raised is logged, and dropped. Perhaps no row comes: then only `close` follows. Default: nothing.
         """
 
     @abstractmethod

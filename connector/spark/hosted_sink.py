@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["HostedSink", "SinkType", "TaskMessage", "acknowledgements"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -275,6 +278,11 @@ def _warming_up(sink: TwoPhaseCommitSink[Any, Any], context: TransactionContext,
     if not likely:
         yield
         return
+    warm: Future[None] | None = None
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(sink.warmUp, context)  # what it raises, `beginTransaction` raises
+        with suppress(RuntimeError):  # the limit of threads: then it begins cold
+            warm = thread.submit(sink.warmUp, context)
         yield
+    problem = warm.exception() if warm is not None else None
+    if problem is not None:  # as a rule, `beginTransaction` raises it as well
+        log.info("the warm-up of partition %d failed: %s", context.partitionId, type(problem).__name__)

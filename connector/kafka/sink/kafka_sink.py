@@ -148,8 +148,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         return prepare(transaction, _producer_of(transaction), self._clock)
 
     def rollback(self, transaction: KafkaTransaction) -> None:
-        """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
-        roll_back(transaction, self._clock)
+        """Abort what was written, as far as that is quick; the next sweep does the rest."""
+        roll_back(transaction)
 
     # -- driver -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ task hands over these three and drops its producer, without closing it: closing 
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,12 +17,11 @@ from connector.kafka.client.kept_admin import give_back
 from connector.kafka.native.library import native_library
 from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.deliveries import Deliveries, deliver, write_error
-from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.handles import FORMAT, KafkaHandle
 from connector.kafka.sink.transactional_ids import BUSY, choose_id
 from connector.kafka.sink.write_options import LONGEST_DEFAULT_TIMEOUT_MS, WriteOptions
 from transactional.clock import Clock, Deadline
-from transactional.errors import ProtocolError, RetriableError
+from transactional.errors import ProtocolError, RetriableError, TwoPhaseCommitError
 from transactional.sink import TransactionContext
 
 if TYPE_CHECKING:
@@ -43,8 +41,9 @@ __all__ = [
 ]
 
 WARM_UP_SECONDS: Final = 5.0
-"""Limit of all questions of the admin together, and of each of the producer's two, while a task waits for its first row:
-perhaps none comes, and the task ends behind them."""
+"""Limit of the admin's questions together, and of each of the producer's two, while a task waits for its first row: perhaps
+none comes, and the task ends behind them. A question that was sent, or a connection to silent brokers, ends by its own
+limit: up to 40 s in all."""
 
 INIT_SECONDS: Final = 60.0
 """Limit of a new producer's init: usually 63 ms; a coordinator that loads its log takes seconds."""
@@ -114,7 +113,9 @@ def connect(
     try:
         transaction.timeout_ms = timeout_of(settings.timeout_ms, admin)
         transaction.cluster_id, transaction.end_version = admin.cluster_id(), admin.end_txn_version()
-        transaction.name = choose_id(context.prefix, context.partitionId, context.taskAttemptId, admin.describe)
+        transaction.name = choose_id(
+            context.prefix, context.partitionId, context.taskAttemptId, context.nonce, admin.describe
+        )
         named = {"transactional.id": transaction.name, "transaction.timeout.ms": transaction.timeout_ms}
         transaction.producer = make_producer(settings, transaction, named)
         try:
@@ -132,14 +133,22 @@ def connect(
 
 
 def is_free(transaction: KafkaTransaction) -> bool:
-    """Whether the id is still free that was chosen a while ago: to initialise it would abort another task's transaction."""
-    if transaction.admin is None:
+    """Whether the id is still free that was chosen a while ago: to initialise it would abort another task's transaction.
+
+    False, too, if that can't be asked quickly: the brokers may have moved since, and whoever connects again finds them.
+    """
+    admin = transaction.admin
+    if admin is None:
         return False
+    admin.limit = Deadline(WARM_UP_SECONDS, admin.clock)
     try:
-        described = transaction.admin.describe([transaction.name]).get(transaction.name)
+        described = admin.describe([transaction.name]).get(transaction.name)
+    except TwoPhaseCommitError:
+        return False
     except BaseException:
         transaction.drop(failed=True)
         raise
+    admin.limit = None
     return described is None or described.state not in BUSY
 
 
@@ -159,7 +168,8 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
                 raise missing_right("WRITE", f"transactional id {transaction.name}") from None
             raise write_error(problem.args[0], topic, None, 0) from None
         # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
-        # delivered at all, no other program initialised the id in between, and this is our epoch.
+        # delivered at all, no other program initialised the id in between, and this is our epoch. If none are, it may
+        # be another task's: `roll_back` must not go by it.
         description = admin.describe([transaction.name]).get(transaction.name)
         if description is None:
             raise RetriableError(
@@ -259,19 +269,14 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
     return handle
 
 
-def roll_back(transaction: KafkaTransaction, clock: Clock) -> None:
-    """Abort and fence what was written, as far as that is quick; the next sweep does the rest."""
+def roll_back(transaction: KafkaTransaction) -> None:
+    """Abort what was written, as far as that is quick; the next sweep does the rest.
+
+    Only the producer itself aborts, which can end its own transaction only. A request by name and epoch could end that of
+    another attempt, which may be prepared: a producer that was fenced before its first row does not know its epoch.
+    """
     if transaction.producer is not None:
         _give_up(transaction.producer, in_transaction=transaction.admin is not None)
-    transaction.producer = None
-    admin = transaction.admin
-    if admin is not None and transaction.producer_id >= 0:
-        with contextlib.suppress(Exception):
-            limit = Deadline(ROLLBACK_SECONDS, clock)
-            admin.limit = limit
-            described = admin.describe([transaction.name])
-            ours = {name: description for name, description in described.items() if _is_open(description, transaction)}
-            TransactionEnder(admin, transaction.cluster_id).abort_open(ours, transaction.end_version, limit)
     transaction.drop(failed=True)
 
 

@@ -6,6 +6,7 @@ are reused too soon would fence a transaction that still waits for its commit. H
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -60,12 +61,16 @@ def ids_under(prefix: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if (parsed := TransactionalId.parse(name)) and parsed.prefix == prefix]
 
 
-def choose_id(prefix: str, partition: int, task_attempt: int, describe: DescribeIds) -> str:
-    """Choose a free id for a task, starting with number ``taskAttemptId % 64``.
+def choose_id(prefix: str, partition: int, task_attempt: int, nonce: str, describe: DescribeIds) -> str:
+    """Choose a free id for a task: number ``taskAttemptId % 64``, else any by its nonce.
+
+    Two attempts that run at once must not choose the same: the one that initialises it last aborts the other's transaction,
+    which may be prepared by then. If both went on from a busy number to the next one, all attempts that begin within a
+    block of prepared numbers would end at the same.
 
     Parameters
     ----------
-    prefix, partition, task_attempt
+    prefix, partition, task_attempt, nonce
         Of the task's `TransactionContext`.
     describe : Callable
         Asks the coordinators; ids that they don't know are absent (and free).
@@ -77,8 +82,9 @@ def choose_id(prefix: str, partition: int, task_attempt: int, describe: Describe
     """
     start = task_attempt % IDS
     order = [str(TransactionalId(prefix, partition, (start + step) % IDS)) for step in range(IDS)]
+    turn = 1 + zlib.crc32(nonce.encode()) % (IDS - 1)
     # Nearly always the first is free: the others are asked about only when it is not.
-    for candidates in (order[:1], order[1:]):
+    for candidates in (order[:1], order[turn:] + order[1:turn]):
         states = describe(candidates)
         for candidate in candidates:
             if candidate not in states or states[candidate].state not in BUSY:

@@ -21,25 +21,36 @@ def describing(states: Mapping[str, str], asked: list[int] | None = None):  # ty
 
 
 def test_the_number_starts_at_the_task_attempt_modulo_64() -> None:
-    assert choose_id("q", 3, 130, describing({})) == "q.3.2"
+    assert choose_id("q", 3, 130, "n", describing({})) == "q.3.2"
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"])
 def test_an_id_in_use_is_passed_over_with_one_more_question(state: str) -> None:
     asked: list[int] = []
-    assert choose_id("q", 0, 63, describing({"q.0.63": state, "q.0.0": state}, asked)) == "q.0.1"
+    assert choose_id("q", 0, 63, "n", describing({"q.0.63": state, "q.0.0": state}, asked)) not in ("q.0.63", "q.0.0")
     assert asked == [1, 63]
 
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort", "Dead"])
 def test_an_id_whose_transaction_has_ended_is_free(state: str) -> None:
-    assert choose_id("q", 0, 5, describing({"q.0.5": state})) == "q.0.5"
+    assert choose_id("q", 0, 5, "n", describing({"q.0.5": state})) == "q.0.5"
 
 
 def test_a_task_without_a_free_id_fails_by_name() -> None:
     full = {f"q.0.{number}": "Ongoing" for number in range(IDS)}
     with pytest.raises(RetriableError, match=r"NO_FREE_LANE.*q\.0"):
-        choose_id("q", 0, 1, describing(full))
+        choose_id("q", 0, 1, "n", describing(full))
+
+
+def test_the_only_free_id_is_found_by_every_nonce() -> None:
+    states = {f"q.0.{number}": "Ongoing" for number in range(IDS) if number != 7}
+    assert {choose_id("q", 0, 0, f"n{turn}", describing(states)) for turn in range(200)} == {"q.0.7"}
+
+
+def test_attempts_that_begin_within_a_block_of_prepared_ids_choose_different_ones() -> None:
+    states = {f"q.0.{number}": "Ongoing" for number in range(40)}
+    chosen = [choose_id("q", 0, attempt, f"nonce {attempt}", describing(states)) for attempt in range(40)]
+    assert len(set(chosen)) > 12
 
 
 @given(st.text(min_size=1), st.integers(0, 100_000), st.integers(0, IDS - 1))
