@@ -43,7 +43,27 @@ tests:
       - {series: 'barrier_oldest_transaction_seconds{location="a"}', values: "0+60x20"}
       - {series: 'barrier_transaction_lifetime_seconds{location="a"}', values: "900x20"}
       - {series: 'barrier_transaction_overdue{location="a"}', values: "0x15 1x5"}
+      - {series: 'barrier_stable_offset_lag{servers="s", topic="busy", partition="0"}', values: "3x40"}
+      - {series: 'barrier_stable_offset{servers="s", topic="busy", partition="0"}', values: "0+5x40"}
+      - {series: 'barrier_stable_offset_lag{servers="s", topic="held", partition="0"}', values: "3x40"}
+      - {series: 'barrier_stable_offset{servers="s", topic="held", partition="0"}', values: "7x40"}
+      - {series: 'barrier_query_state{location="away", state="unseen"}', values: "1x40"}
+      - {series: 'barrier_source_lag_offsets{location="away", topic="t"}', values: "5x40"}
     alert_rule_test:
+      - eval_time: 35m
+        alertname: BarrierReadersHeldBack
+        exp_alerts:
+          - exp_labels: {severity: warning, servers: s, topic: held, partition: "0"}
+            exp_annotations:
+              summary: "Open transactions hold readers of held-0 back"
+              action: "barrier transactions explain held LOCATION..."
+      - eval_time: 30m
+        alertname: BarrierNoCheckpoint
+        exp_alerts:
+          - exp_labels: {severity: warning, location: away, state: unseen}
+            exp_annotations:
+              summary: "away has rows to read, and has completed no checkpoint for 15 minutes"
+              action: "barrier checkpoints show away"
       - {eval_time: 5m, alertname: BarrierDriverGone}
       - {eval_time: 5m, alertname: BarrierTransactionNearTimeout}
       - eval_time: 7m
@@ -143,7 +163,7 @@ def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge
         watched = Watched(browser, served.address, tmp_path / "pictures")
         overview = watched.open()
         state = overview.locator("tbody td").first
-        expect(state).to_contain_text("There is no journal")
+        expect(state).to_have_text("has not run")
         driver.start()
         expect(state).to_have_text("driver runs", timeout=60_000)
         driver.wait_committed(1)

@@ -14,6 +14,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from connector.cli import main
 from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.serving import facts
+from connector.serving.samples import samples
 from connector.spark import hosted_sink
 from connector.spark.process import this_process
 from connector.transactions.assessment import Assessment
@@ -314,3 +317,21 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert "--bootstrap-server" in capsys.readouterr().err
     status, document, _ = answer(capsys, "transactions", "list", str(tmp_path))
     assert (status, document["condition"]) == (1, "NO_JOURNAL")
+
+
+@pytest.mark.matrix
+def test_a_cluster_that_is_down_hides_no_other(
+    kafka: Cluster, stranger: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`barrier serve` asks one cluster after the other."""
+    _, name = stranger
+    configs = [
+        ClientConfig("test", {"bootstrap.servers": servers}) for servers in ("127.0.0.1:1", kafka.bootstrap_servers)
+    ]
+    monkeypatch.setattr(facts, "configs_of", lambda *given: configs)
+    away, there = facts.look_at_clusters([], None, {})
+    assert (away.answered, away.servers, there.answered) == (False, "127.0.0.1:1", True)
+    assert name in {each.transaction.shown_name for each in there.assessments}
+    found = {(sample.name, sample.labels[0]) for sample in samples([], [away, there], 0.0)}
+    assert ("barrier_open_transactions", "127.0.0.1:1") not in found
+    assert ("barrier_brokers_reachable", "127.0.0.1:1") in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from typing import Annotated
@@ -11,11 +12,27 @@ import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.report import Output, reporting
+from connector.spark import confirmed
 from transactional.errors import OptionError
 
 __all__ = ["serve"]
 
 TOKEN = "BARRIER_SERVE_TOKEN"
+
+
+class _Once(logging.Filter):
+    """Lets each message pass once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether it is new."""
+        said = record.getMessage()
+        new = said not in self._seen
+        self._seen.add(said)
+        return new
 
 
 def serve(
@@ -62,6 +79,7 @@ def serve(
             )
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(24)
+        logging.getLogger(confirmed.__name__).addFilter(_Once())  # it would warn at every look
         with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
             shown = f"[{host}]" if ":" in host else host
             address = f"http://{shown}:{socket.getsockname()[1]}/"
