@@ -143,10 +143,10 @@ def is_free(transaction: KafkaTransaction) -> bool:
     admin.limit = Deadline(WARM_UP_SECONDS, admin.clock)
     try:
         described = admin.describe([transaction.name]).get(transaction.name)
-    except TwoPhaseCommitError:
-        return False
-    except BaseException:
+    except BaseException as problem:
         transaction.drop(failed=True)
+        if isinstance(problem, TwoPhaseCommitError):
+            return False
         raise
     admin.limit = None
     return described is None or described.state not in BUSY
