@@ -196,7 +196,7 @@ def threads_and_sockets() -> tuple[int, int]:
 def test_an_attempt_that_was_fenced_before_its_first_row_ends_no_other_attempts_transaction(
     kafka: Cluster, topic: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is fenced between its init and its question for its epoch: what it is told is the other's."""
+    """It is fenced between its init and its question for its epoch: the answer is the other's."""
     with (
         closing(make_sink(kafka.bootstrap_servers, topic, prefix)) as first,
         closing(make_sink(kafka.bootstrap_servers, topic, prefix)) as second,

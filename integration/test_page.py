@@ -25,7 +25,7 @@ from integration.test_kafka_spark_crashes import produce, topic_to_topic
 pytestmark = pytest.mark.skipif(not is_debian(), reason="Chromium and promtool are taken from Debian's packages")
 
 SCREENSHOTS = "BARRIER_SCREENSHOTS"
-"""The environment variable that names a folder for the pictures, else they are looked at by nobody."""
+"""The environment variable that names a folder for the pictures; a temporary one otherwise."""
 
 WIDE, SMALL = (1280, 400), (390, 600)
 RULES = ROOT / "docs" / "monitoring" / "alerts.yml"
@@ -238,29 +238,20 @@ def by_keys(page: Page) -> None:
 
 
 def check_metrics(text: str) -> None:
+    assert promtool("check", "metrics", input=text) == (0, "")
+
+
+def promtool(*words: str, **more: Any) -> tuple[int, str]:
+    """Run promtool; return its exit status and what it prints."""
     prometheus = fetched("prometheus")
-    said = subprocess.run(
-        [prometheus.program("usr/bin/promtool"), "check", "metrics"],
-        input=text,
-        env=prometheus.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (said.returncode, said.stdout + said.stderr) == (0, "")
+    command = [prometheus.program("usr/bin/promtool"), *words]
+    said = subprocess.run(command, env=prometheus.environment(), capture_output=True, text=True, check=False, **more)
+    return said.returncode, said.stdout + said.stderr
 
 
 def test_prometheus_takes_the_rules_and_they_fire_when_they_should(tmp_path: Path) -> None:
-    prometheus = fetched("prometheus")
     shutil.copy(RULES, tmp_path)
     (tmp_path / "cases.yml").write_text(CASES)
     for words in (["check", "rules", "alerts.yml"], ["test", "rules", "cases.yml"]):
-        said = subprocess.run(
-            [prometheus.program("usr/bin/promtool"), *words],
-            cwd=tmp_path,
-            env=prometheus.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert said.returncode == 0, said.stdout + said.stderr
+        status, said = promtool(*words, cwd=tmp_path)
+        assert status == 0, said

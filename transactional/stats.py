@@ -20,6 +20,7 @@ __all__ = [
     "counts",
     "figures",
     "history",
+    "newest_completed",
     "pending",
     "restored",
     "unsettled",
@@ -183,6 +184,7 @@ def counts(ledger: Ledger) -> dict[str, int]:
 def figures(ledger: Ledger, now: float) -> dict[str, Any]:
     """Return the ledger's records, and what follows from them and the time (seconds since the epoch), as JSON types."""
     run, rewinding, moved, restored = ledger.newest_run, ledger.rewinding, ledger.moved, ledger.restored
+    last = newest_completed(ledger)
     return {
         "now": int(now * 1000),
         "location": ledger.location,
@@ -191,7 +193,7 @@ def figures(ledger: Ledger, now: float) -> dict[str, Any]:
         "totals": dict(ledger.totals),
         "accounted": ledger.accounted,
         "decided": ledger.decided,
-        "completed": None if ledger.completed is None else _of_checkpoint(ledger.completed).to_json(),
+        "completed": None if last is None else last.to_json(),
         "pending": asdict(pending(ledger, now)),
         "unsettled": [asdict(each) for each in unsettled(ledger)],
         "voided": sorted(ledger.voided),
@@ -215,6 +217,11 @@ def history(ledger: Ledger) -> list[CheckpointHistory]:
     found = [_of_checkpoint(checkpoint) for checkpoint in checkpoints]
     found += [_of_failure(failure, checkpoints) for failure in ledger.failures]
     return sorted(found, key=lambda each: each.id)
+
+
+def newest_completed(ledger: Ledger) -> CheckpointHistory | None:
+    """Return the newest checkpoint whose rows are visible; None if there is none."""
+    return None if ledger.completed is None else _of_checkpoint(ledger.completed)
 
 
 def restored(ledger: Ledger) -> list[Restored]:

@@ -10,7 +10,7 @@ from connector.serving.facts import ClusterFacts, QueryFacts
 from connector.transactions.assessment import Verdict
 from connector.views.queries import QueryState
 from transactional.ledger import Ledger
-from transactional.stats import counts, history, pending, unsettled
+from transactional.stats import counts, newest_completed, pending, unsettled
 
 __all__ = ["METRICS", "Metric", "Sample", "samples"]
 
@@ -117,7 +117,7 @@ def _of_query(query: QueryFacts, now: float) -> Iterator[Any]:
         yield "query_state", float(query.state is state), state.name.lower()
     if ledger.restoring is None:  # afterwards they are those of the origin: an increase would count all of them
         yield from _counters(ledger)
-    last = max((each for each in history(ledger) if each.committed), key=lambda each: each.id, default=None)
+    last = newest_completed(ledger)
     if last is not None:
         yield "last_checkpoint_timestamp_seconds", (last.committed or 0) / 1000
         steps = {"prepared": last.preparing_ms, "decided": last.deciding_ms, "committed": last.committing_ms}

@@ -24,9 +24,9 @@ from connector.serving.watcher import Watcher
 from connector.views.queries import FAILURES, QueryState, checkpoint_pairs, query_pairs
 from connector.views.transactions import held_sentences, pairs_of
 from connector.views.words import batches_text, duration_text, status_text, time_text
-from transactional.ledger import CheckpointState, RunRecord
+from transactional.ledger import RunRecord
 from transactional.secrets import HIDDEN, is_secret
-from transactional.stats import CheckpointHistory, counts, history, pending
+from transactional.stats import CheckpointHistory, counts, history, newest_completed, pending
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -114,7 +114,7 @@ class Page:
         return self._answer("overview.html", title="Queries", rows=rows, clusters=self._watcher.clusters)
 
     def _row(self, number: int, query: QueryFacts, now: float) -> dict[str, Any]:
-        last = max((each for each in history(query.ledger) if each.committed), key=lambda each: each.id, default=None)
+        last = newest_completed(query.ledger)
         return {
             "number": number,
             "query": query,
@@ -252,7 +252,6 @@ def _line(found: CheckpointHistory) -> dict[str, Any]:
         "found": found,
         "status": status_text(found, brief=True),
         "failed": found.status in FAILURES,
-        "settled": found.status is CheckpointState.SETTLED,
         "why": found.sentence or found.reason,
     }
 

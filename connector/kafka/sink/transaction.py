@@ -272,7 +272,7 @@ def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> K
 def roll_back(transaction: KafkaTransaction) -> None:
     """Abort what was written, as far as that is quick; the next sweep does the rest.
 
-    Only the producer itself aborts, which can end its own transaction only. A request by name and epoch could end that of
+    Only the producer itself aborts, which can end its own transaction only. A request by id and epoch could end that of
     another attempt, which may be prepared: a producer that was fenced before its first row does not know its epoch.
     """
     if transaction.producer is not None:
