@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable, write_deltalake
 
 from integration.broker import Cluster
+from integration.object_store import BUCKET
+from integration.schema_registry import RegistryServer
 from integration.test_kafka_crashes import MakeQuery, make_query
 from integration.test_missing_rights import WRITES, Users, guarded, users
 from tests.connector.cli_place import answer
@@ -182,6 +187,52 @@ def test_a_store_that_cant_be_written(three: Cluster, tmp_path: Path, capsys: py
     place = str(tmp_path / "file" / "place")
     status, found = examined(capsys, **sink(three, checkpointLocation=place, transactionalIdPrefix="unused"))
     assert (status, set(found)) == (1, {"store"})
+
+
+def test_a_table(tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    table = str(tmp_path / "table")
+    assert examined(capsys, path=table, partitionBy="day") == (0, {})
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    rows = pa.table({"a": [1], "b": ["x"]})
+    write_deltalake(table, rows)
+    before = sorted(tmp_path.rglob("*"))
+    assert examined(capsys, path=table, checkpointLocation=str(tmp_path / "place")) == (0, {})
+    assert sorted(tmp_path.rglob("*")) == before
+    store = {"storage__AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"], "storage__AWS_ALLOW_HTTP": "true"}
+    assert examined(capsys, path=f"s3://{BUCKET}/doctor/table", **store) == (0, {})
+    (tmp_path / "file").write_text("")
+    for bad, condition in (
+        ({"path": str(tmp_path / "file" / "table")}, None),
+        ({"path": "s3://no-such-bucket/table", **store}, "TABLE_UNREACHABLE"),
+    ):
+        status, found = examined(capsys, **bad)
+        assert (status, [each["condition"] for each in found["table"]]) == (1, [condition])
+    status, found = examined(capsys, path=table, mergeShema="true")
+    assert (status, [each["condition"] for each in found["options"]]) == (1, ["UNKNOWN_OPTION"])
+    DeltaTable(table).alter.add_constraint({"positive": "a > 0"})
+    status, found = examined(capsys, path=table)
+    assert (status, [each["condition"] for each in found["table"]]) == (1, ["TABLE_NEEDS_FEATURES"])
+
+
+def test_a_schema_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    with RegistryServer("etl", "s3cret-word") as registry:
+        registry.register("orders-value", '{"type": "string"}')
+        registry.register("events-value", "{}", "JSON")
+        registry.register("old-value", 'syntax = "proto3"; message A {}', "PROTOBUF")
+        given = {"url": registry.url, "basic__auth__user__info": "etl:s3cret-word"}
+        assert examined(capsys, **given) == (0, {})
+        for subject in ("orders-value", "events-value"):
+            assert examined(capsys, **given, subject=subject) == (0, {})
+        for wrong, check, condition in (
+            ({"subject": "old-value"}, "registry", "UNSUPPORTED_SCHEMA"),
+            ({"subject": "no-value"}, "options", "INVALID_OPTION"),
+            ({"basic__auth__user__info": "etl:guessed"}, "registry", "REGISTRY_REFUSED"),
+            ({"url": f"http://{closed_port()}"}, "registry", "REGISTRY_UNREACHABLE"),
+        ):
+            status, found = examined(capsys, **{**given, **wrong})
+            assert (status, [each["condition"] for each in found[check]]) == (1, [condition])
+            assert "guessed" not in str(found)
+            assert "s3cret-word" not in str(found)
 
 
 @pytest.mark.matrix

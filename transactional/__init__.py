@@ -1,7 +1,8 @@
 """The checkpoint protocol: two-phase-commit sinks, journal, coordinator and recovery. It knows no engine, store or command.
 
 For users: `TwoPhaseCommitSink` (`sink`, `transaction`), `CheckpointHook` (`hooks`), restart strategies (`restart`), errors
-(`errors`, with their catalogue), `History` (`history`), doubles and a conformance kit for a sink's tests (`testing`).
+(`errors`, with their catalogue), `History` (`history`), `Finding` (`finding`), doubles and a conformance kit for a sink's tests
+(`testing`).
 
 The deciding core: `journal` (exclusive create), `entry` (as bytes), `ledger` (the fold, a checkpoint's states), `ownership`
 (what an entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps), `settlement` (from a decision to its
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         TwoPhaseCommitError as TwoPhaseCommitError,
     )
     from transactional.failure import Failure as Failure, Remedy as Remedy, failure_of as failure_of
+    from transactional.finding import Finding as Finding, Level as Level
     from transactional.history import History as History, put_back as put_back
     from transactional.hooks import CheckpointHook as CheckpointHook, HookContext as HookContext
     from transactional.ledger import CheckpointState as CheckpointState
@@ -68,6 +70,7 @@ _HOMES = {
         "TwoPhaseCommitError"
     ),
     "failure": "Failure Remedy failure_of",
+    "finding": "Finding Level",
     "history": "History put_back",
     "hooks": "CheckpointHook HookContext",
     "ledger": "CheckpointState",

@@ -7,7 +7,7 @@ commits: a *handle* (a small JSON mapping, which Flink calls a committable) is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transactional.checkpoint import DecidedCheckpoint
+    from transactional.finding import Finding
 
 __all__ = [
     "Cutoff",
@@ -126,6 +127,23 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         ------
         OptionError, StoreError
         """
+
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
+        """Look for what may hurt later, after `checkStart` found nothing wrong; change nothing. Default: nothing.
+
+        *User's driver program, at the first start at a new location*, where warnings and problems are logged; *and the
+        command* ``barrier doctor``, which prints all findings.
+
+        Parameters
+        ----------
+        prefix : str or None
+            As in `checkStart`.
+        own : Collection[str]
+            Prefixes of the location's own runs.
+        intervalMs : int
+            The source's ``barrierInterval``; 0 if it is not known.
+        """
+        return ()
 
     def identify(self) -> Mapping[str, str]:
         """Check that the store can be used, and return which it is. *Called on the driver, once per planning.*

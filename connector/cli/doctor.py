@@ -10,7 +10,8 @@ import typer
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal
 from connector.cli.report import Output, OutputOption, Status, reporting
-from connector.doctor.finding import Finding, Level
+from connector.doctor.finding import CHECKS
+from transactional.finding import Finding, Level
 
 __all__ = ["doctor"]
 
@@ -27,11 +28,11 @@ def doctor(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is not well.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check a query's brokers, topics, rights, store and versions, without Spark and without a change.
+    """Check a query's brokers, topics, tables, rights, store and versions, without Spark and without a change.
 
-    Without LOCATION it checks options as a program gives them to readStream or writeStream: --options-file or --option. A line
-    format=barrier-kafka or format=2pc-kafka says which; options that subscribe to topics are a source's. Exit status 1: there
-    is a problem, with which the query fails, or loses what it promises.
+    Without LOCATION it checks options as a program gives them to readStream or writeStream: --options-file or --option; of
+    the formats barrier-kafka, 2pc-kafka and 2pc-delta, and the settings of a Schema Registry. Exit status 1: there is a
+    problem, with which the query fails, or loses what it promises.
     """
     from connector.doctor.examine import examine_location, examine_options
 
@@ -68,5 +69,5 @@ def _document(each: Finding) -> dict[str, str | None]:
         "sentence": each.sentence,
         "remedy": each.remedy or None,
         "condition": each.condition or None,
-        "page": f"{PAGE}#{each.check}",
+        "page": f"{PAGE}#{each.check}" if each.check in CHECKS else PAGE,
     }

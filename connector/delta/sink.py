@@ -7,7 +7,7 @@ decides whether a transaction is committed: by the adding of its files, or by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -29,6 +29,7 @@ from connector.delta.columns import (
 from connector.delta.commits import add_files, check_unchanged, exclude
 from connector.delta.data_files import DataFiles
 from connector.delta.delta_log import Past, read_past
+from connector.delta.examination import check_table
 from connector.delta.format import NAME
 from connector.delta.handles import FORMAT, DeltaHandle, is_added, is_of, outcome
 from connector.delta.staging import Note, Notes
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from transactional.checkpoint import DecidedCheckpoint
+    from transactional.finding import Finding
 
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
@@ -149,21 +151,27 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
 
     def checkStart(self, prefix: str | None) -> None:
         """Check that the table, if there is one, can take the rows, or could be created."""
-        if not self._folder.exists():
+        with self._folder.reaching():
+            table = self._folder.open() if self._folder.exists() else None
+        if table is None:
             check_creatable(self.schema, self._settings.partition_by)
             return
-        table = self._folder.open()
         check_protocol(table)
         columns = arrow_schema(table)
         if self._settings.merge_schema:
             columns = pa.schema([*columns, *map(nullable, new_columns(self.schema, columns))])
         fit_columns(self.schema, columns)
 
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
+        """Write into the table's folder, and delete it again."""
+        return check_table(self._settings)
+
     def identify(self) -> dict[str, str]:
         """Make sure that a table can take the rows: create it, or add the new columns."""
-        if not self._folder.exists():
-            self._create()
-        table = self._folder.open()
+        with self._folder.reaching():
+            if not self._folder.exists():
+                self._create()
+            table = self._folder.open()
         check_protocol(table)
         if self._settings.merge_schema:
             table = self._merge(table)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 __all__ = ["TableFolder"]
+
+ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours of a terminal, with which deltalake writes its errors."""
+
+MOST_SAID: Final = 600
+"""Characters of such an error."""
 
 REQUESTS_AT_ONCE: Final = 16
 """HEAD and DELETE requests to an object store; each takes tens of milliseconds."""
@@ -49,6 +56,23 @@ class TableFolder:
         from deltalake import DeltaTable
 
         return DeltaTable.is_deltatable(self.uri, self.storage_options())
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Name the table in what its store's client raises.
+
+        Raises
+        ------
+        StoreError
+            ``TABLE_UNREACHABLE``
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError) as problem:
+            reason = " ".join(ANSI.sub("", str(problem)).split())
+            raise StoreError("TABLE_UNREACHABLE", table=self.uri, reason=reason[:MOST_SAID]) from problem
 
     def open(self) -> DeltaTable:
         """Open the table at its newest version."""
@@ -151,8 +175,27 @@ class TableFolder:
         if self._filesystem is None:
             from deltalake.fs.fs_handler import DeltaStorageHandler
 
-            self._filesystem = fs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options()))
+            class Handler(DeltaStorageHandler):
+                """deltalake's streams take nothing but bytes, and pyarrow's write a buffer as it is."""
+
+                def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
+                    return pa.PythonFile(_BytesOnly(self._handler.open_output_stream(path, metadata)), mode="w")
+
+            self._filesystem = fs.PyFileSystem(Handler(self.uri, self.storage_options()))
         return self._filesystem
+
+
+class _BytesOnly:
+    """A stream that hands bytes to another one."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, data: Any) -> None:
+        self._stream.write(data if isinstance(data, bytes) else bytes(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _size(path: str) -> int | None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import pyarrow as pa
 
-from connector.doctor.finding import Finding, failed, good, problem, unknown
-from connector.doctor.kafka import (
-    check_brokers_release,
-    check_prefix,
-    check_read_topics,
-    check_timeout,
-    check_written_topic,
-)
+from connector.delta.columns import arrow_schema
+from connector.delta.sink import DeltaSink
+from connector.delta.storage import TableFolder
+from connector.delta.write_options import parse_write_options as parse_table_options
+from connector.doctor.finding import failed
+from connector.doctor.kafka import check_read_topics, check_readers
+from connector.doctor.registry import check_registry
 from connector.doctor.store import check_store
 from connector.doctor.versions import check_versions
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.release import check_release
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.sink.write_options import parse_write_options
 from connector.kafka.source.data_source import BarrierKafkaDataSource
@@ -29,11 +29,19 @@ from connector.location.location import CheckpointLocation
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from transactional.errors import OptionError, TwoPhaseCommitError
+from transactional.finding import Finding, good, problem, unknown
 from transactional.sink import Options, TwoPhaseCommitSink
 
 __all__ = ["examine_location", "examine_options"]
 
-SOURCE, SINK = "barrier-kafka", "2pc-kafka"
+SOURCE, SINK, TABLE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "schema-registry"
+
+REVEALING: Final = {
+    SOURCE: ("subscribe", "subscribePattern", "assign"),
+    TABLE: ("path",),
+    REGISTRY: ("url",),
+}
+"""Options that reveal a format."""
 
 NO_QUERY: Final = "barrier-doctor"
 """The prefix of a query that has none yet: of no query."""
@@ -71,7 +79,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
     Parameters
     ----------
     options : Mapping[str, str]
-        With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, else ``2pc-kafka``.
+        With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, ``2pc-delta`` if they
+        have a ``path``, ``schema-registry`` if they have a ``url``, else ``2pc-kafka``.
     """
     kind = Options(options).get("format") or _kind(options)
     asked = _without(options, "format")
@@ -90,13 +99,17 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
             yield from _check_source(_without(asked, "checkpointLocation"))
         elif kind == SINK:
             yield from _check_kafka_options(asked, own)
+        elif kind == TABLE:
+            yield from _check_delta_options(_without(asked, "barrierInterval"), own)
+        elif kind == REGISTRY:
+            yield from check_registry(asked)
         else:
             raise OptionError(
                 "INVALID_OPTION",
                 owner="barrier doctor",
                 option="format",
                 value=kind,
-                expectation=f"{SOURCE} or {SINK}; name the LOCATION of a query with another sink",
+                expectation=f"{SOURCE}, {SINK}, {TABLE} or {REGISTRY}; name the LOCATION of a query with another sink",
             )
     except TwoPhaseCommitError as error:
         yield failed(error)
@@ -104,7 +117,7 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
 
 def _kind(options: Mapping[str, str]) -> str:
     given = Options(options)
-    return SOURCE if any(name in given for name in ("subscribe", "subscribePattern", "assign")) else SINK
+    return next((kind for kind, names in REVEALING.items() if any(name in given for name in names)), SINK)
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
@@ -122,6 +135,19 @@ def _check_kafka_options(options: Mapping[str, str], own: Collection[str]) -> It
     yield from _check_sink(KafkaSink(named, schema), checked.prefix, own, interval)
 
 
+def _check_delta_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
+    checked = parse_table_options(Options(options))
+    # The rows' columns are not known: those of the table fit it.
+    schema = pa.schema([(name, pa.string()) for name in (*checked.partition_by, "value")])
+    sink = DeltaSink(Options(options), schema)
+    folder = TableFolder(checked)
+    with folder.reaching():
+        if folder.exists():
+            sink = DeltaSink(Options(options), arrow_schema(folder.open()))
+    yield good("options", "as they should be")
+    yield from _check_sink(sink, Options(options).get("transactionalIdPrefix"), own, 0)
+
+
 def _check_sink(
     sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, own: Collection[str], interval_ms: int
 ) -> Iterator[Finding]:
@@ -135,18 +161,10 @@ def _check_sink(
                 yield unknown("rights", "Whether this user may write under the transactional ids is not checked.", way)
             else:
                 yield good("rights", "all that the sink needs")
-            admin = KafkaAdmin(sink.client)
-            try:
-                yield from check_brokers_release(admin)
-                yield check_timeout(admin, sink.timeout_ms, interval_ms)
-                yield check_prefix(admin, prefix, own)
-                if sink.topic is not None:
-                    yield good("topic", sink.topic)
-                    yield from check_written_topic(admin, sink.topic)
-                else:
-                    yield unknown("topic", "A column names the topics of rows: none is checked.")
-            finally:
-                admin.close()
+        yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
+        if isinstance(sink, KafkaSink) and sink.topic is not None:
+            with closing(KafkaAdmin(sink.client)) as admin:
+                yield check_readers(admin, sink.topic)
     except TwoPhaseCommitError as error:
         yield failed(error)
     finally:
@@ -167,7 +185,7 @@ def _check_source(options: Mapping[str, str]) -> Iterator[Finding]:
             return
         reader.latest(partitions)
         yield good("topic", ", ".join(topics))
-        yield from check_brokers_release(admin)
+        yield from check_release(admin)
         yield from check_read_topics(admin, checked, topics)
     finally:
         admin.close()

@@ -1,24 +1,13 @@
-"""What a check has found."""
+"""The checks that have a section on the doctor's page, and the errors that they are."""
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
 from typing import Final
 
 from transactional.errors import TwoPhaseCommitError
+from transactional.finding import Finding, Level
 
-__all__ = ["CHECKS", "Finding", "Level", "failed", "good", "problem", "unknown", "warning"]
-
-
-class Level(enum.Enum):
-    """How bad a finding is."""
-
-    GOOD = "good"
-    UNKNOWN = "unknown"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
+__all__ = ["CHECKS", "failed"]
 
 CHECKS: Final = {
     "options": "options that are unknown, missing, forbidden, or have a wrong value",
@@ -34,6 +23,8 @@ CHECKS: Final = {
     "open-transactions": "readers that an open transaction holds back now",
     "retention": "rows that may expire while the query is stopped",
     "location": "a location that has moved, is a copy, or has a rewind that is not done",
+    "table": "a table that needs more of its writers than the sink can do, or in whose folder it can't write",
+    "registry": "a Schema Registry that does not answer, refuses the login, or has no schema that can be decoded",
     "store": "a checkpoint store that does not arbitrate between two drivers, or can't be written",
     "clock": "a clock that differs from the store's",
     "sink": "anything else that the sink refuses before its first row",
@@ -42,7 +33,7 @@ CHECKS: Final = {
     "spark": "a release of PySpark that is not supported, or none",
     "clients": "client libraries with which rows take the slower way",
 }
-"""Every check, and what it finds."""
+"""Every check of the doctor, and what it finds. A sink's own `examine` may have others."""
 
 _OF_CONDITION: Final = {
     "BROKERS_UNREACHABLE": "brokers",
@@ -62,58 +53,16 @@ _OF_CONDITION: Final = {
     "LOCATION_TAKEN": "location",
     "RESTORE_UNFINISHED": "location",
     "ADOPTED_NOT_STARTED": "location",
+    "TABLE_NEEDS_FEATURES": "table",
+    "TABLE_UNREACHABLE": "table",
+    "REGISTRY_UNREACHABLE": "registry",
+    "REGISTRY_REFUSED": "registry",
+    "UNSUPPORTED_SCHEMA": "registry",
     "MISSING_OPTION": "options",
     "UNKNOWN_OPTION": "options",
     "FORBIDDEN_OPTION": "options",
     "INVALID_OPTION": "options",
 }
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One finding.
-
-    Parameters
-    ----------
-    check : str
-        One of `CHECKS`.
-    level : Level
-    sentence : str
-    remedy : str
-        What to do; empty if nothing is to be done.
-    condition : str
-        Of the error that a query would fail with; empty if it would not.
-    """
-
-    check: str
-    level: Level
-    sentence: str
-    remedy: str = ""
-    condition: str = ""
-
-    def __post_init__(self) -> None:
-        if self.check not in CHECKS:
-            raise ValueError(f"unknown check {self.check!r}")
-
-
-def good(check: str, sentence: str) -> Finding:
-    """Return that all is well."""
-    return Finding(check, Level.GOOD, sentence)
-
-
-def unknown(check: str, sentence: str, remedy: str = "") -> Finding:
-    """Return that it can't be known."""
-    return Finding(check, Level.UNKNOWN, sentence, remedy)
-
-
-def warning(check: str, sentence: str, remedy: str) -> Finding:
-    """Return something with which a query runs, and that may hurt."""
-    return Finding(check, Level.WARNING, sentence, remedy)
-
-
-def problem(check: str, sentence: str, remedy: str, condition: str = "") -> Finding:
-    """Return something with which the query fails, or loses what it promises."""
-    return Finding(check, Level.PROBLEM, sentence, remedy, condition)
 
 
 def failed(error: TwoPhaseCommitError) -> Finding:

@@ -1,202 +1,35 @@
-"""Checks of brokers and topics."""
+"""Checks of the topics that a query reads, and of what holds the readers of a topic back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from connector.doctor.finding import Finding, good, problem, unknown, warning
-from connector.kafka.client.admin import TOPIC, Description, KafkaAdmin
+from connector.kafka.client.admin import TOPIC, KafkaAdmin
 from connector.kafka.client.errors import missing_right
 from connector.kafka.sink.kafka_sink import READ
-from connector.kafka.sink.transaction import timeout_of
-from connector.kafka.sink.transactional_ids import BUSY, ids_under, run_id
 from connector.kafka.source.read_options import ReadOptions
-from connector.transactions.on_brokers import HeldPartition, look
+from connector.transactions.on_brokers import look
+from transactional.finding import Finding, good, problem, unknown, warning
 
-__all__ = ["check_brokers_release", "check_prefix", "check_read_topics", "check_timeout", "check_written_topic"]
-
-SKIPS_MARKERS: Final = 30
-"""The highest metadata.version that brokers of the releases 4.3 know, of which 4.3.0 and 4.3.1 may leave markers out."""
+__all__ = ["check_read_topics", "check_readers"]
 
 SHORTEST_RETENTION_MS: Final = 24 * 3_600_000
 """One day: what a stop over a night takes."""
 
-MESSAGE_BYTES: Final = 1_048_588
-"""Kafka's own default of message.max.bytes."""
 
-
-def check_brokers_release(admin: KafkaAdmin) -> Iterator[Finding]:
-    """Check which transaction protocol the cluster speaks."""
-    levels, highest = admin.feature_levels()
-    level = levels.get("transaction.version", 0)
-    if level < 2:
-        yield warning(
-            "transaction-version",
-            f"transaction.version is {level}: each commit and abort has to ask the coordinator first.",
-            "kafka-features.sh upgrade --feature transaction.version=2, on brokers from 4.0 on.",
-        )
-    if highest.get("metadata.version", 0) == SKIPS_MARKERS:
-        yield warning(
-            "transaction-version",
-            "The brokers are of a release 4.3, of which 4.3.0 and 4.3.1 may leave commit markers out (KAFKA-20734). The sink "
-            "writes such a marker itself, if it may.",
-            "Grant this user ClusterAction on the cluster, or use 4.2.",
-        )
-    elif level >= 2:
-        yield good("transaction-version", f"transaction.version {level}")
-
-
-def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
-    """Check the transactions' timeout. One that the brokers refuse is the sink's own error.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    asked_ms : int or None
-        ``kafka.transaction.timeout.ms``, if the user has set it.
-    interval_ms : int
-        The source's ``barrierInterval``; 0 if it is not known.
-    """
-    most = admin.longest_timeout_ms()
-    timeout = timeout_of(asked_ms, admin)
-    if interval_ms * 2 > timeout:
-        return problem(
-            "transaction-timeout",
-            f"A transaction may take {timeout / 1000:g} s, and a checkpoint of barrierInterval {interval_ms / 1000:g} s has to "
-            "be decided within half of that.",
-            "Lower barrierInterval, or raise kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms.",
-        )
-    if timeout < 60_000:
-        return warning(
-            "transaction-timeout",
-            f"A transaction may take {timeout / 1000:g} s: what a crashed query has prepared is lost, and written again, if it "
-            "is not started within that.",
-            "Raise kafka.transaction.timeout.ms to minutes.",
-        )
-    if most is None:
-        return unknown(
-            "transaction-timeout",
-            f"This user may not read the brokers' transaction.max.timeout.ms: {timeout / 1000:g} s are taken for allowed.",
-            "Grant DESCRIBE_CONFIGS on the cluster.",
-        )
-    return good("transaction-timeout", f"{timeout / 1000:g} s, the brokers allow {most / 1000:g} s")
-
-
-def check_written_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
-    """Check an output topic: replication, elections, sizes, and what holds its readers back now."""
-    settings = admin.settings_of(
-        TOPIC, topic, ["min.insync.replicas", "unclean.leader.election.enable", "max.message.bytes", "cleanup.policy"]
-    )
-    if settings is None:
-        allow = f"Grant DESCRIBE_CONFIGS on topic {topic}."
-        yield unknown("replication", f"This user may not read the settings of {topic}.", allow)
-    else:
-        yield from _settings(topic, settings)
-        yield from _replicas(
-            topic, admin.topics([topic], ())[topic].replicas, int(settings.get("min.insync.replicas", 1))
-        )
+def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
+    """Check what holds the readers of an output topic back now."""
     view = look(admin, [topic], also_written=False)
     if view.denied:
-        yield unknown("open-transactions", f"This user may not read {topic}.")
-    else:
-        yield _held(topic, view.held)
-
-
-def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
-    if settings.get("unclean.leader.election.enable") == "true":
-        yield problem(
-            "unclean-election",
-            f"{topic} allows unclean leader elections: rows that were acknowledged, prepared or committed can be cut off.",
-            f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
-            "unclean.leader.election.enable=false",
-        )
-    else:
-        yield good("unclean-election", f"{topic} allows none")
-    size = int(settings.get("max.message.bytes", MESSAGE_BYTES))
-    if size < MESSAGE_BYTES:
-        yield warning(
-            "message-size",
-            f"{topic} takes batches of at most {size} bytes, less than Kafka's default: larger rows fail the query.",
-            "Raise the topic's max.message.bytes.",
-        )
-    else:
-        yield good("message-size", f"{topic} takes batches of up to {size} bytes")
-
-
-def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -> Iterator[Finding]:
-    offline = [number for number, (_, in_sync) in replicas.items() if in_sync < least]
-    fewest = min((count for count, _ in replicas.values()), default=0)
-    if offline:
-        yield problem(
-            "replication",
-            f"{topic}: partitions {offline[:10]} take no rows: fewer replicas are in sync than min.insync.replicas={least}.",
-            "See that all brokers run.",
-        )
-    elif least > fewest:
-        yield problem(
-            "replication",
-            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: it takes no rows.",
-            "Lower min.insync.replicas, or add replicas.",
-        )
-    elif fewest == 1:
-        yield warning(
-            "replication",
-            f"{topic} has one replica: rows that were committed are lost with one broker, and no protocol brings them back.",
-            "Use three replicas and min.insync.replicas=2.",
-        )
-    elif least == 1:
-        yield warning(
-            "replication",
-            f"{topic} has min.insync.replicas=1: rows that one replica alone holds count as written.",
-            "Set min.insync.replicas=2.",
-        )
-    elif least == fewest:
-        yield warning(
-            "replication",
-            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: one broker that is away stops the query.",
-            "Use one replica more than min.insync.replicas.",
-        )
-    else:
-        yield good("replication", f"{topic}: {fewest} replicas, min.insync.replicas={least}")
-
-
-def _held(topic: str, held: Sequence[HeldPartition]) -> Finding:
-    if not held:
+        return unknown("open-transactions", f"This user may not read {topic}.")
+    if not view.held:
         return good("open-transactions", f"{topic} holds no reader back")
-    names = sorted({holder.shown_name for each in held for holder in each.holders})
+    names = sorted({holder.shown_name for each in view.held for holder in each.holders})
     return warning(
         "open-transactions",
-        f"{len(held)} partitions of {topic} hold read_committed readers back: {', '.join(names[:5])}.",
+        f"{len(view.held)} partitions of {topic} hold read_committed readers back: {', '.join(names[:5])}.",
         f"barrier transactions explain {topic} LOCATION...",
-    )
-
-
-def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) -> Finding:
-    """Check whether another query uses a prefix.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    prefix : str or None
-        ``transactionalIdPrefix``, if it was set.
-    own : Collection[str]
-        Prefixes of the location's own runs.
-    """
-    if prefix is None:
-        return good("prefix", "the query's id, which no other query has")
-    if prefix in own:
-        return good("prefix", f"{prefix}, the location's own")
-    name = run_id(prefix)
-    known: dict[str, Description] = admin.describe([name, *ids_under(prefix, admin.transactional_ids(sorted(BUSY)))])
-    if name not in known:
-        return good("prefix", f"{prefix}, which no query has used within the brokers' memory")
-    busy = any(each.state in BUSY for each in known.values())
-    state = "has transactions open under it now" if busy else "has used it"
-    return problem(
-        "prefix",
-        f"Another checkpoint location {state}: {prefix}. Two queries with one prefix fence each other.",
-        "Choose another transactionalIdPrefix, or name the location whose prefix it is.",
     )
 
 

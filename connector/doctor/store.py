@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from connector.doctor.finding import Finding, failed, good, problem, warning
+from connector.doctor.finding import failed
 from connector.location.location import CheckpointLocation
 from transactional.errors import TwoPhaseCommitError
+from transactional.finding import Finding, good, problem, warning
 
 __all__ = ["check_store"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Final
 
-from connector.doctor.finding import Finding, good, problem, unknown, warning
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
+from transactional.finding import Finding, good, problem, unknown, warning
 
 __all__ = ["check_versions"]
 

@@ -39,7 +39,7 @@ SLOW: Final[Mapping[str, str]] = {
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
 
-TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE"})
+TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "TABLE_UNREACHABLE"})
 """Conditions that may pass by themselves, and are a wrong address as a rule."""
 
 _sinks: dict[str, type[HostedSinkDataSource]] = {}
@@ -129,7 +129,7 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         if value is not None and value.lower() != fast:
             log.warning("%s=%s makes this query several times slower than %s: see docs/tuning.md", key, value, fast)
     version = internals.setting(writer._spark, OFFSET_LOG_VERSION)
-    if version not in (None, "1") and not host.location.files.names("offsets"):  # a location keeps its version
+    if version not in (None, "1") and host.is_first():  # a location keeps its version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
             path=f"What {OFFSET_LOG_VERSION} makes Spark write to {host.location.path}/offsets",

@@ -27,6 +27,7 @@ from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import canonical
 from transactional.errors import OptionError
+from transactional.finding import Level
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
 from transactional.recovery import QueryView, check_rows, mismatch
@@ -59,6 +60,15 @@ NO_QUERY = "00000000-0000-0000-0000-000000000000"
 """A placeholder for the query's id, which Spark makes after the checks of ``start()``."""
 
 
+def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None) -> None:
+    try:
+        for each in sink.examine(prefix):
+            if each.level in (Level.WARNING, Level.PROBLEM):
+                log.warning("%s [%s]: %s %s", sink.name(), each.check, each.sentence, each.remedy)
+    except Exception:  # advice only: the query runs without it
+        log.info("%s could not be examined", sink.name(), exc_info=True)
+
+
 @lru_cache(maxsize=8)
 def _journal(location: tuple[tuple[str, str], ...], thread: int) -> Journal:
     """Return a thread's journal of a location: a worker that Spark reuses reads what came since its last micro-batch."""
@@ -89,6 +99,10 @@ class HostedSink:
         self.location = CheckpointLocation.from_options(options)
 
     # -- driver -----------------------------------------------------------------------------------------------------
+
+    def is_first(self) -> bool:
+        """Return whether Spark has planned no micro-batch at the location yet."""
+        return not self.location.files.names("offsets")
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
         """Refuse to replace what the sink has committed.
@@ -123,6 +137,8 @@ class HostedSink:
     def check_start(self, overwrite: bool) -> None:
         """Refuse settings that no micro-batch could work with; change nothing. *User's program, before the query starts.*
 
+        At the first start at a location, log what may hurt later.
+
         Raises
         ------
         OptionError, StoreError
@@ -134,6 +150,8 @@ class HostedSink:
             try:
                 hooks_of(self._own_options(sink)["checkpointHooks"], self.options)
                 sink.checkStart(prefix)
+                if self.is_first():
+                    _log_findings(sink, prefix)
             finally:
                 sink.close()
 

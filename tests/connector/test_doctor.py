@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from connector.doctor.finding import CHECKS, Finding, Level, failed
-from connector.doctor.kafka import check_timeout
+from connector.doctor.finding import CHECKS, failed
 from connector.doctor.store import check_store
+from connector.kafka.sink.examination import check_timeout
 from connector.location.location import CheckpointLocation
 from transactional.errors import StoreError
 from transactional.errors.catalogue import catalogue
+from transactional.finding import Level
 
 
 def test_each_check_has_its_section() -> None:
@@ -20,9 +21,13 @@ def test_each_check_has_its_section() -> None:
     assert re.findall(r"^### (\S+)$", page, re.MULTILINE) == list(CHECKS)
 
 
-def test_a_finding_is_of_a_known_check() -> None:
-    with pytest.raises(ValueError, match="fever"):
-        Finding("fever", Level.PROBLEM, "38.5")
+def test_each_finding_is_of_a_check() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in Path("connector").rglob("*.py")]
+    found = {
+        name for text in texts for name in re.findall(r"\b(?:good|unknown|warning|problem)\(\s*\"([a-z-]+)\"", text)
+    }
+    assert found <= set(CHECKS)
+    assert set(CHECKS) - found <= {"brokers", "options", "sink", "rights"} | set(), "errors of a query, by `failed`"
 
 
 @pytest.mark.parametrize(

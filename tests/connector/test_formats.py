@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from connector.spark.internals import StreamWrite
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace
 from transactional.errors import OptionError, ProtocolError, RetriableError, StoreError, TwoPhaseCommitError
+from transactional.finding import Finding, good, unknown, warning
 from transactional.sink import Options
 
 VALUE = StructType([StructField("value", StringType())])
@@ -46,6 +47,7 @@ class CheckedSink(FileSink):
 
     problem: Exception | None = None
     prefixes: list[str | None] = []
+    findings: list[Finding] = []
 
     @classmethod
     def name(cls) -> str:
@@ -57,6 +59,11 @@ class CheckedSink(FileSink):
         self.prefixes.append(prefix)
         if self.problem is not None:
             raise self.problem
+
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
+        """Find what a test wants, and fail."""
+        yield from self.findings
+        raise OSError("the disk is away")
 
 
 @pytest.fixture
@@ -134,6 +141,25 @@ def test_what_start_is_given_counts_over_the_writer(start: Start, tmp_path: Path
     assert CheckedSink.prefixes == ["p"]
     with pytest.raises(OptionError, match="OUTPUT_MODE"):
         start("parquet", {}, **{**named, "outputMode": "complete"}, **given)
+
+
+def test_the_first_start_at_a_location_logs_what_may_hurt(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"checkpointLocation": str(tmp_path), "path": str(tmp_path)}
+    found = [
+        good("disk", "has space"),
+        unknown("owner", "This user may not see the owner."),
+        warning("disk", "The disk is nearly full.", "Buy one."),
+    ]
+    monkeypatch.setattr(CheckedSink, "findings", found)
+    assert start("checked", given) == "started", "advice that fails is no reason to fail"
+    text = "checked [disk]: The disk is nearly full. Buy one."
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [text]
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1")
+    assert start("checked", given) == "started"
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1, "said once"
 
 
 def test_a_query_without_a_prefix_has_none_to_be_checked_yet(start: Start, tmp_path: Path) -> None:

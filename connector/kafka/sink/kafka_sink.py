@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +11,11 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.kept_admin import borrow_admin, give_back
 from connector.kafka.client.partition_admin import PartitionAdmin
+from connector.kafka.client.release import check_release
 from connector.kafka.client.topics import short_id
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.errors import transactions_lost
+from connector.kafka.sink.examination import check_prefix, check_timeout, check_topic
 from connector.kafka.sink.handles import KafkaHandle, Prepared, parse_handle
 from connector.kafka.sink.hanging import end_hanging
 from connector.kafka.sink.row_writer import DEFAULT_QUEUE_ROWS, RowWriter
@@ -35,6 +37,7 @@ from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_option
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import FencedError, OptionError, ProtocolError
+from transactional.finding import Finding, good, unknown
 from transactional.history import History, put_back
 from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
 
@@ -158,6 +161,19 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         self.identify()
         if prefix is not None and self._settings.exactly_once:
             self._driver_admin().check_write(run_id(prefix))
+
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
+        """Look at the brokers' release, the timeout, the prefix, and how safely the topic keeps its rows."""
+        admin = self._driver_admin()
+        yield from check_release(admin)
+        if self._settings.exactly_once:
+            yield check_timeout(admin, self._settings.timeout_ms, intervalMs)
+            yield check_prefix(admin, prefix, own)
+        if self._settings.topic is None:
+            yield unknown("topic", "A column names the topics of rows: none is checked.")
+        else:
+            yield good("topic", self._settings.topic)
+            yield from check_topic(admin, self._settings.topic)
 
     def identify(self) -> Mapping[str, str]:
         """Check brokers, topic, timeout and rights; return cluster and topic id."""

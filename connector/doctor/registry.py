@@ -1,0 +1,41 @@
+"""Checks of a Schema Registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from connector.schema_registry.registry import Registry, UnknownSchemaError
+from transactional.errors import OptionError
+from transactional.finding import Finding, good
+
+__all__ = ["check_registry"]
+
+
+def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that a registry answers this user, and has a schema that rows can be decoded with.
+
+    Parameters
+    ----------
+    settings : Mapping[str, str]
+        As ``decode_avro`` and ``decode_json`` take them; with ``subject``, to check its newest schema.
+
+    Raises
+    ------
+    OptionError, StoreError
+        What a query would fail with.
+    """
+    subject = settings.get("subject")
+    registry = Registry({key: value for key, value in settings.items() if key != "subject"})
+    if subject is None:
+        with suppress(UnknownSchemaError):
+            registry.schema(1)
+        yield good("registry", f"{registry.url} answers")
+        return
+    try:
+        kind = registry.subject(subject, "latest", "AVRO").kind
+    except OptionError as error:
+        if error.condition != "UNSUPPORTED_SCHEMA" or error.parameters.get("found") != "JSON":
+            raise
+        kind = "JSON"
+    yield good("registry", f"{registry.url} has a schema of type {kind} under {subject}")

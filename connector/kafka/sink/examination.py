@@ -1,0 +1,153 @@
+"""What would hurt a query that writes into a topic: asked of the brokers, changing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from connector.kafka.client.admin import TOPIC, Description, KafkaAdmin
+from connector.kafka.sink.transaction import timeout_of
+from connector.kafka.sink.transactional_ids import BUSY, ids_under, run_id
+from transactional.finding import Finding, good, problem, unknown, warning
+
+__all__ = ["check_prefix", "check_timeout", "check_topic"]
+
+MESSAGE_BYTES: Final = 1_048_588
+"""Kafka's own default of message.max.bytes."""
+
+
+def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
+    """Check the transactions' timeout. One that the brokers refuse is the sink's own error.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    asked_ms : int or None
+        ``kafka.transaction.timeout.ms``, if the user has set it.
+    interval_ms : int
+        The source's ``barrierInterval``; 0 if it is not known.
+    """
+    most = admin.longest_timeout_ms()
+    timeout = timeout_of(asked_ms, admin)
+    if interval_ms * 2 > timeout:
+        return problem(
+            "transaction-timeout",
+            f"A transaction may take {timeout / 1000:g} s, and a checkpoint of barrierInterval {interval_ms / 1000:g} s has to "
+            "be decided within half of that.",
+            "Lower barrierInterval, or raise kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms.",
+        )
+    if timeout < 60_000:
+        return warning(
+            "transaction-timeout",
+            f"A transaction may take {timeout / 1000:g} s: what a crashed query has prepared is lost, and written again, if it "
+            "is not started within that.",
+            "Raise kafka.transaction.timeout.ms to minutes.",
+        )
+    if most is None:
+        return unknown(
+            "transaction-timeout",
+            f"This user may not read the brokers' transaction.max.timeout.ms: {timeout / 1000:g} s are taken for allowed.",
+            "Grant DESCRIBE_CONFIGS on the cluster.",
+        )
+    return good("transaction-timeout", f"{timeout / 1000:g} s, the brokers allow {most / 1000:g} s")
+
+
+def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) -> Finding:
+    """Check whether another query uses a prefix.
+
+    Parameters
+    ----------
+    admin : KafkaAdmin
+    prefix : str or None
+        ``transactionalIdPrefix``, if it was set.
+    own : Collection[str]
+        Prefixes of the location's own runs.
+    """
+    if prefix is None:
+        return good("prefix", "the query's id, which no other query has")
+    if prefix in own:
+        return good("prefix", f"{prefix}, the location's own")
+    name = run_id(prefix)
+    known: dict[str, Description] = admin.describe([name, *ids_under(prefix, admin.transactional_ids(sorted(BUSY)))])
+    if name not in known:
+        return good("prefix", f"{prefix}, which no query has used within the brokers' memory")
+    busy = any(each.state in BUSY for each in known.values())
+    state = "has transactions open under it now" if busy else "has used it"
+    return problem(
+        "prefix",
+        f"Another checkpoint location {state}: {prefix}. Two queries with one prefix fence each other.",
+        "Choose another transactionalIdPrefix, or name the location whose prefix it is.",
+    )
+
+
+def check_topic(admin: KafkaAdmin, topic: str) -> Iterator[Finding]:
+    """Check an output topic: replication, elections, sizes."""
+    settings = admin.settings_of(
+        TOPIC, topic, ["min.insync.replicas", "unclean.leader.election.enable", "max.message.bytes", "cleanup.policy"]
+    )
+    if settings is None:
+        allow = f"Grant DESCRIBE_CONFIGS on topic {topic}."
+        yield unknown("replication", f"This user may not read the settings of {topic}.", allow)
+    else:
+        yield from _settings(topic, settings)
+        yield from _replicas(
+            topic, admin.topics([topic], ())[topic].replicas, int(settings.get("min.insync.replicas", 1))
+        )
+
+
+def _settings(topic: str, settings: dict[str, str]) -> Iterator[Finding]:
+    if settings.get("unclean.leader.election.enable") == "true":
+        yield problem(
+            "unclean-election",
+            f"{topic} allows unclean leader elections: rows that were acknowledged, prepared or committed can be cut off.",
+            f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
+            "unclean.leader.election.enable=false",
+        )
+    else:
+        yield good("unclean-election", f"{topic} allows none")
+    size = int(settings.get("max.message.bytes", MESSAGE_BYTES))
+    if size < MESSAGE_BYTES:
+        yield warning(
+            "message-size",
+            f"{topic} takes batches of at most {size} bytes, less than Kafka's default: larger rows fail the query.",
+            "Raise the topic's max.message.bytes.",
+        )
+    else:
+        yield good("message-size", f"{topic} takes batches of up to {size} bytes")
+
+
+def _replicas(topic: str, replicas: Mapping[int, tuple[int, int]], least: int) -> Iterator[Finding]:
+    offline = [number for number, (_, in_sync) in replicas.items() if in_sync < least]
+    fewest = min((count for count, _ in replicas.values()), default=0)
+    if offline:
+        yield problem(
+            "replication",
+            f"{topic}: partitions {offline[:10]} take no rows: fewer replicas are in sync than min.insync.replicas={least}.",
+            "See that all brokers run.",
+        )
+    elif least > fewest:
+        yield problem(
+            "replication",
+            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: it takes no rows.",
+            "Lower min.insync.replicas, or add replicas.",
+        )
+    elif fewest == 1:
+        yield warning(
+            "replication",
+            f"{topic} has one replica: rows that were committed are lost with one broker, and no protocol brings them back.",
+            "Use three replicas and min.insync.replicas=2.",
+        )
+    elif least == 1:
+        yield warning(
+            "replication",
+            f"{topic} has min.insync.replicas=1: rows that one replica alone holds count as written.",
+            "Set min.insync.replicas=2.",
+        )
+    elif least == fewest:
+        yield warning(
+            "replication",
+            f"{topic} has {fewest} replicas, and min.insync.replicas={least}: one broker that is away stops the query.",
+            "Use one replica more than min.insync.replicas.",
+        )
+    else:
+        yield good("replication", f"{topic}: {fewest} replicas, min.insync.replicas={least}")

@@ -1,0 +1,115 @@
+"""The page of the commands, made of the program's own help: ``python -m tests.command_page`` writes it."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from connector.cli.command_line import app
+from connector.cli.report import EXIT_STATUS
+
+__all__ = ["PAGE", "command_page", "commands"]
+
+PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
+
+HEAD = """<!-- written by python -m tests.command_page -->
+
+# What does each command take?
+
+The program `barrier` is installed with the package. Which command when: [runbook.md](runbook.md). With `--help` a command
+prints its section.
+
+{status}
+
+Options of several commands:
+
+| | |
+|---|---|
+{shared}
+"""
+
+SHARED = ("--output", "--option", "--options-file")
+
+
+def commands(program: typer.Typer = app, words: str = "") -> dict[str, Callable[..., Any]]:
+    """Return the function of every command, by the words that call it."""
+    found = {f"{words}{each.name}": each.callback for each in program.registered_commands if each.callback}
+    for group in program.registered_groups:
+        if group.typer_instance is not None:
+            found |= commands(group.typer_instance, f"{words}{group.name} ")
+    return found
+
+
+def command_page() -> str:
+    """Return the page's text."""
+    found = sorted(commands().items())
+    shared = {name: text for _, command in found for name, text in _rows(command) if name.split()[0] in SHARED}
+    head = HEAD.format(status=_prose(EXIT_STATUS), shared=_table(sorted(shared.items())))
+    return head + "\n" + "\n".join(_section(f"barrier {words}", command) for words, command in found)
+
+
+def _section(words: str, command: Callable[..., Any]) -> str:
+    rows = _rows(command)
+    arguments = [name for name, _ in rows if not name.startswith("--")]
+    own = [row for row in rows if row[0].split()[0] not in SHARED]
+    also = ", ".join(f"`{name.split()[0]}`" for name, _ in rows if name.split()[0] in SHARED)
+    lines = [f"## {words}", "", f"    {' '.join([words, '[OPTIONS]', *arguments])}", ""]
+    lines += [_prose(inspect.getdoc(command) or ""), "", "| | |", "|---|---|", _table(own), ""]
+    return "\n".join([*lines, *([f"And {also}.", ""] if also else [])])
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"| `{name}` | {text} |" for name, text in rows)
+
+
+def _rows(command: Callable[..., Any]) -> list[tuple[str, str]]:
+    """Return the arguments, then the options, as one types them, and what they are."""
+    hints = get_type_hints(command, include_extras=True)
+    arguments, options = [], []
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind, info = get_args(hints[name])
+        if isinstance(info, ArgumentInfo):
+            arguments.append(_argument(name, kind, info, parameter.default))
+        elif isinstance(info, OptionInfo):
+            options.append(_option(name, kind, info, parameter.default))
+    return [*arguments, *options]
+
+
+def _argument(name: str, kind: Any, info: ArgumentInfo, default: Any) -> tuple[str, str]:
+    shown = re.sub(r"[\[\].]", "", info.metavar or name.upper())
+    shown += "..." if "list" in str(kind) else ""
+    return shown if default is inspect.Parameter.empty else f"[{shown}]", _escaped(info.help or "")
+
+
+def _option(name: str, kind: Any, info: OptionInfo, default: Any) -> tuple[str, str]:
+    shown, text = ", ".join(info.param_decls or [f"--{name.replace('_', '-')}"]), _escaped(info.help or "")
+    if kind is bool:
+        return shown, text
+    plain = next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and each is not type(None)), str)
+    if issubclass(plain, enum.Enum):
+        values = "\\|".join(str(each.value) for each in plain)
+    else:
+        values = info.metavar or {int: "N", float: "N"}.get(plain, name.upper())
+    if default in (None, "", inspect.Parameter.empty):
+        return f"{shown} {values}", text + (" Needed." if default is inspect.Parameter.empty else "")
+    return f"{shown} {values}", f"{text} Default: `{getattr(default, 'value', default)}`."
+
+
+def _prose(text: str) -> str:
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return "\n\n".join(_escaped(" ".join(each.split())) for each in paragraphs)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "\\<").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(command_page(), encoding="utf-8")
