@@ -35,3 +35,4 @@ query = (
 query.awaitTermination()
 listening.poll()  # what Spark's events have not brought yet
 listening.stop()
+spark.stop()

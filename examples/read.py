@@ -28,5 +28,4 @@ reader.close()
 if "--count" in sys.argv:
     print(f"{len(rows)} rows, {len(set(rows))} different ones")
 else:
-    for row in rows:
-        print(row)
+    print(*rows, sep="\n")

@@ -1,6 +1,6 @@
 """The number of each order among those of its customer: state of your own, with transformWithState.
 
-It needs RocksDB for the state and the package protobuf (pip install 'barrier-kafka[spark]' protobuf).
+It needs RocksDB for the state and the package protobuf (pip install protobuf).
 """
 
 import barrier_kafka

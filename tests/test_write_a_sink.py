@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import atexit
 import re
-import sqlite3
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 
 from transactional.testing import SinkConformance
 
+FOLDER = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 PAGE = Path(__file__).parent.parent / "docs" / "write-a-sink.md"
-MODULE = "sqlite_sink_of_the_page"
+MODULE = "sqlite_sink"
 
 
 def blocks() -> list[str]:
@@ -22,14 +25,10 @@ def blocks() -> list[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sink_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The page's sink as a module that other processes can import."""
-    folder = tmp_path_factory.mktemp("page")
-    (folder / f"{MODULE}.py").write_text(blocks()[0])
-    sys.path.insert(0, str(folder))
-    TestSqliteSink.sink_type = __import__(MODULE).SqliteSink
+def sink_module() -> Iterator[None]:
+    """The folder of the page's sink, for processes that the suite starts."""
     yield
-    sys.path.remove(str(folder))
+    sys.path.remove(FOLDER)
 
 
 def test_the_sink_has_less_than_60_lines() -> None:
@@ -37,14 +36,10 @@ def test_the_sink_has_less_than_60_lines() -> None:
 
 
 def suite() -> type[SinkConformance]:
-    """The class of tests on the page, whose sink is imported only when the tests run."""
-    found: dict[str, object] = {
-        "pytest": pytest,
-        "json": json,
-        "sqlite3": sqlite3,
-        "SqliteSink": None,
-        "__name__": __name__,
-    }
+    """The class of tests on the page; its sink is a module that other processes can import."""
+    Path(FOLDER, f"{MODULE}.py").write_text(blocks()[0])
+    sys.path.insert(0, FOLDER)
+    found: dict[str, object] = {"__name__": __name__}
     exec(next(block for block in blocks() if "class TestSqliteSink" in block), found)
     made = found["TestSqliteSink"]
     assert isinstance(made, type)

@@ -150,6 +150,7 @@ class ClosingReason(str, enum.Enum):
 
     BARRIER = "a barrier of the source"
     FINAL = "the final barrier of the source"
+    FIRST = "the query's first micro-batch, which no barrier closed"
     OTHER_SOURCE = "a source that carries no barriers"
     NO_DATA = "a micro-batch without data, made for a watermark"
     WRITE = "a batch write"

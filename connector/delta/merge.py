@@ -56,7 +56,7 @@ def idempotent_merge(
     Raises
     ------
     OptionError
-        Outside ``foreachBatch`` without `app`.
+        Outside ``foreachBatch`` without `app`; without the package delta-spark.
 
     Examples
     --------
@@ -67,7 +67,11 @@ def idempotent_merge(
     ...     )
     >>> counts.writeStream.outputMode("update").foreachBatch(upsert).start()
     """
-    from delta.tables import DeltaTable
+    try:
+        from delta.tables import DeltaTable
+    except ImportError as missing:
+        package = "barrier-kafka[delta-merge]"
+        raise OptionError("MISSING_PACKAGE", owner="idempotent_merge", package=package) from missing
 
     session = source.sparkSession
     app = app or internals.streaming_query(session)

@@ -327,7 +327,8 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         oldest=oldest,
         missing=list(missing[:10]),
         reason=f"it needs {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}, "
-        f"and keeps the newest {RETAINED} (100 by default) micro-batches only; {reach}",
+        f"and keeps the newest {RETAINED} (100 by default) micro-batches only, after a restore none before its savepoint; "
+        f"{reach}",
     )
 
 

@@ -113,7 +113,7 @@ class Supervision:
             if failure is None or failure.remedy is Remedy.STOPPED:
                 break
             if self.wish.asked():
-                self.say(f"failed while it was being stopped: {failure.text}")
+                self.say(f"ended while it was being stopped: {failure.text}")
             elif not self._prepare_restart(failure):
                 return failure
         with self.health.during("stopping"):

@@ -53,7 +53,8 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     own = [data_source_for(sink) for sink in sinks]
     _sinks.update({each.name().lower(): each for each in own})
     internals.be_active(spark)
-    for each in [*_ours().values(), *own]:
+    unknown = [each for name, each in _ours().items() if not internals.knows_format(spark, name)]
+    for each in [*unknown, *own]:  # Spark warns of each that it knows already
         spark.dataSource.register(each)
     check_starts()
 

@@ -206,6 +206,12 @@ def test_to_register_again_checks_once(start: Start, session: Session) -> None:
     assert DataStreamWriter.start is checked
 
 
+def test_formats_that_spark_knows_are_not_registered_over_it(start: Start, session: Session) -> None:
+    session.registered.clear()
+    connector.register(session, CheckedSink)  # type: ignore[arg-type]
+    assert session.registered == ["checked"], "a sink of the user's own may have changed"
+
+
 def test_a_session_that_has_lost_the_formats_gets_them_again(start: Start, session: Session) -> None:
     session.registered.clear()
     session.known -= {"barrier-kafka", "checked"}

@@ -148,6 +148,10 @@ def closes_by(reason: ClosingReason, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(
             world.files, "view", lambda n: replace(view(n), lines=logs[n], previous=logs[n - 1] if n else None)
         )
+    if reason is ClosingReason.FIRST:
+        other_lines(world, monkeypatch, lines=lines('{"source": "barrier-kafka"}'), previous=None)
+        world.run(world.start(), 1, 3)
+        return world.book.reasons[-1]
     execution = piled_up(world, 0)
     if reason in (ClosingReason.BARRIER, ClosingReason.FINAL):
         world.run(execution, 1, 3, {"BARRIER": "barrier"}.get(reason.name, "final"))

@@ -190,6 +190,8 @@ class Decision:
         if barriers:
             return ClosingReason.BARRIER
         if closes_checkpoint(view.lines, view.previous):
+            if view.previous is None and all(line.offset is not None for line in view.lines):
+                return ClosingReason.FIRST
             same = view.previous is not None and view.sources == sources_digest(view.previous)
             return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE
         if batches >= self._settings.max_batches:
@@ -217,6 +219,7 @@ class Decision:
         declined = len(self._journal.ledger.declined) + 1
         if declined > self._settings.tolerable or reason in (
             ClosingReason.FINAL,
+            ClosingReason.FIRST,
             ClosingReason.STOP,
             ClosingReason.OTHER_SOURCE,
             ClosingReason.WRITE,
