@@ -25,10 +25,11 @@ from connector.transactions.ending import abort
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.test_kafka_crashes import MakeQuery, Query, make_query
-from integration.test_kafka_markers import Hanging, admin, lenient, prepare
+from integration.test_kafka_markers import Hanging, admin, lenient, prepare, while_paused
 from integration.test_missing_rights import Users, guarded, users
 from tests.connector.cli_place import answer, dead_process
 from transactional.entry import EntryKind
+from transactional.faults import InjectedFault
 
 __all__ = ["admin", "guarded", "lenient", "make_query", "users"]
 
@@ -255,6 +256,41 @@ def test_a_transaction_that_hangs_is_named_and_left_to_its_query(
     name, topic = query.handle["transactionalId"], ("--topic", query.topic)
     status, document, _ = answer(capsys, "transactions", "abort", name, *servers, *topic, "--yes")
     assert (status, document["condition"]) == (1, "ABORT_REFUSED")
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(300)
+def test_a_marker_that_a_broker_left_out_is_explained_and_a_reader_goes_on_after_the_next_start(
+    make_query: MakeQuery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KAFKA-20734, with the brokers that have it: a partition has no leader when the query commits, and the query dies then."""
+    with Cluster(3, version="4.3.1") as cluster:
+        query = make_query(cluster, partitions=3)  # one replica each, a leader on every node
+        query.forget_reader()
+
+        def commit_without_a_leader() -> None:
+            query.faults.arm("commit.done", "raise")
+            cluster.kill(2)
+            query.faults.resume("decision.written")
+
+        with (
+            mock.patch.object(hosted_sink, "driver_process", return_value=dict(DEAD)),
+            pytest.raises(InjectedFault),
+        ):
+            while_paused(query, "decision.written", commit_without_a_leader)
+        cluster.start(2)
+        topic = query.work.options["topic"]
+        (waits,) = wait_until(query.output.held_back, "the marker that is missing")
+        status, document, _ = answer(capsys, "transactions", "explain", topic, query.work.location)
+        assert (status, [each["partition"] for each in document["held"]]) == (0, [waits])
+        assert len(document["transactions"]) == 3, "each task has written into each partition"
+        command = f"barrier stop {query.work.location}"
+        for found in document["transactions"]:
+            assert (found["verdict"], found["location"], found["command"]) == ("HANGING", query.work.location, command)
+            assert "KAFKA-20734" in found["reason"]
+        assert main(command.split()[1:]) == 0
+        assert not query.output.held_back()
+        query.finish()
 
 
 @pytest.mark.matrix
