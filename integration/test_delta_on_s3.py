@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from deltalake import DeltaTable
 from obstore.store import S3Store
 
 from connector.delta.sink import DeltaSink
+from connector.delta.storage import TableFolder
+from connector.delta.write_options import parse_write_options
 from integration.driver_process import Faults
 from integration.jobs import Job
 from integration.live_query import LiveQuery
@@ -101,6 +104,25 @@ def test_a_table_on_s3_has_every_row_once_wherever_the_query_fails(
     assert {key for key in keys(output.path) if key.endswith(".parquet") and "_delta_log" not in key} == listed
     for file in tmp_path.rglob("*.json"):
         assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in file.read_text(errors="replace"), file
+
+
+def test_a_small_file_that_could_not_be_written_whole_leaves_the_former_one(
+    s3: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TableFolder(parse_write_options(Options({"path": f"s3://{BUCKET}/put-{next(TABLES)}"})))
+    folder.put("note.json", b"one")
+
+    def fail(stream: object, data: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("connector.delta.storage._BytesOnly.write", fail)
+        with pytest.raises(MemoryError):
+            folder.put("note.json", b"two")
+    gc.collect()
+    assert folder.read("note.json") == b"one"
+    folder.put("note.json", b"three")
+    assert folder.read("note.json") == b"three"
 
 
 def test_a_bucket_that_is_not_there_is_named_in_one_line(s3: ObjectStoreServer) -> None:

@@ -191,7 +191,7 @@ def test_a_store_that_cant_be_written(three: Cluster, tmp_path: Path, capsys: py
 
 def test_a_table(tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]) -> None:
     table = str(tmp_path / "table")
-    assert examined(capsys, path=table, partitionBy="day") == (0, {})
+    assert examined(capsys, path=table, partitionBy="day,value") == (0, {})
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     rows = pa.table({"a": [1], "b": ["x"]})
     write_deltalake(table, rows)
@@ -201,12 +201,19 @@ def test_a_table(tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]) ->
     store = {"storage__AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"], "storage__AWS_ALLOW_HTTP": "true"}
     assert examined(capsys, path=f"s3://{BUCKET}/doctor/table", **store) == (0, {})
     (tmp_path / "file").write_text("")
-    for bad, condition in (
-        ({"path": str(tmp_path / "file" / "table")}, None),
-        ({"path": "s3://no-such-bucket/table", **store}, "TABLE_UNREACHABLE"),
+    for bad, check, condition in (
+        ({"path": str(tmp_path / "file" / "table")}, "options", "INVALID_OPTION"),
+        ({"path": "s3://no-such-bucket/table", **store}, "table", "TABLE_UNREACHABLE"),
     ):
         status, found = examined(capsys, **bad)
-        assert (status, [each["condition"] for each in found["table"]]) == (1, [condition])
+        assert (status, [each["condition"] for each in found[check]]) == (1, [condition])
+    login = {
+        "path": "s3://no-such-bucket/table",
+        "storage__AWS_ENDPOINT_URL": f"http://svc:s3cret-word@{closed_port()}",
+    }
+    status, found = examined(capsys, **{**store, **login})
+    assert (status, set(found)) == (1, {"table"})
+    assert "s3cret-word" not in str(found)
     status, found = examined(capsys, path=table, mergeShema="true")
     assert (status, [each["condition"] for each in found["options"]]) == (1, ["UNKNOWN_OPTION"])
     DeltaTable(table).alter.add_constraint({"positive": "a > 0"})

@@ -6,10 +6,21 @@ import re
 import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from transactional.errors import TwoPhaseCommitError
+from transactional.finding import Finding
 
-__all__ = ["HIDDEN", "hides_value", "hiding", "is_secret", "masked", "secrets_of", "without_named_secrets"]
+__all__ = [
+    "HIDDEN",
+    "hides_value",
+    "hiding",
+    "is_secret",
+    "masked",
+    "masked_finding",
+    "secrets_of",
+    "without_named_secrets",
+]
 
 HIDDEN = "(hidden)"
 
@@ -73,6 +84,12 @@ def without_named_secrets(text: str) -> str:
     It can't know a secret that nothing names: if an option's value is known, use `hiding`.
     """
     return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1{HIDDEN}@", text))
+
+
+def masked_finding(found: Finding, secrets: Collection[str]) -> Finding:
+    """Return the finding without these values, and without what looks like a secret: it may quote a library's error."""
+    sentence, remedy = (without_named_secrets(masked(text, secrets)) for text in (found.sentence, found.remedy))
+    return replace(found, sentence=sentence, remedy=remedy)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from connector.cli.place import open_journal
 from connector.cli.report import Output, OutputOption, Status, reporting
 from connector.doctor.finding import CHECKS
 from transactional.finding import Finding, Level
+from transactional.secrets import masked_finding, secrets_of
 
 __all__ = ["doctor"]
 
@@ -45,6 +46,8 @@ def doctor(
         else:
             place, _ = open_journal(location, "no sink of ours has run on it: give its options, with --options-file")
             findings = list(examine_location(place, given))
+        secrets = secrets_of(given)
+        findings = [masked_finding(each, secrets) for each in findings]
         shown = [each for each in findings if not (quiet and each.level is Level.GOOD)]
         counts = Counter(each.level for each in findings)
         report.facts.update(

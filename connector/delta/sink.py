@@ -7,7 +7,7 @@ decides whether a transaction is committed: by the adding of its files, or by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -29,13 +29,12 @@ from connector.delta.columns import (
 from connector.delta.commits import add_files, check_unchanged, exclude
 from connector.delta.data_files import DataFiles
 from connector.delta.delta_log import Past, read_past
-from connector.delta.examination import check_table
 from connector.delta.format import NAME
 from connector.delta.handles import FORMAT, DeltaHandle, is_added, is_of, outcome
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
-from connector.delta.write_options import parse_write_options
+from connector.delta.write_options import WriteOptions, parse_write_options
 from transactional import faults
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from transactional.checkpoint import DecidedCheckpoint
-    from transactional.finding import Finding
 
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
 
@@ -102,6 +100,11 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     def name(cls) -> str:
         """Return the format's name."""
         return NAME
+
+    @property
+    def settings(self) -> WriteOptions:
+        """Its options, checked."""
+        return self._settings
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
@@ -161,10 +164,6 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         if self._settings.merge_schema:
             columns = pa.schema([*columns, *map(nullable, new_columns(self.schema, columns))])
         fit_columns(self.schema, columns)
-
-    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
-        """Write into the table's folder, and delete it again."""
-        return check_table(self._settings)
 
     def identify(self) -> dict[str, str]:
         """Make sure that a table can take the rows: create it, or add the new columns."""

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import pyarrow as pa
 from pyarrow import fs
 
-from connector.delta.write_options import WriteOptions
+from connector.delta.write_options import WRITE_OPTIONS, WriteOptions
+from connector.location.location import nearest
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["TableFolder"]
+__all__ = ["TableFolder", "plain"]
 
 ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 """Colours of a terminal, with which deltalake writes its errors."""
@@ -52,8 +53,17 @@ class TableFolder:
         return self._options.path
 
     def exists(self) -> bool:
-        """Return whether a Delta table is there."""
+        """Return whether a Delta table is there.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: a file is where a folder has to be.
+        """
         from deltalake import DeltaTable
+
+        if self._options.local and not os.path.isdir(found := nearest(self.uri)):
+            raise WRITE_OPTIONS.invalid("path", self.uri, f"a folder, and {found} is a file")
 
         return DeltaTable.is_deltatable(self.uri, self.storage_options())
 
@@ -66,13 +76,10 @@ class TableFolder:
         StoreError
             ``TABLE_UNREACHABLE``
         """
-        from deltalake.exceptions import DeltaError
-
         try:
             yield
-        except (DeltaError, OSError) as problem:
-            reason = " ".join(ANSI.sub("", str(problem)).split())
-            raise StoreError("TABLE_UNREACHABLE", table=self.uri, reason=reason[:MOST_SAID]) from problem
+        except OSError as problem:
+            raise StoreError("TABLE_UNREACHABLE", table=self.uri, reason=plain(problem)) from problem
 
     def open(self) -> DeltaTable:
         """Open the table at its newest version."""
@@ -105,12 +112,18 @@ class TableFolder:
         if self._options.local:
             whole = self._with_folders(path)
             temporary = f"{whole}.{uuid.uuid4().hex}.tmp"
-            with open(temporary, "wb") as file:
-                file.write(data)
-            os.replace(temporary, whole)
+            try:
+                with open(temporary, "wb") as file:
+                    file.write(data)
+                os.replace(temporary, whole)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
             return
-        with self._files().open_output_stream(path) as stream:
-            stream.write(data)
+        stream = self._files().open_output_stream(path)
+        stream.write(data)
+        stream.close()  # only here: what is not closed is not there
 
     def read(self, path: str) -> bytes:
         """Read a file. Raises FileNotFoundError if it is not there."""
@@ -196,6 +209,11 @@ class _BytesOnly:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def plain(problem: BaseException) -> str:
+    """Return the text of a client's error in one line."""
+    return " ".join(ANSI.sub("", str(problem)).split())[:MOST_SAID]
 
 
 def _size(path: str) -> int | None:

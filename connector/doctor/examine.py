@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from connector.delta.columns import arrow_schema
 from connector.delta.sink import DeltaSink
-from connector.delta.storage import TableFolder
+from connector.delta.storage import TableFolder, plain
 from connector.delta.write_options import parse_write_options as parse_table_options
 from connector.doctor.finding import failed
 from connector.doctor.kafka import check_read_topics, check_readers
 from connector.doctor.registry import check_registry
 from connector.doctor.store import check_store
+from connector.doctor.table import check_table
 from connector.doctor.versions import check_versions
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.brokers import check_brokers
@@ -35,6 +36,9 @@ from transactional.sink import Options, TwoPhaseCommitSink
 __all__ = ["examine_location", "examine_options"]
 
 SOURCE, SINK, TABLE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "schema-registry"
+
+NO_COLUMN: Final = "barrier-doctor-column"
+"""Of rows whose columns are not known."""
 
 REVEALING: Final = {
     SOURCE: ("subscribe", "subscribePattern", "assign"),
@@ -138,7 +142,7 @@ def _check_kafka_options(options: Mapping[str, str], own: Collection[str]) -> It
 def _check_delta_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
     checked = parse_table_options(Options(options))
     # The rows' columns are not known: those of the table fit it.
-    schema = pa.schema([(name, pa.string()) for name in (*checked.partition_by, "value")])
+    schema = pa.schema([(name, pa.string()) for name in (*checked.partition_by, NO_COLUMN)])
     sink = DeltaSink(Options(options), schema)
     folder = TableFolder(checked)
     with folder.reaching():
@@ -162,11 +166,15 @@ def _check_sink(
             else:
                 yield good("rights", "all that the sink needs")
         yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
+        if isinstance(sink, DeltaSink):
+            yield from check_table(sink.settings)
         if isinstance(sink, KafkaSink) and sink.topic is not None:
             with closing(KafkaAdmin(sink.client)) as admin:
                 yield check_readers(admin, sink.topic)
     except TwoPhaseCommitError as error:
         yield failed(error)
+    except Exception as error:  # noqa: BLE001 - of a sink of the user's own, or of a store's client
+        yield problem("sink", f"{sink.name()} can't be examined: {type(error).__name__}: {plain(error)}", "")
     finally:
         sink.close()
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from connector.doctor.finding import failed
-from connector.location.location import CheckpointLocation
+from connector.location.location import CheckpointLocation, nearest
 from transactional.errors import TwoPhaseCommitError
 from transactional.finding import Finding, good, problem, warning
 
@@ -28,10 +28,7 @@ def check_store(location: CheckpointLocation) -> Iterator[Finding]:
     A local folder that is not there yet is not made: the nearest one above it is on the same disk.
     """
     if location.is_local:
-        path = location.path
-        while not os.path.lexists(path):
-            path = os.path.dirname(path)
-        location = CheckpointLocation(path)
+        location = CheckpointLocation(nearest(location.path))
     folder = f"{FOLDER}-{uuid.uuid4().hex[:8]}"
     try:
         store = location.files.journal_store(folder)

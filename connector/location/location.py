@@ -14,7 +14,7 @@ from transactional.errors import LocationError, OptionError
 from transactional.journal import Journal
 from transactional.sink import Options
 
-__all__ = ["CheckpointLocation", "local_path"]
+__all__ = ["CheckpointLocation", "local_path", "nearest"]
 
 SINGLE_DRIVER = "BARRIER_SINGLE_DRIVER"
 """The environment variable by which commands get what a query gets by the option singleDriver."""
@@ -42,6 +42,13 @@ def local_path(text: str) -> str | None:
         return rest
     host, slash, path = rest[2:].partition("/")
     return slash + path if host in ("", "localhost") else None
+
+
+def nearest(path: str) -> str:
+    """Return the path, or the nearest one above it that is there."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 class CheckpointLocation:

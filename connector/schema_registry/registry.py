@@ -186,9 +186,13 @@ class Registry:
         return secrets
 
     def _definition(self, schema: Schema) -> Definition:
+        if not schema.schema_str:
+            raise StoreError(
+                "REGISTRY_REFUSED", url=self.url, status=200, reason="its answer holds no schema: is it a registry?"
+            )
         references: dict[str, str] = {}
         self._collect(schema, references)
-        return Definition(schema.schema_str or "", schema.schema_type or "AVRO", tuple(references.items()))
+        return Definition(schema.schema_str, schema.schema_type or "AVRO", tuple(references.items()))
 
     def _collect(self, schema: Schema, into: dict[str, str]) -> None:
         for reference in schema.references or ():

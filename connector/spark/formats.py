@@ -53,8 +53,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     own = [data_source_for(sink) for sink in sinks]
     _sinks.update({each.name().lower(): each for each in own})
     internals.be_active(spark)
-    unknown = [each for name, each in _ours().items() if not internals.knows_format(spark, name)]
-    for each in [*unknown, *own]:  # Spark warns of each that it knows already
+    for each in [*_ours().values(), *own]:  # also over those that Spark knows: they may be another package's
         spark.dataSource.register(each)
     check_starts()
 

@@ -31,7 +31,7 @@ from transactional.finding import Level
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
 from transactional.recovery import QueryView, check_rows, mismatch
-from transactional.secrets import hiding, is_secret, secrets_of
+from transactional.secrets import hiding, is_secret, masked, masked_finding, secrets_of, without_named_secrets
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -60,13 +60,15 @@ NO_QUERY = "00000000-0000-0000-0000-000000000000"
 """A placeholder for the query's id, which Spark makes after the checks of ``start()``."""
 
 
-def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None) -> None:
+def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, secrets: Sequence[str]) -> None:
     try:
-        for each in sink.examine(prefix):
-            if each.level in (Level.WARNING, Level.PROBLEM):
+        for found in sink.examine(prefix):
+            if found.level in (Level.WARNING, Level.PROBLEM):
+                each = masked_finding(found, secrets)
                 log.warning("%s [%s]: %s %s", sink.name(), each.check, each.sentence, each.remedy)
-    except Exception:  # advice only: the query runs without it
-        log.info("%s could not be examined", sink.name(), exc_info=True)
+    except Exception as problem:  # noqa: BLE001 - advice only: the query runs without it
+        text = without_named_secrets(masked(str(problem), secrets))
+        log.info("%s could not be examined: %s: %s", sink.name(), type(problem).__name__, text)
 
 
 @lru_cache(maxsize=8)
@@ -151,7 +153,7 @@ class HostedSink:
                 hooks_of(self._own_options(sink)["checkpointHooks"], self.options)
                 sink.checkStart(prefix)
                 if self.is_first():
-                    _log_findings(sink, prefix)
+                    _log_findings(sink, prefix, secrets_of(self.options))
             finally:
                 sink.close()
 

@@ -151,15 +151,17 @@ def test_the_first_start_at_a_location_logs_what_may_hurt(
         good("disk", "has space"),
         unknown("owner", "This user may not see the owner."),
         warning("disk", "The disk is nearly full.", "Buy one."),
+        warning("login", "http://etl:s3cret-word@store answers slowly.", "Ask password=other-word."),
     ]
     monkeypatch.setattr(CheckedSink, "findings", found)
     assert start("checked", given) == "started", "advice that fails is no reason to fail"
     text = "checked [disk]: The disk is nearly full. Buy one."
-    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [text]
+    hidden = "checked [login]: http://etl:(hidden)@store answers slowly. Ask password=(hidden)"
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [text, hidden]
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1")
     assert start("checked", given) == "started"
-    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1, "said once"
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 2, "each is said once"
 
 
 def test_a_query_without_a_prefix_has_none_to_be_checked_yet(start: Start, tmp_path: Path) -> None:
@@ -206,10 +208,11 @@ def test_to_register_again_checks_once(start: Start, session: Session) -> None:
     assert DataStreamWriter.start is checked
 
 
-def test_formats_that_spark_knows_are_not_registered_over_it(start: Start, session: Session) -> None:
+def test_ours_are_registered_over_formats_of_the_same_name(start: Start, session: Session) -> None:
+    """Rows would go to another package's writer, and nothing would say so."""
     session.registered.clear()
     connector.register(session, CheckedSink)  # type: ignore[arg-type]
-    assert session.registered == ["checked"], "a sink of the user's own may have changed"
+    assert sorted(session.registered) == ["2pc-delta", "2pc-kafka", "barrier-kafka", "checked"]
 
 
 def test_a_session_that_has_lost_the_formats_gets_them_again(start: Start, session: Session) -> None:

@@ -190,7 +190,7 @@ class Decision:
         if barriers:
             return ClosingReason.BARRIER
         if closes_checkpoint(view.lines, view.previous):
-            if view.previous is None and all(line.offset is not None for line in view.lines):
+            if view.batch == 0 and all(line.offset is not None for line in view.lines):
                 return ClosingReason.FIRST
             same = view.previous is not None and view.sources == sources_digest(view.previous)
             return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE

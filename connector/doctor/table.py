@@ -1,21 +1,19 @@
-"""What would hurt a query that writes into a table's folder: found by writing there."""
+"""Checks of a Delta table's folder, by writing there."""
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 
-from connector.delta.storage import TableFolder
+from connector.delta.storage import TableFolder, plain
 from connector.delta.write_options import WriteOptions
+from connector.location.location import nearest
 from transactional.finding import Finding, good, problem
 
 __all__ = ["check_table"]
 
 PROBE = ".barrier-doctor"
-"""Readers of Delta pass over such names; removed in the end."""
+"""Readers of Delta pass over such names; removed in the end. One that may not be deleted is written over the next time."""
 
 
 def check_table(settings: WriteOptions) -> Iterator[Finding]:
@@ -29,20 +27,15 @@ def check_table(settings: WriteOptions) -> Iterator[Finding]:
         yield good("table", f"{path} is at version {table.version()}, with {len(table.schema().fields)} columns")
     else:
         yield good("table", f"{path} is no table yet: the query's first start creates it")
-    while settings.local and not os.path.lexists(path):
-        path = os.path.dirname(path)
-    folder, probe = TableFolder(replace(settings, path=path)), f"{PROBE}-{uuid.uuid4().hex[:8]}"
+    step, folder = "written", TableFolder(replace(settings, path=nearest(path) if settings.local else path))
     try:
-        folder.put(probe, b"1")
-        folder.read(probe)
-        folder.delete([probe])
+        folder.put(PROBE, b"1")
+        step = "read"
+        folder.read(PROBE)
+        step = "deleted"
+        folder.delete([PROBE])
     except Exception as error:  # noqa: BLE001 - each object store's client has its own
-        yield problem(
-            "table",
-            f"Files in {path} can't be written, read and deleted: {error}",
-            "Check the path, and grant this user all three.",
-        )
-        with suppress(Exception):
-            folder.delete([probe])
+        advice = "Check the path, and grant this user to write, read and delete files there."
+        yield problem("table", f"Files in {folder.uri} can't be {step}: {plain(error)}", advice)
     else:
-        yield good("table", f"files in {path} can be written, read and deleted")
+        yield good("table", f"files in {folder.uri} can be written, read and deleted")
