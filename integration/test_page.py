@@ -181,6 +181,8 @@ def test_a_query_that_is_killed_is_followed_on_the_page_and_counted_as_its_judge
         transactions = watched.open("transactions")
         command = f"barrier stop {place.location}"
         expect(transactions.locator("article code")).to_have_text([command, command], timeout=30_000)
+        # A look at the brokers in the moment of the death knew the journal of a moment before, without the decision.
+        served.until("metrics", lambda text: 'verdict="decided"} 2.0' in text)
         watched.take(transactions, "transactions")
         scraped = served.metrics()
         servers = kafka.bootstrap_servers

@@ -20,6 +20,7 @@ __all__ = [
     "masked_finding",
     "secrets_of",
     "without_named_secrets",
+    "without_secrets",
 ]
 
 HIDDEN = "(hidden)"
@@ -86,10 +87,16 @@ def without_named_secrets(text: str) -> str:
     return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1{HIDDEN}@", text))
 
 
+def without_secrets(text: str, secrets: Collection[str]) -> str:
+    """Return a library's text without these values, and without what looks like a secret."""
+    return without_named_secrets(masked(text, secrets))
+
+
 def masked_finding(found: Finding, secrets: Collection[str]) -> Finding:
     """Return the finding without these values, and without what looks like a secret: it may quote a library's error."""
-    sentence, remedy = (without_named_secrets(masked(text, secrets)) for text in (found.sentence, found.remedy))
-    return replace(found, sentence=sentence, remedy=remedy)
+    return replace(
+        found, sentence=without_secrets(found.sentence, secrets), remedy=without_secrets(found.remedy, secrets)
+    )
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pyarrow import fs
 from connector.delta.write_options import WRITE_OPTIONS, WriteOptions
 from connector.location.location import nearest
 from transactional.errors import StoreError
+from transactional.journal.folders import replace_file
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -110,16 +110,7 @@ class TableFolder:
     def put(self, path: str, data: bytes) -> None:
         """Write a small file, whole or not at all, over what is there."""
         if self._options.local:
-            whole = self._with_folders(path)
-            temporary = f"{whole}.{uuid.uuid4().hex}.tmp"
-            try:
-                with open(temporary, "wb") as file:
-                    file.write(data)
-                os.replace(temporary, whole)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            replace_file(self._with_folders(path), data)
             return
         stream = self._files().open_output_stream(path)
         stream.write(data)

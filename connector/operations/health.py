@@ -109,7 +109,7 @@ class Health:
         if self._path is None:
             return None
         try:
-            replace_file(self._path, json.dumps({**self.facts, "time": self._clock.now()}))
+            replace_file(self._path, json.dumps({**self.facts, "time": self._clock.now()}).encode())
         except OSError as problem:
             log.warning("the health file %s can't be written: %s", self._path, problem)
             return problem

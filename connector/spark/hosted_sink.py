@@ -31,7 +31,7 @@ from transactional.finding import Level
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
 from transactional.recovery import QueryView, check_rows, mismatch
-from transactional.secrets import hiding, is_secret, masked, masked_finding, secrets_of, without_named_secrets
+from transactional.secrets import hiding, is_secret, masked_finding, secrets_of, without_secrets
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, secret
                 each = masked_finding(found, secrets)
                 log.warning("%s [%s]: %s %s", sink.name(), each.check, each.sentence, each.remedy)
     except Exception as problem:  # noqa: BLE001 - advice only: the query runs without it
-        text = without_named_secrets(masked(str(problem), secrets))
+        text = without_secrets(str(problem), secrets)
         log.info("%s could not be examined: %s: %s", sink.name(), type(problem).__name__, text)
 
 

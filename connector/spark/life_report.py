@@ -76,7 +76,7 @@ def _tell(name: str, facts: dict[str, Any], once: bool = False) -> None:
     try:
         os.makedirs(folder, 0o700, exist_ok=True)  # what lies in /tmp for long may have been deleted
         if _is_ours(folder):
-            replace_file(os.path.join(folder, name), json.dumps(facts))
+            replace_file(os.path.join(folder, name), json.dumps(facts).encode())
     except OSError:
         return
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from integration.benchmarks.accounts import Meter, ProcessTree
 from integration.benchmarks.contests import FILES_PER_TRIGGER, Contestant
-from integration.benchmarks.engines import Engine, Launch
+from integration.benchmarks.engines import Engine, Launch, spark
 from integration.benchmarks.fill import check_output, fill, fill_folder
 from integration.benchmarks.queries import rows_per_second
+from integration.benchmarks.results import settle
 from integration.broker import Cluster
 
 __all__ = ["MICRO_BATCHES", "PARTITIONS", "ROW", "Copies", "Input"]
@@ -21,6 +22,8 @@ __all__ = ["MICRO_BATCHES", "PARTITIONS", "ROW", "Copies", "Input"]
 PARTITIONS = 4
 ROW = 100
 MICRO_BATCHES = 4
+
+WatchT = TypeVar("WatchT", bound=AbstractContextManager[Any])
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,42 @@ class Copies:
     def delete(self, rows: Input) -> None:
         """Delete an input's topic."""
         self._cluster.delete_topic(rows.name)
+
+    def watched(
+        self,
+        contestants: Sequence[Contestant],
+        rows: Input,
+        warm: Input,
+        patience: float,
+        watch: Callable[[ProcessTree, ProcessTree], WatchT],
+    ) -> dict[str, WatchT]:
+        """Let each contestant copy `rows` while something looks on, in a Spark of its own that has copied `warm`.
+
+        Parameters
+        ----------
+        contestants : Sequence[Contestant]
+        rows, warm : Input
+            Their topics are written first.
+        patience : float
+            Seconds to wait for a quiet machine.
+        watch : Callable[[ProcessTree, ProcessTree], AbstractContextManager]
+            Called with the engine's processes and the broker's.
+
+        Returns
+        -------
+        dict[str, AbstractContextManager]
+            What looked on, by the contestants' names.
+        """
+        self.fill(rows)
+        self.fill(warm)
+        settle(patience)
+        found = {}
+        for contestant in contestants:
+            with self.engine(spark()) as engine:
+                self.run(engine, contestant, warm, -(-warm.rows // 2))
+                found[contestant.name] = watch(engine.tree, self._broker)
+                self.run(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES), found[contestant.name])
+        return found
 
     def run(
         self,

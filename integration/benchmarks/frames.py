@@ -26,11 +26,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from integration.benchmarks import engines
 from integration.benchmarks.accounts import ProcessTree
 from integration.benchmarks.contests import CONTESTS, COPY, SPARK
-from integration.benchmarks.copies import MICRO_BATCHES, Copies, Input
-from integration.benchmarks.results import settle
+from integration.benchmarks.copies import Copies, Input
 from integration.broker import Cluster
 
 LINES: Sequence[tuple[str, str]] = (
@@ -112,18 +110,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     rows, warm = Input("input", given.rows), Input("warm", max(given.rows // 2, 1000))
     contestants = [next(each for each in CONTESTS[COPY] if each.name.startswith("ours")), SPARK]
-    found: dict[str, Counter[str]] = {}
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
-        copies = Copies(cluster, Path(folder))
-        copies.fill(rows)
-        copies.fill(warm)
-        settle(given.settle)
-        for contestant in contestants:
-            with copies.engine(engines.spark()) as engine:
-                copies.run(engine, contestant, warm, -(-warm.rows // 2))
-                recording = Recording(engine.tree)
-                copies.run(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES), recording)
-            found[contestant.name] = recording.samples
+        watched = Copies(cluster, Path(folder)).watched(
+            contestants, rows, warm, given.settle, lambda engine, _: Recording(engine)
+        )
+    found = {name: recording.samples for name, recording in watched.items()}
     table = Table("percent of the samples", *found, title=f"{given.rows:,} rows of {rows.size} bytes, topic to topic")
     for _, line in LINES:
         table.add_row(line, *(f"{100 * samples[line] / samples.total():.0f}" for samples in found.values()))

@@ -22,11 +22,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from integration.benchmarks import engines
 from integration.benchmarks.accounts import ProcessTree
 from integration.benchmarks.contests import CONTESTS, COPY, SPARK
-from integration.benchmarks.copies import MICRO_BATCHES, Copies, Input
-from integration.benchmarks.results import settle
+from integration.benchmarks.copies import Copies, Input
 from integration.broker import Cluster
 
 INTERVAL = 0.1
@@ -110,18 +108,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended
     rows, warm = Input("input", given.rows), Input("warm", max(given.rows // 4, 1000))
     contestants = [each for each in CONTESTS[COPY] if each.name.startswith("ours")] + [SPARK]
-    found: dict[str, Mapping[str, float]] = {}
     with Cluster(jvm_options=["-Xmx768m"]) as cluster, tempfile.TemporaryDirectory() as folder:
-        copies, broker = Copies(cluster, Path(folder)), ProcessTree(cluster.brokers[0].pid)
-        copies.fill(rows)
-        copies.fill(warm)
-        settle(given.settle)
-        for contestant in contestants:
-            with copies.engine(engines.spark()) as engine:
-                copies.run(engine, contestant, warm, -(-warm.rows // 2))
-                times = ThreadTimes(engine.tree, broker)
-                copies.run(engine, contestant, rows, -(-rows.rows // MICRO_BATCHES), times)
-            found[contestant.name] = times.seconds
+        watched = Copies(cluster, Path(folder)).watched(contestants, rows, warm, given.settle, ThreadTimes)
+    found = {name: times.seconds for name, times in watched.items()}
     table = Table("µs of processor per row", *found, title=f"{given.rows:,} rows of {rows.size} bytes, topic to topic")
     for line in dict.fromkeys([*(line for *_, line in KINDS), "broker"]):
         table.add_row(line, *(f"{1e6 * seconds.get(line, 0.0) / given.rows:.2f}" for seconds in found.values()))

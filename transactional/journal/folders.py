@@ -54,8 +54,8 @@ def folder_mode(above: str) -> int:
     return OWNER | (GROUP if os.stat(above).st_mode & 0o022 == 0o020 else 0)
 
 
-def replace_file(path: str, text: str) -> None:
-    """Write a file that readers see whole, the old or the new one. Not durable: for descriptions of living processes.
+def replace_file(path: str, data: bytes) -> None:
+    """Write a file that readers see whole, the old or the new one. Not durable: for what a later write replaces.
 
     Raises
     ------
@@ -65,10 +65,10 @@ def replace_file(path: str, text: str) -> None:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(data)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
