@@ -1,8 +1,8 @@
 """The names that users import: exactly-once streaming from Kafka through PySpark.
 
-The formats ``barrier-kafka``, ``2pc-kafka`` and ``2pc-delta`` need no import; `register` lets ``start()`` report mistakes. To
-write a sink, subclass `TwoPhaseCommitSink`, and test it with `barrier_kafka.testing`. Names that are not in ``__all__`` may
-change between releases.
+The formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta`` and ``2pc-postgresql`` need no import; `register` lets ``start()``
+report mistakes. To write a sink, subclass `TwoPhaseCommitSink` (for a database `StagedSqlSink`), and test it with
+`barrier_kafka.testing`. Names that are not in ``__all__`` may change between releases.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from connector.schema_registry.columns import decode_avro, decode_json
     from connector.serving.lineage import LineageListener
     from connector.serving.metrics import observe_query, register_metrics
+    from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
     from transactional import (
         AmbiguousOutcomeError,
         CheckpointHook,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         RewindRequiredError,
         RowRefusedError,
         StoreError,
+        StoreReplacedError,
         TransactionContext,
         TransactionLostError,
         TwoPhaseCommitError,
@@ -79,8 +81,12 @@ __all__ = [
     "RetriableError",
     "RewindRequiredError",
     "RowRefusedError",
+    "StagedHandle",
+    "StagedSqlSink",
+    "StagedTransaction",
     "StopWish",
     "StoreError",
+    "StoreReplacedError",
     "TransactionContext",
     "TransactionLostError",
     "TwoPhaseCommitError",
@@ -102,6 +108,7 @@ _ELSEWHERE: Final = {
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
     "connector.serving.lineage": ("LineageListener",),
     "connector.serving.metrics": ("observe_query", "register_metrics"),
+    "connector.sql.staged_sink": ("StagedHandle", "StagedSqlSink", "StagedTransaction"),
 }
 _HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in names}
 """Modules of the names that are not of `transactional`."""

@@ -20,6 +20,7 @@ __all__ = [
     "ParsedOptions",
     "as_bool",
     "as_choice",
+    "as_columns",
     "as_duration_ms",
     "as_json",
     "as_positive_int",
@@ -113,6 +114,23 @@ def as_choice(*choices: str) -> Callable[[str], str]:
             raise ValueError(" or ".join(choices)) from None
 
     return parse
+
+
+def as_columns(text: str) -> tuple[str, ...]:
+    """Parse names of columns, with commas between them or as a JSON array; each stands there once."""
+    stripped = text.strip()
+    names: Any = stripped.split(",")
+    if stripped.startswith("["):
+        try:
+            names = json.loads(stripped)
+        except ValueError:
+            names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError('names of columns with commas between, or JSON: ["one", "with, comma"]')
+    columns = tuple(name.strip() for name in names)
+    if len({name.lower() for name in columns}) < len(columns):
+        raise ValueError("each column once")
+    return columns
 
 
 def as_json(text: str) -> Any:

@@ -39,6 +39,9 @@ SPARK_KAFKA_VERSION = "4.2.0"
 TOKEN_PROVIDER_VERSION = "4.0.0"
 """What the connector asks for delegation tokens, which no test has. That of 4.2.0 is not to be had everywhere."""
 
+POSTGRESQL_JDBC_VERSION = "42.7.4"
+"""With which Spark's own JDBC writer is compared."""
+
 COMMONS_POOL_VERSION = "2.12.1"
 
 HADOOP_VERSION = "3.5.0"
@@ -193,6 +196,19 @@ def resolve_spark_kafka(version: str = SPARK_KAFKA_VERSION) -> list[Path]:
         ("org.apache.commons", "commons-pool2", COMMONS_POOL_VERSION),
     ]
     jars = Jars(f"spark-kafka-{version}", artifacts, whole=False)
+    folder = resolve(jars)
+    return [folder / file for file in jars.files()]
+
+
+def resolve_postgresql(version: str = POSTGRESQL_JDBC_VERSION) -> list[Path]:
+    """Return the jar of PostgreSQL's JDBC driver, resolving it when it is not there yet.
+
+    Raises
+    ------
+    JarResolutionError
+        As `resolve_kafka`.
+    """
+    jars = Jars(f"postgresql-{version}", [("org.postgresql", "postgresql", version)], whole=False)
     folder = resolve(jars)
     return [folder / file for file in jars.files()]
 

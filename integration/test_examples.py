@@ -18,6 +18,7 @@ from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.jars import resolve_delta
 from integration.other_spark import ROOT
+from integration.postgresql import PostgresqlServer
 
 EXAMPLES = ROOT / "examples"
 ROWS = 500
@@ -38,7 +39,7 @@ class Reader:
         for example in EXAMPLES.glob("*.py"):
             text = example.read_text().replace("localhost:9092", brokers).replace("/tmp/barrier", str(folder))
             (folder / example.name).write_text(text)
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
@@ -47,7 +48,7 @@ class Reader:
 
     def start(self, example: str, *arguments: str, jars: str = "") -> subprocess.Popen[str]:
         """Start an example."""
-        environment = {**self._environment, **({"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"} if jars else {})}
+        environment = {**self.environment, **({"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"} if jars else {})}
         return subprocess.Popen(
             [sys.executable, str(self.folder / f"{example}.py"), *arguments],
             stdout=subprocess.PIPE,
@@ -135,6 +136,21 @@ class TestMatrix:
         table = DeltaTable(str(reader.folder / "tables" / "orders"))
         ids = table.to_pyarrow_table()["id"].to_pylist()
         assert sorted(ids) == sorted(row["id"] for row in self.orders(reader))  # type: ignore[type-var]
+
+    def test_upsert(self, reader: Reader) -> None:
+        with PostgresqlServer() as server:
+            server.ask("CREATE ROLE writer LOGIN PASSWORD 'w'")
+            server.ask("GRANT CREATE ON DATABASE postgres TO writer")
+            server.ask("GRANT CREATE ON SCHEMA public TO writer")
+            program = reader.folder / "upsert.py"
+            program.write_text(program.read_text().replace("localhost:5432", f"127.0.0.1:{server.port}"))
+            reader.environment["PGPASSWORD"] = "w"
+            for _ in range(2):
+                reader.run("upsert")
+                reader.run("feed", "7", "0")
+            newest = dict(server.ask("SELECT customer, max(id) FROM newest_orders GROUP BY customer"))
+            assert sorted(newest) == [f"c{number}" for number in range(7)]
+            assert server.ask("SELECT count(*) FROM newest_orders") == [(7,)]
 
     def test_merge(self, reader: Reader) -> None:
         jars = ",".join(map(str, resolve_delta()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,18 @@ def test_no_error_has_a_kind_that_the_catalogue_does_not_know() -> None:
                 for each in ast.walk(ast.parse(path.read_text())):
                     bases = {name_of(base) for base in each.bases} if isinstance(each, ast.ClassDef) else set()
                     assert not bases & set(transactional.errors.__all__), f"{path}: {ast.dump(each)}"
+
+
+@pytest.mark.parametrize("package", ["connector", "transactional/errors"])
+def test_no_condition_is_there_twice(package: str) -> None:
+    """The later one would silently be the one that counts."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in pairs]
+        assert len(set(names)) == len(names), names
+        return dict(pairs)
+
+    json.loads((ROOT / package / "conditions.json").read_text(), object_pairs_hook=once)
 
 
 def test_every_raise_gives_all_that_the_templates_name() -> None:

@@ -1,4 +1,4 @@
-"""The sink and its test in docs/write-a-sink.md, as they stand on the page."""
+"""The sinks of docs/write-a-sink.md and docs/your-database.md as they stand there, and the former page's test for both."""
 
 from __future__ import annotations
 
@@ -16,36 +16,42 @@ from transactional.testing import SinkConformance
 
 FOLDER = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
-PAGE = Path(__file__).parent.parent / "docs" / "write-a-sink.md"
-MODULE = "sqlite_sink"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
-def blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sink_module() -> Iterator[None]:
-    """The folder of the page's sink, for processes that the suite starts."""
+def sink_modules() -> Iterator[None]:
+    """The folder of the pages' sinks, for processes that the suite starts."""
     yield
     sys.path.remove(FOLDER)
 
 
-def test_the_sink_has_less_than_60_lines() -> None:
-    assert len([line for line in blocks()[0].splitlines() if line.strip()]) < 60
+@pytest.mark.parametrize(("page", "lines"), [("write-a-sink.md", 60), ("your-database.md", 40)])
+def test_the_sink_is_short(page: str, lines: int) -> None:
+    assert len([line for line in blocks(page)[0].splitlines() if line.strip()]) < lines
 
 
-def suite() -> type[SinkConformance]:
-    """The class of tests on the page; its sink is a module that other processes can import."""
-    Path(FOLDER, f"{MODULE}.py").write_text(blocks()[0])
-    sys.path.insert(0, FOLDER)
+def suite(page: str, module: str) -> type[SinkConformance]:
+    """The class of tests for a page's sink, which is a module that other processes can import."""
+    Path(FOLDER, f"{module}.py").write_text(blocks(page)[0])
+    if FOLDER not in sys.path:
+        sys.path.insert(0, FOLDER)
     found: dict[str, object] = {"__name__": __name__}
-    exec(next(block for block in blocks() if "class TestSqliteSink" in block), found)
+    test = next(block for block in blocks("write-a-sink.md") if "class TestSqliteSink" in block)
+    exec(test.replace("from sqlite_sink import", f"from {module} import"), found)
     made = found["TestSqliteSink"]
     assert isinstance(made, type)
     assert issubclass(made, SinkConformance)
     return made
 
 
-class TestSqliteSink(suite()):  # type: ignore[misc]
+class TestSqliteSink(suite("write-a-sink.md", "sqlite_sink")):  # type: ignore[misc]
+    """That of the page."""
+
+
+class TestStagedSqliteSink(suite("your-database.md", "sqlite_staged_sink")):  # type: ignore[misc]
     """That of the page."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         RewindRequiredError as RewindRequiredError,
         RowRefusedError as RowRefusedError,
         StoreError as StoreError,
+        StoreReplacedError as StoreReplacedError,
         TransactionLostError as TransactionLostError,
         TwoPhaseCommitError as TwoPhaseCommitError,
     )
@@ -66,8 +67,8 @@ _HOMES = {
     "checkpoint": "ClosingReason DecidedCheckpoint",
     "errors": (
         "AmbiguousOutcomeError FencedError HookError JournalError LocationError OptionError ProtocolError QueryStoppedError "
-        "ReplayMismatchError RetriableError RewindRequiredError RowRefusedError StoreError TransactionLostError "
-        "TwoPhaseCommitError"
+        "ReplayMismatchError RetriableError RewindRequiredError RowRefusedError StoreError StoreReplacedError "
+        "TransactionLostError TwoPhaseCommitError"
     ),
     "failure": "Failure Remedy failure_of",
     "finding": "Finding Level",

@@ -51,6 +51,7 @@ _NAMED = re.compile(
 )
 
 _IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
+_IN_QUERY = re.compile(rf"[?&][\w.-]*(?:{_NAME})[\w.-]*=", re.IGNORECASE)
 
 
 def hides_value(key: str) -> bool:
@@ -60,7 +61,7 @@ def hides_value(key: str) -> bool:
 
 def is_secret(key: str, value: str) -> bool:
     """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
-    return hides_value(key) or _IN_URL.search(value) is not None
+    return hides_value(key) or _IN_URL.search(value) is not None or _IN_QUERY.search(value) is not None
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:

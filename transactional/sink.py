@@ -210,6 +210,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         ------
         FencedError
             Another query uses the prefix.
+        StoreReplacedError
+            The store is not as it was when the run began, as after a failover: a new run begins, and `checkHistory` is called.
         """
         return {}
 

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from connector.location.location import local_path
-from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_positive_int, as_str
+from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_columns, as_positive_int, as_str
 
 __all__ = ["STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 
 STORAGE_PREFIX: Final = "storage."
 
 MEGABYTE: Final = 1 << 20
-
-
-def _as_columns(text: str) -> tuple[str, ...]:
-    stripped = text.strip()
-    names: Any = stripped.split(",")
-    if stripped.startswith("["):
-        try:
-            names = json.loads(stripped)
-        except ValueError:
-            names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise ValueError('names of columns with commas between, or JSON: ["one", "with, comma"]')
-    columns = tuple(name.strip() for name in names)
-    if len({name.lower() for name in columns}) < len(columns):
-        raise ValueError("each column once")
-    return columns
 
 
 WRITE_OPTIONS = OptionTable(
@@ -42,7 +25,7 @@ WRITE_OPTIONS = OptionTable(
         Option(
             "partitionBy",
             (),
-            _as_columns,
+            as_columns,
             "Columns by which a new table is partitioned. (Spark does not pass writeStream.partitionBy to a Python sink.) "
             "An existing table keeps its own.",
         ),

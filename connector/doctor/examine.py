@@ -29,13 +29,14 @@ from connector.kafka.source.topic_reader import Retries, TopicReader
 from connector.location.location import CheckpointLocation
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from connector.sql.postgresql_sink import PostgresqlSink
 from transactional.errors import OptionError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem, unknown
 from transactional.sink import Options, TwoPhaseCommitSink
 
 __all__ = ["examine_location", "examine_options"]
 
-SOURCE, SINK, TABLE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "schema-registry"
+SOURCE, SINK, TABLE, DATABASE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "2pc-postgresql", "schema-registry"
 
 NO_COLUMN: Final = "barrier-doctor-column"
 """Of rows whose columns are not known."""
@@ -43,6 +44,7 @@ NO_COLUMN: Final = "barrier-doctor-column"
 REVEALING: Final = {
     SOURCE: ("subscribe", "subscribePattern", "assign"),
     TABLE: ("path",),
+    DATABASE: ("dbtable",),
     REGISTRY: ("url",),
 }
 """Options that reveal a format."""
@@ -84,7 +86,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
     ----------
     options : Mapping[str, str]
         With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, ``2pc-delta`` if they
-        have a ``path``, ``schema-registry`` if they have a ``url``, else ``2pc-kafka``.
+        have a ``path``, ``2pc-postgresql`` if they have a ``dbtable``, ``schema-registry`` if they have a ``url``,
+        else ``2pc-kafka``.
     """
     kind = Options(options).get("format") or _kind(options)
     asked = _without(options, "format")
@@ -105,6 +108,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
             yield from _check_kafka_options(asked, own)
         elif kind == TABLE:
             yield from _check_delta_options(_without(asked, "barrierInterval"), own)
+        elif kind == DATABASE:
+            yield from _check_database_options(_without(asked, "barrierInterval"), own)
         elif kind == REGISTRY:
             yield from check_registry(asked)
         else:
@@ -113,7 +118,7 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
                 owner="barrier doctor",
                 option="format",
                 value=kind,
-                expectation=f"{SOURCE}, {SINK}, {TABLE} or {REGISTRY}; name the LOCATION of a query with another sink",
+                expectation=f"{SOURCE}, {SINK}, {TABLE}, {DATABASE}, {REGISTRY}; for another sink name its query's LOCATION",
             )
     except TwoPhaseCommitError as error:
         yield failed(error)
@@ -150,6 +155,16 @@ def _check_delta_options(options: Mapping[str, str], own: Collection[str]) -> It
             sink = DeltaSink(Options(options), arrow_schema(folder.open()))
     yield good("options", "as they should be")
     yield from _check_sink(sink, Options(options).get("transactionalIdPrefix"), own, 0)
+
+
+def _check_database_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
+    """Without the fit of the rows, whose columns are not known."""
+    sink = PostgresqlSink(Options(options), pa.schema([]))
+    yield good("options", "as they should be")
+    try:
+        yield from sink.examine(Options(options).get("transactionalIdPrefix"), own=own)
+    finally:
+        sink.close()
 
 
 def _check_sink(

@@ -115,6 +115,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         store = files.journal_store("barrier")
         options = self._sink.options
         target = [self._sink.type.name(), options.get("path", ""), options.get("topic", "")]
+        target += [options["dbtable"]] if "dbtable" in options else []
         made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}
         if WHOSE not in store.names():
             store.create(WHOSE, canonical(made).encode())

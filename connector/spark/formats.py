@@ -39,7 +39,7 @@ SLOW: Final[Mapping[str, str]] = {
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
 
-TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "TABLE_UNREACHABLE"})
+TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "DATABASE_UNREACHABLE", "TABLE_UNREACHABLE"})
 """Conditions that may pass by themselves, and are a wrong address as a rule."""
 
 _sinks: dict[str, type[HostedSinkDataSource]] = {}
@@ -162,5 +162,7 @@ def _ours() -> dict[str, Any]:
     from connector.delta.format import TwoPhaseDeltaDataSource
     from connector.kafka.sink.kafka_sink import TwoPhaseKafkaDataSource
     from connector.kafka.source.data_source import BarrierKafkaDataSource
+    from connector.sql.format import TwoPhasePostgresqlDataSource
 
-    return {each.name(): each for each in (BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource)}
+    ours = (BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource, TwoPhasePostgresqlDataSource)
+    return {each.name(): each for each in ours}

@@ -26,7 +26,11 @@ SINKS: Final = "barrier_kafka.sinks"
 GROUPS: Final = (SINKS, "barrier_kafka.hooks", "barrier_kafka.token_providers")
 """Groups of entry points: commands may import installed packages, too."""
 
-_OURS: Final = {"2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink", "2pc-delta": "connector.delta.sink:DeltaSink"}
+_OURS: Final = {
+    "2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink",
+    "2pc-delta": "connector.delta.sink:DeltaSink",
+    "2pc-postgresql": "connector.sql.postgresql_sink:PostgresqlSink",
+}
 
 _registered: dict[str, SinkType] = {}
 

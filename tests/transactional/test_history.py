@@ -11,7 +11,7 @@ import pytest
 from tests.transactional.bodies import lines, recorded, restored, run_body, settled
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, LocationError
+from transactional.errors import FencedError, LocationError, StoreReplacedError
 from transactional.history import History, history_of, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, RunRecord
@@ -28,12 +28,15 @@ class Asking(RecordingSink):
 
     answer: Callable[[History], Mapping[str, Any]] = staticmethod(lambda history: {})
     identity: Mapping[str, str] = {"cluster": "one"}
+    epoch = 1
 
     def identify(self) -> Mapping[str, str]:
         return self.identity
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        return mark or {"epoch": 1}
+        if mark is not None and mark["epoch"] != self.epoch:
+            raise StoreReplacedError("STORE_REPLACED", "it is another one")
+        return mark or {"epoch": self.epoch}
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         return self.answer(history)
@@ -45,6 +48,7 @@ class Place:
     def __init__(self) -> None:
         self.store = MemoryJournalStore()
         self.asked: list[History] = []
+        self.epoch = 1
         self.refuses: Callable[[History], bool] = lambda history: False
 
     def journal(self) -> Journal:
@@ -65,7 +69,7 @@ class Place:
         self, driver: str, prefix: str = "p", cluster: str = "one", batch: int = 0
     ) -> CheckpointCoordinator:
         sink = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
-        sink.answer, sink.identity = self.answer, {"cluster": cluster}
+        sink.answer, sink.identity, sink.epoch = self.answer, {"cluster": cluster}, self.epoch
         view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), None)
         settings = RunSettings(driver, sink.name(), "options", prefix)
         return CheckpointCoordinator(Journal(self.store), sink, settings, view)
@@ -96,6 +100,22 @@ def test_an_older_copy_stops_before_its_journal_grows_however_often_it_is_starte
         with pytest.raises(LocationError, match="LOCATION_PUT_BACK"):
             place.coordinator(driver).close(1)
     assert place.journal().ledger.position == 2
+
+
+def test_a_run_whose_store_went_on_elsewhere_ends_and_the_next_one_asks_the_store() -> None:
+    """A failover, within one driver: what the store holds now is compared before anything is written."""
+    place = Place()
+    place.claim("A")
+    place.epoch = 2
+    plan = place.coordinator("A").plan()
+    runs = place.journal().ledger.runs
+    assert (plan.token, runs[plan.token].mark) == (max(runs), {"epoch": 2})
+    assert (place.asked[-1].binding, place.asked[-1].mark) == (True, {"epoch": 1})
+    assert place.coordinator("A").plan().token == plan.token
+    place.epoch = 3
+    place.refuses = lambda history: history.binding
+    with pytest.raises(LocationError, match="LOCATION_PUT_BACK"):
+        place.coordinator("A").plan()
 
 
 def test_what_a_driver_journals_meanwhile_is_taken_into_account() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from transactional import faults
 from transactional.coordinator.session import Session
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, LocationError
+from transactional.errors import FencedError, LocationError, StoreReplacedError
 from transactional.history import history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import must_own, newest_run, superseded
@@ -45,7 +45,12 @@ class Claimant:
             self._fence_own(run)
         if claim is not Claim.TAKE or run is None:
             run = self._claim()
-        self._guard(run)
+        try:
+            self._guard(run)
+        except StoreReplacedError as replaced:  # what it holds has to be compared with the journal again
+            log.warning("run %d ends: %s", run.token, replaced)
+            claim, run = Claim.NEW, self._claim()
+            self._guard(run)
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
 
     def claim(self, follows: int) -> RunRecord:
@@ -161,7 +166,7 @@ class Claimant:
                 if run.mark:
                     sink.guardRun(run.mark)
                 sink.sweep(ledger.known_handles(), self._session.cutoff(token))
-            except FencedError as taken:
+            except (FencedError, StoreReplacedError) as taken:
                 log.info("transactions under the former prefix %s are not swept: %s", prefix, taken)
             finally:
                 sink.close()

@@ -12,6 +12,7 @@
     ├── StoreError                         the sink's store refused for good (rights, versions, missing topic)
     │   └── RowRefusedError                the store refused a row (too large, wrong type)
     ├── RetriableError                     nothing is decided; the same batch can be written again
+    │   └── StoreReplacedError             the store went on elsewhere, or from an older state: a new run has to look
     ├── TransactionLostError               prepared transactions that will never be committed
     ├── HookError                          a checkpoint hook raised: the checkpoint is declined
     ├── AmbiguousOutcomeError              the store can't say whether a transaction was committed
@@ -40,6 +41,7 @@ __all__ = [
     "RewindRequiredError",
     "RowRefusedError",
     "StoreError",
+    "StoreReplacedError",
     "TransactionLostError",
     "TwoPhaseCommitError",
 ]
@@ -131,6 +133,10 @@ class RowRefusedError(StoreError):
 
 class RetriableError(TwoPhaseCommitError):
     """Nothing was decided; the batch can be written again by the next run."""
+
+
+class StoreReplacedError(RetriableError):
+    """The store is not the one that the run has begun on, as after a failover: a new run compares it with the journal."""
 
 
 class TransactionLostError(TwoPhaseCommitError):

@@ -34,6 +34,14 @@ class Bench:
         self.options = dict(Options(options).replaced(transactionalidprefix=self.prefix))
         self.checkpoint = checkpoint_of(self.query, self.prefix)
         self._suite = suite
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        """Do what the driver does before any task begins."""
+        sink = self.sink()
+        sink.identify()
+        sink.guardRun(None)
+        sink.close()
 
     def sink(self) -> TwoPhaseCommitSink[Any, Any]:
         """Build a new sink, as another process would."""

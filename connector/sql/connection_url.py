@@ -1,0 +1,98 @@
+"""Addresses of PostgreSQL databases: libpq's URIs, and JDBC's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from transactional.errors import OptionError
+
+__all__ = ["parse_url"]
+
+SCHEMES: Final = ("postgresql", "postgres")
+
+FROM_JDBC: Final[Mapping[str, str]] = {
+    "user": "user",
+    "password": "password",
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslpassword": "sslpassword",
+    "applicationname": "application_name",
+    "connecttimeout": "connect_timeout",
+    "targetservertype": "",
+    "rewritebatchedinserts": "",
+    "stringtype": "",
+    "preparethreshold": "",
+    "tcpkeepalive": "",
+}
+"""Parameters of PostgreSQL's JDBC driver -> libpq's; empty for those that mean nothing here."""
+
+
+def parse_url(url: str, owner: str) -> dict[str, str]:
+    """Return the parameters of a connection. Errors quote nothing of the address: it may hold a password.
+
+    Parameters
+    ----------
+    url : str
+        ``postgresql://host:port/database?...`` or ``jdbc:postgresql://host:port/database?...``.
+    owner : str
+        The format, for errors.
+
+    Returns
+    -------
+    dict[str, str]
+        libpq's: ``host``, ``port``, ``dbname``, ``user``, ``password``, ``sslmode`` and others.
+
+    Raises
+    ------
+    OptionError
+        ``INVALID_OPTION``
+    """
+
+    def invalid(expectation: str) -> OptionError:
+        return OptionError("INVALID_OPTION", owner=owner, option="url", value="(hidden)", expectation=expectation)
+
+    is_jdbc = url.startswith("jdbc:")
+    text = url.removeprefix("jdbc:")
+    if text.partition("://")[0] not in SCHEMES:
+        raise invalid("postgresql://host:port/database, or jdbc:postgresql://host:port/database")
+    if not is_jdbc:
+        return _of_libpq(text, invalid)
+    try:
+        parts = urlsplit(text)
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise invalid("an address whose parameters are name=value with & between") from None
+    found = {"dbname": unquote(parts.path.removeprefix("/"))}
+    if parts.username is not None or parts.password is not None:
+        raise invalid("user and password as options, or as parameters of the address, as JDBC has them")
+    hosts = [
+        each.rpartition(":") if ":" in each.rpartition("]")[2] else (each, "", "") for each in parts.netloc.split(",")
+    ]
+    found["host"] = ",".join((host or port).strip("[]") for host, _, port in hosts)
+    found["port"] = ",".join(port if host and colon else "5432" for host, colon, port in hosts)
+    for name, value in given:
+        libpq = FROM_JDBC.get(name.lower())
+        if name.lower() == "ssl":
+            found["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
+        elif libpq is None:
+            raise invalid(
+                f"another address: what JDBC's parameter {name} means is not known here. Write it as "
+                "postgresql://host:port/database?..., with libpq's parameters"
+            )
+        elif libpq:
+            found[libpq] = value
+    return {key: value for key, value in found.items() if value}
+
+
+def _of_libpq(text: str, invalid: Any) -> dict[str, str]:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return {key: str(value) for key, value in conninfo_to_dict(text).items() if value is not None}
+    except ProgrammingError:
+        raise invalid("an address that libpq can read: postgresql://host:port/database?parameter=value") from None

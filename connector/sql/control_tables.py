@@ -1,0 +1,173 @@
+"""The tables that a query needs in a database beside its target: what is prepared, who writes, what is committed.
+
+All statements are of SQL-92, with ``?`` for a parameter.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from transactional.transaction import TransactionContext
+
+__all__ = ["CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
+
+AT_ONCE: Final = 500
+"""Names in one statement."""
+
+TRANSACTIONS: Final = "barrier_transactions"
+PREFIXES: Final = "barrier_prefixes"
+QUERIES: Final = "barrier_queries"
+STORE: Final = "barrier_store"
+
+CONTROL_TABLES: Final[Mapping[str, str]] = {
+    TRANSACTIONS: "nonce VARCHAR(32) NOT NULL PRIMARY KEY, prefix VARCHAR(250) NOT NULL, query VARCHAR(250) NOT NULL, "
+    "run BIGINT NOT NULL, batch BIGINT NOT NULL, task BIGINT NOT NULL, staged BIGINT NOT NULL, "
+    "staging VARCHAR(250) NOT NULL, state VARCHAR(10) NOT NULL",
+    PREFIXES: "prefix VARCHAR(250) NOT NULL PRIMARY KEY, token VARCHAR(40) NOT NULL, server VARCHAR(250) NOT NULL",
+    QUERIES: "prefix VARCHAR(250) NOT NULL, query VARCHAR(250) NOT NULL, checkpoint BIGINT NOT NULL, "
+    "PRIMARY KEY (prefix, query)",
+    STORE: "one INTEGER NOT NULL PRIMARY KEY, id VARCHAR(40) NOT NULL",
+}
+"""Name -> columns. The tasks' transactions with their states; which run uses a prefix, and on which server it began; each
+query's newest committed checkpoint; an id of the whole, which copies of the database share."""
+
+
+class Cursor(Protocol):
+    """A cursor of PEP 249."""
+
+    def execute(self, statement: Any, parameters: Any = ..., /) -> Any:
+        """Run a statement."""
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows of the last query."""
+
+
+class Prepared(NamedTuple):
+    """A row of a task's transaction."""
+
+    nonce: str
+    query: str
+    run: int
+    batch: int
+    staging: str
+    state: str
+
+
+def marks(values: Sequence[Any]) -> str:
+    """Return as many signs for parameters."""
+    return ", ".join("?" * len(values))
+
+
+def portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Return pieces that fit into a statement."""
+    for first in range(0, len(values), AT_ONCE):
+        yield values[first : first + AT_ONCE]
+
+
+class ControlTables:
+    """Statements on the control tables, of one prefix. Each runs in the database transaction of its cursor.
+
+    Parameters
+    ----------
+    run : Callable[[Cursor, str, Sequence], list]
+        Runs a statement; returns its rows.
+    name : Callable[[str], str]
+        Returns a table's name as it stands in a statement.
+    locking : str
+        The end of a query that locks what it reads.
+    prefix : str
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Cursor, str, Sequence[Any]], list[Any]],
+        name: Callable[[str], str],
+        locking: str,
+        prefix: str,
+    ) -> None:
+        self._run, self._locking, self._prefix = run, locking, prefix
+        self._transactions, self._prefixes = name(TRANSACTIONS), name(PREFIXES)
+        self._queries, self._store = name(QUERIES), name(STORE)
+
+    # -- the tasks' transactions ------------------------------------------------------------------------------------
+
+    def add(self, cursor: Cursor, context: TransactionContext, rows: int, staging: str) -> None:
+        """Add a prepared transaction."""
+        names = "nonce, prefix, query, run, batch, task, staged, staging, state"
+        task = (context.queryId, context.run, context.batchId, context.partitionId)
+        values = (context.nonce, self._prefix, *task, rows, staging, "prepared")
+        self._run(cursor, f"INSERT INTO {self._transactions} ({names}) VALUES ({marks(values)})", values)
+
+    def states(self, cursor: Cursor, nonces: Sequence[str], lock: bool = False) -> dict[str, str]:
+        """Return the states of those that are there: prepared, committed or aborted. `lock`: they stay so."""
+        found: dict[str, str] = {}
+        for some in portions(sorted(nonces)):
+            where = f"WHERE nonce IN ({marks(some)}) ORDER BY nonce{self._locking if lock else ''}"
+            found |= dict(self._run(cursor, f"SELECT nonce, state FROM {self._transactions} {where}", some))
+        return found
+
+    def end(self, cursor: Cursor, nonces: Sequence[str], state: str) -> None:
+        """Set the state of transactions that are locked."""
+        for some in portions(nonces):
+            where = f"WHERE nonce IN ({marks(some)})"
+            self._run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
+
+    def all(self, cursor: Cursor) -> list[Prepared]:
+        """Return all transactions of the prefix."""
+        names = ", ".join(Prepared._fields)
+        statement = f"SELECT {names} FROM {self._transactions} WHERE prefix = ? ORDER BY nonce"
+        return [Prepared(*row) for row in self._run(cursor, statement, (self._prefix,))]
+
+    def forget(self, cursor: Cursor, nonces: Sequence[str]) -> None:
+        """Delete transactions that are locked."""
+        for some in portions(nonces):
+            self._run(cursor, f"DELETE FROM {self._transactions} WHERE nonce IN ({marks(some)})", some)
+
+    def query_of(self, cursor: Cursor, nonce: str) -> str:
+        """Return whose transaction it is; empty if it is not there."""
+        found = self._run(cursor, f"SELECT query FROM {self._transactions} WHERE nonce = ?", (nonce,))
+        return str(found[0][0]) if found else ""
+
+    # -- the prefix and the query -----------------------------------------------------------------------------------
+
+    def claim(self, cursor: Cursor, server: str) -> str:
+        """Let a new run have the prefix; return its token."""
+        token = uuid.uuid4().hex
+        statement = f"INSERT INTO {self._prefixes} (token, server, prefix) VALUES (?, ?, ?)"
+        if self.claimed(cursor, lock=True) is not None:
+            statement = f"UPDATE {self._prefixes} SET token = ?, server = ? WHERE prefix = ?"
+        self._run(cursor, statement, (token, server, self._prefix))
+        return token
+
+    def claimed(self, cursor: Cursor, lock: bool = False) -> tuple[str, str] | None:
+        """Return the token of the newest run, and the server on which it began; None if there is none. `lock`: it stays so."""
+        where = f"WHERE prefix = ?{self._locking if lock else ''}"
+        found = self._run(cursor, f"SELECT token, server FROM {self._prefixes} {where}", (self._prefix,))
+        return (str(found[0][0]), str(found[0][1])) if found else None
+
+    def newest(self, cursor: Cursor, query: str) -> int:
+        """Return the newest checkpoint of a query that is committed; 0 if none is."""
+        whose = (self._prefix, query)
+        found = self._run(cursor, f"SELECT checkpoint FROM {self._queries} WHERE prefix = ? AND query = ?", whose)
+        return int(found[0][0]) if found else 0
+
+    def record(self, cursor: Cursor, query: str, checkpoint: int) -> None:
+        """Note that a checkpoint is committed. The row of the prefix is locked, so no other commit is under way."""
+        newest = self.newest(cursor, query)
+        statement = f"INSERT INTO {self._queries} (checkpoint, prefix, query) VALUES (?, ?, ?)"
+        if newest:
+            statement = f"UPDATE {self._queries} SET checkpoint = ? WHERE prefix = ? AND query = ?"
+        self._run(cursor, statement, (max(newest, checkpoint), self._prefix, query))
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    def store(self, cursor: Cursor) -> str | None:
+        """Return the id of these tables; None if they have none yet."""
+        found = self._run(cursor, f"SELECT id FROM {self._store}", ())
+        return str(found[0][0]) if found else None
+
+    def name_store(self, cursor: Cursor) -> None:
+        """Give them an id; the database refuses a second one."""
+        self._run(cursor, f"INSERT INTO {self._store} (one, id) VALUES (1, ?)", (uuid.uuid4().hex,))

@@ -1,0 +1,93 @@
+"""What may hurt a query that writes to PostgreSQL later, and is right at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from connector.sql.postgresql_table import Target, quoted
+from transactional.finding import Finding, good, problem, warning
+
+__all__ = ["examine_database"]
+
+
+def examine_database(
+    cursor: Any, described: str, server: str, target: Target | None, key: Sequence[str], schema: str
+) -> Iterator[Finding]:
+    """Look at a server, a table and this user's rights.
+
+    Parameters
+    ----------
+    cursor : psycopg.Cursor
+    described : str
+        The table, for people.
+    server : str
+        As `StagedSqlSink.server` returned it.
+    target : Target, optional
+    key : Sequence[str]
+        Of upserts.
+    schema : str
+        Of the staging and control tables.
+    """
+
+    def ask(statement: str, *parameters: Any) -> Any:
+        return cursor.execute(statement, parameters or None).fetchone()[0]
+
+    yield good("database", f"{described}: PostgreSQL {ask('SHOW server_version').split()[0]}")
+    if ask("SHOW fsync") == "off":
+        yield problem(
+            "database",
+            "fsync is off: when the machine fails, the server loses rows that it has called committed.",
+            "Set fsync = on in postgresql.conf.",
+        )
+    if not server:
+        yield warning(
+            "database",
+            "This user can't see which server it is: a stand-by that took over is found at the next start, not at once.",
+            "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn() to this user.",
+        )
+    yield from _rights(ask, target, key, schema)
+    if target is not None:
+        yield from _unique(target, key)
+
+
+def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) -> Iterator[Finding]:
+    if ask("SELECT to_regnamespace(%s)", quoted(schema)) is None:
+        if not ask("SELECT has_database_privilege(current_database(), 'CREATE')"):
+            yield problem(
+                "rights",
+                f"The schema {schema} is not there, and this user may not create it.",
+                f"CREATE SCHEMA {quoted(schema)}, and GRANT CREATE, USAGE on it to this user.",
+                "MISSING_DDL",
+            )
+            return
+    elif not ask("SELECT has_schema_privilege(%s, 'USAGE')", schema):
+        yield problem(
+            "rights",
+            f"This user may not use the schema {schema}.",
+            f"GRANT USAGE ON SCHEMA {quoted(schema)} to this user.",
+        )
+        return
+    if target is not None:
+        needed = ["SELECT", "INSERT", *(["UPDATE"] if key else [])]
+        missing = [right for right in needed if not ask("SELECT has_table_privilege(%s::oid, %s)", target.oid, right)]
+        if missing:
+            rights = ", ".join(missing)
+            yield problem(
+                "rights", f"This user lacks {rights} on {target.name}.", f"GRANT {rights} ON {target.name} to it."
+            )
+            return
+    yield good("rights", "all that the sink needs")
+
+
+def _unique(target: Target, key: Sequence[str]) -> Iterator[Finding]:
+    columns = [target.column(name) for name in key]
+    own = frozenset(column.name for column in columns if column is not None)
+    for names in target.keys:
+        if names != own:
+            text = ", ".join(sorted(names))
+            yield warning(
+                "database",
+                f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
+                f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
+            )

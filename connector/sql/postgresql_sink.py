@@ -1,0 +1,349 @@
+"""The format ``2pc-postgresql``: rows are copied into a staging table, and a checkpoint is one database transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from connector.options import HOST_OPTIONS
+from connector.sql.connection_url import parse_url
+from connector.sql.control_tables import CONTROL_TABLES, Cursor
+from connector.sql.csv_rows import as_csv, numbers, repeated
+from connector.sql.format import POSTGRESQL
+from connector.sql.postgresql_examination import examine_database
+from connector.sql.postgresql_table import (
+    Column,
+    Target,
+    create_statement,
+    describe,
+    fit,
+    quoted,
+)
+from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
+from connector.sql.write_options import POSTGRESQL_OPTIONS
+from transactional.errors import OptionError, RowRefusedError, StoreError
+from transactional.finding import Finding
+from transactional.sink import Options, TransactionContext
+
+__all__ = ["PostgresqlSink"]
+
+CONNECTION: Final[Mapping[str, str]] = {
+    "application_name": POSTGRESQL,
+    "connect_timeout": "10",
+    "target_session_attrs": "primary",
+}
+"""Parameters that the address may set otherwise; of several hosts the one that is no stand-by."""
+
+OWN_COLUMNS: Final = {"transaction_nonce": "text", "place": "bigint"}
+"""The first columns of a staging table: whose row it is, and which of its rows."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "idle_in_transaction_session_timeout": "0",
+    "lock_timeout": "0",
+}
+"""Valid for one transaction, so that they hold behind a pooler, too. A task may wait for its rows, and may wait long."""
+
+DURABLE: Final = """
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
+"""
+"""A role or a database may have it off, and then a crash takes commits back that were answered."""
+
+SERVER: Final = (
+    "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
+)
+"""The id of the cluster, and its timeline, which every failover and every recovery to a point in time changes."""
+
+
+class PostgresqlSink(StagedSqlSink):
+    """Appends rows to a table of PostgreSQL, or replaces those of the same key, a whole checkpoint at one instant.
+
+    Parameters
+    ----------
+    options : Options
+        See `connector.sql.write_options`.
+    schema : pyarrow.Schema
+        Of the rows; columns are found by name.
+
+    Raises
+    ------
+    OptionError
+        Offline: unknown or missing options, an address that can't be read.
+    """
+
+    marker: ClassVar[str] = "%s"
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        if find_spec("psycopg") is None:
+            raise OptionError("MISSING_PACKAGE", owner=POSTGRESQL, package="barrier-kafka[postgresql]", option="format")
+        parsed = POSTGRESQL_OPTIONS.parse(options, also=HOST_OPTIONS)
+        if parsed["deliveryGuarantee"] != "exactly-once":
+            expectation = "exactly-once, as its commits are whole checkpoints either way"
+            raise POSTGRESQL_OPTIONS.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], expectation)
+        self._table: str = parsed["dbtable"]
+        self._key: Sequence[str] = parsed["upsertKey"]
+        self._schema: str = parsed["stagingSchema"]
+        self._address = parse_url(parsed["url"], POSTGRESQL)
+        self._address |= {name: parsed[name] for name in ("user", "password") if parsed[name] is not None}
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return POSTGRESQL
+
+    def table(self) -> str:
+        """Return the option ``dbtable``."""
+        return self._table
+
+    def described(self) -> str:
+        """Return the table, and where it is."""
+        address = self._address
+        server = f"{address.get('host', 'localhost')}:{address.get('port', 5432)}"
+        return f"{self.table()} of {address.get('dbname', '')} at {server}"
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def connect(self) -> Any:
+        """Connect; no statement is prepared, as poolers may give each transaction another connection of the server's."""
+        import psycopg
+
+        given: dict[str, Any] = {**CONNECTION, **self._address}
+        return psycopg.connect(**given, prepare_threshold=None)
+
+    def begin(self, cursor: Cursor, seconds: float | None) -> None:
+        """Set what holds for this transaction."""
+        limit = 0 if seconds is None else round(seconds * 1000)
+        settings = {**SETTINGS, "statement_timeout": str(limit)}
+        calls = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
+        cursor.execute(f"SELECT {calls}")
+        cursor.execute(DURABLE)
+
+    def server(self, cursor: Cursor) -> str:
+        """Return the cluster's id and its timeline; empty if this server does not show them."""
+        import psycopg
+
+        try:
+            with self._opened().transaction():  # type: ignore[attr-defined]
+                return str(cursor.execute(SERVER).fetchone()[0])
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.UndefinedFunction,
+            psycopg.errors.FeatureNotSupported,
+        ):
+            return ""
+
+    def control_table(self, name: str) -> str:
+        """Return the table in `stagingSchema`."""
+        return f"{quoted(self._schema)}.{name}"
+
+    # -- driver -----------------------------------------------------------------------------------------------------
+
+    def checkStart(self, prefix: str | None) -> None:
+        """Check that the table, if there is one, can take the rows, or could be created."""
+        with self._database() as cursor:
+            self._fitting(cursor, self._target(cursor))
+
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
+        """Look at the server, the table and this user's rights."""
+        with self._database() as cursor:
+            target = self._target(cursor)
+            server = self.server(cursor)
+            return list(examine_database(cursor, self.described(), server, target, self._key, self._schema))
+
+    def identify(self) -> dict[str, str]:
+        """Create what is missing: the schema and its tables, and the target."""
+        import psycopg
+
+        try:
+            try:
+                return self._created()
+            except RowRefusedError as problem:
+                if not isinstance(problem.__cause__, psycopg.errors.UniqueViolation):
+                    raise
+                return self._created()  # another query has created the same
+        except StoreError as problem:
+            if not isinstance(problem.__cause__, psycopg.errors.InsufficientPrivilege):
+                raise
+            reason = str(problem.__cause__).splitlines()[0]
+            raise StoreError("MISSING_DDL", owner=POSTGRESQL, reason=reason, statements=self._statements()) from None
+
+    def _created(self) -> dict[str, str]:
+        with self._database() as cursor:
+            if cursor.execute("SELECT to_regnamespace(%s)", (quoted(self._schema),)).fetchone()[0] is None:
+                cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+        return super().identify()
+
+    def create_control_tables(self) -> None:
+        """Create the control tables unless they are there: a query without the right to create may use them."""
+        with self._database() as cursor:
+            for name, columns in CONTROL_TABLES.items():
+                if cursor.execute("SELECT to_regclass(%s)", (self.control_table(name),)).fetchone()[0] is None:
+                    cursor.execute(f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns})")
+
+    def create(self, cursor: Cursor) -> None:
+        """Create the target, if it is not there, and the staging table."""
+        target = self._target(cursor)
+        if target is None:
+            cursor.execute(create_statement(self.schema, self._table, self._key))
+            target = self._target(cursor)
+        written = self._fitting(cursor, target)
+        staging = self._staging_of(target, written)
+        if cursor.execute("SELECT to_regclass(%s)", (staging,)).fetchone()[0] is None:
+            cursor.execute(_staging_statement(staging, target, written))
+
+    def staging(self, cursor: Cursor) -> str:
+        """Return the staging table of this prefix, this target and its columns as they are."""
+        return self._place[0]
+
+    def target(self, cursor: Cursor) -> str:
+        """Return the table's oid."""
+        found = cursor.execute("SELECT to_regclass(%s)::oid::text", (self._table,)).fetchone()[0]
+        return found or ""
+
+    def more(self) -> dict[str, Any]:
+        """Return the key."""
+        return {"key": list(self._place[2])}
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def warmUp(self, context: TransactionContext) -> None:
+        """Connect."""
+        self._opened()
+
+    def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
+        """Look at the table, and begin."""
+        transaction = super().beginTransaction(context)
+        with self._reaching():
+            target = self._target(transaction.cursor)
+            written = self._fitting(transaction.cursor, target)
+            key = [column.name for name in self._key if (column := target.column(name)) is not None]
+            self._place = self._staging_of(target, written), written, key
+        return transaction
+
+    def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
+        """Copy the rows into the staging table, as CSV."""
+        staging, written, _ = self._place
+        names = ", ".join([*OWN_COLUMNS, *(quoted(column.name) for column in written)])
+        rows = batch.num_rows
+        text = as_csv(batch, repeated(transaction.context.nonce, rows), numbers(transaction.rows, rows))
+        with transaction.cursor.copy(f"COPY {staging} ({names}) FROM STDIN (FORMAT csv)") as copy:
+            copy.write(text)
+
+    # -- commit -----------------------------------------------------------------------------------------------------
+
+    def publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
+        """Insert the rows, in order; with a key its last row, also over those that are in the table."""
+        target = self._target(cursor)
+        for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
+            nonces = [handle["nonce"] for handle in group]
+            cursor.execute(f"LOCK TABLE {target.name} IN ROW EXCLUSIVE MODE")
+            columns = self._columns(cursor, staging)
+            names = ", ".join(map(quoted, columns))
+            source = (
+                f"FROM {staging} JOIN unnest(%s::text[]) WITH ORDINALITY AS turn (transaction_nonce, number) "
+                "USING (transaction_nonce)"
+            )
+            if key:
+                keys = ", ".join(map(quoted, key))
+                rest = [quoted(name) for name in columns if name not in key]
+                update = ", ".join(f"{name} = EXCLUDED.{name}" for name in rest)
+                statement = (
+                    f"INSERT INTO {target.name} ({names}) SELECT DISTINCT ON ({keys}) {names} {source} "
+                    f"ORDER BY {keys}, number DESC, place DESC "
+                    f"ON CONFLICT ({keys}) DO {f'UPDATE SET {update}' if rest else 'NOTHING'}"
+                )
+            else:
+                statement = f"INSERT INTO {target.name} ({names}) SELECT {names} {source} ORDER BY number, place"
+            cursor.execute(statement.replace("%", "%%").replace("%%s::text[]", "%s::text[]"), (nonces,))
+
+    def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
+        """Delete staged rows; if there are no others, and no one writes there now, without leaving them to a vacuum."""
+        import psycopg
+
+        unable = psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege
+        with suppress(*unable), self._opened().transaction():  # type: ignore[attr-defined]
+            cursor.execute(f"LOCK TABLE {staging} IN ACCESS EXCLUSIVE MODE NOWAIT")
+            others = cursor.execute(
+                f"SELECT EXISTS (SELECT FROM {staging} WHERE transaction_nonce <> ALL (%s))", (list(nonces),)
+            ).fetchone()[0]
+            if not others:
+                cursor.execute(f"TRUNCATE {staging}")
+                return
+        super().unstage(cursor, staging, nonces)
+
+    def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
+        """Return how many rows are staged."""
+        if cursor.execute("SELECT to_regclass(%s)", (staging,)).fetchone()[0] is None:
+            return {}
+        return super().staged(cursor, staging, nonces)
+
+    # -- tables -----------------------------------------------------------------------------------------------------
+
+    _place: tuple[str, Sequence[Column], Sequence[str]]
+
+    def _target(self, cursor: Any) -> Any:
+        return describe(cursor, self._table)
+
+    def _fitting(self, cursor: Any, target: Target | None) -> list[Column]:
+        if target is None:
+            create_statement(self.schema, self._table, self._key)
+            return []
+        return fit(self.schema, target, self._key)
+
+    def _staging_of(self, target: Target, written: Sequence[Column]) -> str:
+        described = repr(
+            (self._prefix, target.oid, [(column.name, column.type, column.not_null) for column in written])
+        )
+        mark = hashlib.sha256(described.encode()).hexdigest()[:12]
+        plain = re.sub(r"[^A-Za-z0-9_]", "", target.name.partition(".")[2])[:40]
+        return f"{quoted(self._schema)}.{quoted(f'staged_{plain}_{mark}')}"
+
+    def _columns(self, cursor: Any, staging: str) -> list[str]:
+        """Return the columns of staged rows. In the target they have to be as they were: a value might change on its way."""
+        target, source = describe(cursor, self._table), describe(cursor, staging)
+        assert target is not None
+        assert source is not None
+        written = source.columns[len(OWN_COLUMNS) :]
+        now = {column.name: column.type for column in target.columns}
+        changed = [
+            f"{column.name} was {column.type}, and " + (f"is {now[column.name]}" if column.name in now else "is gone")
+            for column in written
+            if now.get(column.name) != column.type
+        ]
+        if changed:
+            raise StoreError("TABLE_CHANGED", table=self.described(), columns="; ".join(changed))
+        return [column.name for column in written]
+
+    def _statements(self) -> str:
+        found = [f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}"]
+        found += [f"CREATE TABLE IF NOT EXISTS {self.control_table(n)} ({text})" for n, text in CONTROL_TABLES.items()]
+        with suppress(Exception), self._database() as cursor:
+            target = self._target(cursor)
+            if target is None:
+                found.append(create_statement(self.schema, self._table, self._key))
+            else:
+                written = self._fitting(cursor, target)
+                found.append(_staging_statement(self._staging_of(target, written), target, written))
+        return ";\n".join(found) + ";"
+
+
+def _staging_statement(staging: str, target: Target, written: Sequence[Column]) -> str:
+    """Return the statement that creates a staging table, which refuses what the target would refuse."""
+    names = {column.name for column in written}
+    columns = [f"{name} {kind} NOT NULL" for name, kind in OWN_COLUMNS.items()]
+    columns += [f"{quoted(c.name)} {c.type}{' NOT NULL' if c.not_null else ''}" for c in written]
+    columns += [text for text, used in target.checks if used and used <= names]
+    return (
+        f"CREATE TABLE {staging} ({', '.join(columns)}) "
+        "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000)"
+    )

@@ -1,0 +1,305 @@
+"""A table of PostgreSQL as its catalog describes it, and how a query's columns fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from transactional.errors import OptionError
+
+__all__ = ["Column", "Target", "create_statement", "describe", "fit", "quoted", "type_for"]
+
+NAME: Final = "2pc-postgresql"
+
+COLUMNS: Final = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, a.atttypmod, a.attnotnull, a.atthasdef,
+       a.attidentity::text, a.attgenerated::text
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+KEYS: Final = """
+SELECT array_agg(a.attname::text)
+FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid
+"""
+
+CHECKS: Final = """
+SELECT pg_get_constraintdef(c.oid), array(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
+FROM pg_constraint c WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated ORDER BY c.conname
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Parameters
+    ----------
+    name : str
+    type : str
+        As a statement names it, with its modifiers: ``numeric(10,2)``.
+    base : str
+        The type's name in the catalog: ``numeric``, ``_text`` (an array).
+    modifier : int
+        Of the type; -1 for none.
+    not_null, has_default : bool
+    identity : str
+        ``a``: always generated; ``d``: by default; or empty.
+    generated : str
+        Not empty if it is computed from other columns.
+    """
+
+    name: str
+    type: str
+    base: str
+    modifier: int
+    not_null: bool
+    has_default: bool
+    identity: str
+    generated: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table.
+
+    Parameters
+    ----------
+    oid : int
+    name : str
+        Qualified and quoted.
+    columns : Sequence[Column]
+    keys : Sequence[frozenset[str]]
+        Columns of each unique index that an upsert can use.
+    checks : Sequence[tuple[str, frozenset[str]]]
+        Check constraints, and the columns in them.
+    """
+
+    oid: int
+    name: str
+    columns: Sequence[Column]
+    keys: Sequence[frozenset[str]]
+    checks: Sequence[tuple[str, frozenset[str]]]
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of this name; in another case only if no other has that."""
+        exact = [column for column in self.columns if column.name == name]
+        near = exact or [column for column in self.columns if column.name.lower() == name.lower()]
+        return near[0] if len(near) == 1 else None
+
+
+def quoted(name: str) -> str:
+    """Return an identifier as it stands in a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def describe(cursor: Any, table: str) -> Target | None:
+    """Return a table; None if there is none of this name.
+
+    Parameters
+    ----------
+    cursor : psycopg.Cursor
+    table : str
+        As a statement names it.
+
+    Raises
+    ------
+    OptionError
+        It is a view, or another thing that takes no rows.
+    """
+    found = cursor.execute(
+        "SELECT c.oid, n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.oid = to_regclass(%s)",
+        (table,),
+    ).fetchone()
+    if found is None:
+        return None
+    oid, schema, name, kind = found
+    if kind not in ("r", "p"):
+        raise OptionError(
+            "INVALID_OPTION",
+            owner=NAME,
+            option="dbtable",
+            value=table,
+            expectation="a table, and no view or foreign table",
+        )
+    columns = [Column(*row) for row in cursor.execute(COLUMNS, (oid,)).fetchall()]
+    keys = [frozenset(names) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
+    checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
+    return Target(oid, f"{quoted(schema)}.{quoted(name)}", columns, keys, checks)
+
+
+def fit(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
+    """Return the columns of the table that the query's columns go into, in their order.
+
+    Raises
+    ------
+    OptionError
+        ``COLUMNS_MISMATCH``
+    """
+    found: list[Column] = []
+    for field in schema:
+        column = target.column(field.name)
+        if column is None:
+            raise _mismatch(f"{target.name} has no column {field.name}", column=field.name)
+        if column.generated or column.identity == "a":
+            raise _mismatch(f"the database computes the column {column.name} of {target.name}", column=field.name)
+        if column in found:
+            raise _mismatch(f"two columns go into {column.name}", column=field.name)
+        reason = why_not(field.type, column)
+        if reason:
+            raise _mismatch(f"the column {field.name} is {shown(field.type)}, and {reason}", column=field.name)
+        found.append(column)
+    for column in target.columns:
+        if column not in found and column.not_null and not (column.has_default or column.identity or column.generated):
+            raise _mismatch(f"{column.name} of {target.name} is NOT NULL, and the query has no such column")
+    if key:
+        _check_key(found, target, key)
+    return found
+
+
+def _check_key(written: Sequence[Column], target: Target, key: Sequence[str]) -> None:
+    columns = [column for name in key if (column := target.column(name)) is not None]
+    names = [column.name for column in columns if column in written]
+    if len(names) < len(key):
+        raise _mismatch(
+            f"upsertKey names {', '.join(key)}, and the query does not have all of them", option="upsertKey"
+        )
+    if frozenset(names) not in target.keys:
+        raise _mismatch(
+            f"{target.name} has no unique index of exactly {', '.join(names)} (not partial, not deferrable): "
+            f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(quoted, names))})",
+            option="upsertKey",
+        )
+    nullable = [column.name for column in columns if not column.not_null]
+    if nullable:
+        raise _mismatch(f"{', '.join(nullable)} of {target.name} is in upsertKey, and not NOT NULL", option="upsertKey")
+
+
+def why_not(kind: pa.DataType, column: Column) -> str:
+    """Return why values of a type can't go into a column as they are; empty if they can.
+
+    What the database would refuse by value (a number that is too large, text that is no date) is not refused here. What it
+    would change without a word is.
+    """
+    base = column.base
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        if not base.startswith("_"):
+            return f"the table's is {column.type}"
+        inner = kind.value_type
+        while pa.types.is_list(inner) or pa.types.is_large_list(
+            inner
+        ):  # PostgreSQL's arrays have any number of dimensions
+            inner = inner.value_type
+        element = Column(column.name, column.type, base[1:], column.modifier, False, False, "", "")
+        return why_not(inner, element)
+    if pa.types.is_nested(kind):
+        return "has to be converted, with to_json for a column of type json or jsonb"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return f"the table's is {column.type}" if base == "bytea" else ""
+    if pa.types.is_decimal(kind):
+        return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's is {column.type}"
+    wanted = next((names for has, names in SAFE if has(kind)), None)
+    if wanted is None:
+        return "PostgreSQL has no such type"
+    if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
+        return f"the table's is {column.type}"
+    zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
+    hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
+    return "" if base in wanted else f"the table's is {column.type}{hint}"
+
+
+SAFE: Final = (
+    (pa.types.is_boolean, ("bool",)),
+    (pa.types.is_integer, ("int2", "int4", "int8", "numeric")),
+    (pa.types.is_float32, ("float4", "float8")),
+    (pa.types.is_float64, ("float8",)),
+    (pa.types.is_date, ("date",)),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, ("timestamptz",)),
+    (pa.types.is_timestamp, ("timestamp",)),
+    (pa.types.is_time, ("time",)),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), ("bytea",)),
+)
+"""Types of rows, and those of columns that hold each of their values, or refuse it."""
+
+
+def _holds(modifier: int, scale: int) -> bool:
+    """Return whether a numeric of this modifier keeps as many digits behind the point, or all."""
+    if modifier < 0:
+        return True
+    own = (modifier - 4) & 0x7FF
+    return (own if own < 1024 else own - 2048) >= scale
+
+
+def type_for(kind: pa.DataType) -> str:
+    """Return the type of a column of a new table; empty if there is none."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = type_for(kind.value_type)
+        return f"{inner}[]" if inner else ""
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    return next((name for has, name in NEW if has(kind)), "")
+
+
+NEW: Final = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda kind: kind == pa.int8() or kind == pa.int16(), "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "text"),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytea"),
+    (pa.types.is_date, "date"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "timestamp with time zone"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_time, "time"),
+)
+
+
+def create_statement(schema: pa.Schema, table: str, key: Sequence[str]) -> str:
+    """Return the statement that creates a table for these columns.
+
+    Raises
+    ------
+    OptionError
+        ``COLUMNS_MISMATCH``: PostgreSQL has no type for one of them.
+    """
+    columns = []
+    for field in schema:
+        name = type_for(field.type)
+        if not name:
+            raise _mismatch(
+                f"the column {field.name} is {shown(field.type)}, which PostgreSQL does not have: convert it, with to_json "
+                "for example",
+                column=field.name,
+            )
+        columns.append(f"{quoted(field.name)} {name}")
+    by_lower = {name.lower(): name for name in schema.names}
+    missing = [name for name in key if name.lower() not in by_lower]
+    if missing:
+        raise _mismatch(f"upsertKey names {', '.join(missing)}, which the query does not have", option="upsertKey")
+    if key:
+        columns.append(f"PRIMARY KEY ({', '.join(quoted(by_lower[name.lower()]) for name in key)})")
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})"
+
+
+def shown(kind: pa.DataType) -> str:
+    """Return a type as people call it."""
+    if pa.types.is_struct(kind):
+        return "a struct"
+    if pa.types.is_map(kind):
+        return "a map"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return type_for(kind) or str(kind)
+
+
+def _mismatch(reason: str, **parameters: Any) -> OptionError:
+    return OptionError("COLUMNS_MISMATCH", owner=NAME, reason=reason, **parameters)

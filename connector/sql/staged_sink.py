@@ -1,0 +1,524 @@
+"""`StagedSqlSink`: the base of sinks whose store is a relational database.
+
+A task writes its rows to a staging table, in a database transaction that it commits itself: from then on they are durable, and
+in no table that readers query. A checkpoint is committed by one database transaction. It locks the rows that stand for the
+tasks' transactions in a control table, moves the staged rows into the target and sets the state. An abort sets the other
+state. Whichever locks a row first wins, and nothing expires.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypedDict
+
+import tenacity
+
+from connector.sql.control_tables import CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
+from transactional import faults
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import (
+    AmbiguousOutcomeError,
+    FencedError,
+    RetriableError,
+    RowRefusedError,
+    StoreError,
+    StoreReplacedError,
+    TransactionLostError,
+    TwoPhaseCommitError,
+)
+from transactional.history import History, RunMark, put_back
+from transactional.secrets import without_named_secrets
+from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transactional.checkpoint import DecidedCheckpoint
+
+__all__ = ["Connection", "Cursor", "StagedHandle", "StagedSqlSink", "StagedTransaction"]
+
+FORMAT: Final = 1
+"""Version of the handles."""
+
+RETRY_SECONDS: Final = 0.2
+
+
+class Connection(Protocol):
+    """A connection of PEP 249 that is not in autocommit mode."""
+
+    def cursor(self) -> Any:
+        """Return a cursor."""
+
+    def commit(self) -> None:
+        """Commit what was done since the last commit."""
+
+    def rollback(self) -> None:
+        """Give up what was done since the last commit."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class StagedHandle(TypedDict):
+    """A prepared transaction: its name, where its rows are staged, and for which target."""
+
+    format: int
+    nonce: str
+    batch: int
+    partition: int
+    rows: int
+    staging: str
+    target: str
+    more: dict[str, Any]
+
+
+@dataclass
+class StagedTransaction:
+    """A task's transaction while it is open.
+
+    Parameters
+    ----------
+    context : TransactionContext
+    cursor : Cursor
+        Of a connection that no one else uses.
+    target : str
+        As `StagedSqlSink.target` returned it.
+    rows : int
+        That were staged so far.
+    """
+
+    context: TransactionContext
+    cursor: Any
+    target: str
+    rows: int = 0
+
+
+class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
+    """Stages rows in a relational database, and moves those of a whole checkpoint into the target at one instant.
+
+    Subclasses name the staging table, write to it (`stage`) and move rows out of it (`publish`). The database must have
+    transactions that survive a crash once they are committed, and lock the rows that ``SELECT ... FOR UPDATE`` reads, or
+    whole tables.
+
+    Parameters
+    ----------
+    options : Options
+    schema : pyarrow.Schema
+    """
+
+    commitsTogether: ClassVar[bool] = True
+
+    marker: ClassVar[str] = "?"
+    """The sign for a parameter in a statement: PEP 249's ``paramstyle``."""
+
+    locking: ClassVar[str] = " FOR UPDATE"
+    """The end of a query that locks what it reads; empty if a transaction that writes excludes all others."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._prefix = options.get("transactionalIdPrefix", "")
+        self._connection: Connection | None = None
+        self._clock = SystemClock()
+
+    # -- what a sink's author gives ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def connect(self) -> Connection:
+        """Connect to the database, without autocommit."""
+
+    @abstractmethod
+    def staging(self, cursor: Cursor) -> str:
+        """Return the name of the staging table for these rows, as it stands in a statement.
+
+        One of its columns is ``transaction_nonce``. Other columns than before are staged in another table, as what an earlier
+        run has prepared is still there.
+        """
+
+    @abstractmethod
+    def create(self, cursor: Cursor) -> None:
+        """Create the staging table, and the target if it may be missing, unless they are there. *Driver, once per planning.*"""
+
+    @abstractmethod
+    def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
+        """Insert rows into the staging table, with ``transaction_nonce`` = ``transaction.context.nonce``. *Executor.*"""
+
+    @abstractmethod
+    def publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
+        """Insert the staged rows of these transactions into the target, in this order. *Driver.*"""
+
+    def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
+        """Delete staged rows."""
+        for some in portions(nonces):
+            self.run(cursor, f"DELETE FROM {staging} WHERE transaction_nonce IN ({marks(some)})", some)
+
+    def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
+        """Return how many rows are staged, by transaction; empty if the staging table is gone."""
+        found: dict[str, int] = {}
+        for some in portions(nonces):
+            where = f"WHERE transaction_nonce IN ({marks(some)}) GROUP BY transaction_nonce"
+            found |= dict(self.run(cursor, f"SELECT transaction_nonce, COUNT(*) FROM {staging} {where}", some))
+        return found
+
+    def target(self, cursor: Cursor) -> str:
+        """Return what distinguishes the target from one that is created under its name later. Default: nothing does."""
+        return ""
+
+    def server(self, cursor: Cursor) -> str:
+        """Return what changes if the database goes on elsewhere, or from an older state: a failover. Default: nothing.
+
+        A run that finds another server than it began on ends, and the next one compares the database with the journal.
+        """
+        return ""
+
+    def control_table(self, name: str) -> str:
+        """Return the name of a control table as it stands in a statement. Default: the name."""
+        return name
+
+    def begin(self, cursor: Cursor, seconds: float | None) -> None:
+        """Begin a database transaction: settings that are valid for it. Default: nothing.
+
+        Parameters
+        ----------
+        cursor : Cursor
+        seconds : float or None
+            How long one statement may take.
+        """
+
+    def more(self) -> dict[str, Any]:
+        """Return what else `publish` needs, as JSON: it goes into the handles. Default: nothing."""
+        return {}
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
+        """Begin a database transaction."""
+        with self._reaching():
+            cursor = self._begin(None)
+            self._must_be_the_same(cursor)
+            return StagedTransaction(context, cursor, self.target(cursor))
+
+    def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
+        """Stage the rows."""
+        with self._reaching():
+            self.stage(transaction, batch)
+        transaction.rows += batch.num_rows
+
+    def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
+        """Commit the database transaction: the staged rows, and the row that stands for them."""
+        context, rows = transaction.context, transaction.rows
+        with self._reaching():
+            staging = self.staging(transaction.cursor)
+            self._control.add(transaction.cursor, context, rows, staging)
+            self._opened().commit()
+        return StagedHandle(
+            format=FORMAT,
+            nonce=context.nonce,
+            batch=context.batchId,
+            partition=context.partitionId,
+            rows=rows,
+            staging=staging,
+            target=transaction.target,
+            more=self.more(),
+        )
+
+    def rollback(self, transaction: StagedTransaction) -> None:
+        """Roll back."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, after a rollback."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.rollback()
+            with suppress(Exception):
+                connection.close()
+
+    # -- driver -----------------------------------------------------------------------------------------------------
+
+    def identify(self) -> dict[str, str]:
+        """Create what is missing; return the id of the control tables, and the target's."""
+        self.create_control_tables()
+        with self._database() as cursor:
+            self.create(cursor)
+            target = self.target(cursor)
+        return {"cluster": f"{self._store()}/{self.table()}", "table": target}
+
+    def _store(self) -> str:
+        """Return the id of the control tables; the first that asks gives them one."""
+        while True:
+            with self._database() as cursor:
+                found = self._control.store(cursor)
+            if found is not None:
+                return found
+            with suppress(RowRefusedError), self._database() as cursor:  # another query was first
+                self._control.name_store(cursor)
+
+    def table(self) -> str:
+        """Return the target's name in the database. Default: the format's name."""
+        return self.name()
+
+    def described(self) -> str:
+        """Return the target's name and where it is, for people; it holds no secret. Default: `table`."""
+        return self.table()
+
+    def create_control_tables(self) -> None:
+        """Create the control tables unless they are there."""
+        with self._database() as cursor:
+            for name, columns in CONTROL_TABLES.items():
+                self.run(cursor, f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns})")
+
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        """Check that the database holds all checkpoints of the query that its journal calls committed, and no others."""
+        with self._database() as cursor:
+            newest = self._control.newest(cursor, history.queryId)
+        seen = history.seen or {}
+        accepted = seen.get("accepted", 0) if history.binding else history.stamp
+        if history.binding:
+            known = max(seen.get("checkpoint", 0), history.stamp if history.stamp > accepted else 0)
+            if newest > max(history.position, known):
+                raise put_back(f"{self.described()} holds checkpoint {newest} of the query")
+            if newest < known:
+                raise StoreError("DATABASE_WENT_BACK", table=self.described(), held=newest, known=known)
+        return {"checkpoint": newest, "accepted": accepted}
+
+    def stamp(self, handles: Sequence[StagedHandle]) -> int:
+        """Return the newest checkpoint that the database holds of the query."""
+        if not handles:
+            return 0
+        with self._database() as cursor:
+            queries = (self._control.query_of(cursor, handle["nonce"]) for handle in reversed(handles))
+            return self._control.newest(cursor, next(filter(None, queries), ""))
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        """Take the prefix, or check that no other query has, and that the database is still the same."""
+        with self._database() as cursor:
+            if mark is None:
+                return {"token": self._control.claim(cursor, self.server(cursor))}
+            if self._must_be_the_same(cursor) != mark["token"]:
+                raise FencedError("PREFIX_TAKEN", prefix=self._prefix, reason=f"{self.described()} names another run")
+            return mark
+
+    def checkRestore(self, output: Mapping[str, Any]) -> None:
+        """Refuse: rows that were appended or overwritten can't be taken back."""
+        self.restoreOutput(output, 0)
+
+    def commit(self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint) -> None:
+        """Move the rows of all into the target, in one database transaction."""
+        if not handles:
+            return
+        lost = self._try(
+            lambda seconds: self._commit(handles, checkpoint, seconds), f"the commit of checkpoint {checkpoint.id}"
+        )
+        faults.reach("commit.one")
+        if lost:
+            reason = (
+                f"{len(lost)} of checkpoint {checkpoint.id} were aborted, or their rows are not in {lost[0]['staging']}"
+            )
+            raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason=reason)
+
+    def _commit(
+        self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint, seconds: float
+    ) -> list[StagedHandle]:
+        """Commit all, or none; return those that are lost."""
+        with self._database(seconds) as cursor:
+            self._must_be_the_same(cursor, lock=True)
+            states = self._control.states(cursor, [handle["nonce"] for handle in handles], lock=True)
+            lost = [handle for handle in handles if states.get(handle["nonce"]) not in ("prepared", "committed")]
+            living = [handle for handle in handles if states.get(handle["nonce"]) == "prepared"]
+            gone = self._gone(cursor, living)
+            if gone:  # no one can repair them but the replay: as good as aborted, and now they are
+                self._control.end(cursor, [handle["nonce"] for handle in gone], "aborted")
+            if lost or gone or not living:
+                return lost + gone
+            self._must_be_known(cursor, living, checkpoint)
+            living.sort(key=lambda handle: (handle["batch"], handle["partition"]))
+            self.publish(cursor, living)
+            for staging, nonces in _by_staging(living).items():
+                self.unstage(cursor, staging, nonces)
+            self._control.end(cursor, [handle["nonce"] for handle in living], "committed")
+            self._control.record(cursor, checkpoint.queryId, checkpoint.id)
+        return []
+
+    def abort(self, handles: Sequence[StagedHandle]) -> Sequence[StagedHandle]:
+        """Set the state of those that are not committed, and delete their staged rows."""
+
+        def attempt(seconds: float) -> list[StagedHandle]:
+            with self._database(seconds) as cursor:
+                states = self._control.states(cursor, [handle["nonce"] for handle in handles], lock=True)
+                living = [handle for handle in handles if states.get(handle["nonce"]) == "prepared"]
+                self._control.end(cursor, [handle["nonce"] for handle in living], "aborted")
+                self._unstage(cursor, _by_staging(living))
+            return [handle for handle in handles if states.get(handle["nonce"]) == "committed"]
+
+        return self._try(attempt, "an abort") if handles else []
+
+    def inspect(self, handles: Sequence[StagedHandle]) -> Sequence[HandleState]:
+        """Return the state of each."""
+        if not handles:
+            return []
+        with self._database() as cursor:
+            states = self._control.states(cursor, [handle["nonce"] for handle in handles])
+            target = self.target(cursor)
+        return [_outcome(handle, states.get(handle["nonce"]), target) for handle in handles]
+
+    def abortLingering(self, known: Sequence[StagedHandle]) -> int:
+        """Delete what is prepared under our prefix and `known` does not name."""
+        kept = {handle["nonce"] for handle in known}
+        return self._sweep(lambda row: row.nonce not in kept and row.state == "prepared")
+
+    def sweep(self, known: Sequence[StagedHandle], before: Cutoff) -> int:
+        """Delete what is over: prepared transactions, and the rows that stood for others."""
+        kept = {handle["nonce"] for handle in known}
+        return self._sweep(lambda row: row.nonce not in kept and before.ends(row.query, row.run, row.batch))
+
+    def _sweep(self, is_over: Callable[[Prepared], bool]) -> int:
+        with self._database() as cursor:
+            over = [row for row in self._control.all(cursor) if is_over(row)]
+            if not over:
+                return 0
+            states = self._control.states(cursor, [row.nonce for row in over], lock=True)
+            staged: dict[str, list[str]] = {}
+            for row in over:
+                if states.get(row.nonce) == "prepared":
+                    staged.setdefault(row.staging, []).append(row.nonce)
+            self._unstage(cursor, staged)
+            self._control.forget(cursor, list(states))
+            return sum(map(len, staged.values()))
+
+    def _unstage(self, cursor: Cursor, staged: Mapping[str, Sequence[str]]) -> None:
+        for staging, nonces in staged.items():
+            if self.staged(cursor, staging, nonces):
+                self.unstage(cursor, staging, nonces)
+
+    # -- statements -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _control(self) -> ControlTables:
+        return ControlTables(self.run, self.control_table, self.locking, self._prefix)
+
+    def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Run a statement whose parameters are written as ``?``; return its rows, if it has any."""
+        cursor.execute(statement.replace("?", self.marker), tuple(parameters))
+        return list(cursor.fetchall()) if statement.lstrip()[:6].upper() == "SELECT" else []
+
+    def _must_be_the_same(self, cursor: Cursor, lock: bool = False) -> str:
+        """Check that the newest run under the prefix has begun on this database, as it is; return the run's token."""
+        claimed, server = self._control.claimed(cursor, lock), self.server(cursor)
+        if claimed is None or claimed[1] != server:
+            raise StoreReplacedError("DATABASE_FAILED_OVER", table=self.described(), server=server)
+        return claimed[0]
+
+    def _gone(self, cursor: Cursor, living: Sequence[StagedHandle]) -> list[StagedHandle]:
+        """Return those whose rows are not all staged: something has deleted them."""
+        found: dict[str, int] = {}
+        for staging, nonces in _by_staging(living).items():
+            found |= self.staged(cursor, staging, nonces)
+        return [handle for handle in living if found.get(handle["nonce"], 0) != handle["rows"]]
+
+    def _must_be_known(self, cursor: Cursor, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint) -> None:
+        target = self.target(cursor)
+        for handle in handles:
+            found = _outcome(handle, "prepared", target)
+            if found.outcome is Outcome.UNKNOWN:
+                raise AmbiguousOutcomeError(
+                    "OUTCOME_UNKNOWN",
+                    transaction=f"the commit of {handle['rows']} rows of checkpoint {checkpoint.id} to {self.described()}",
+                    handle=json.loads(json.dumps(handle)),
+                    evidence=found.evidence,
+                )
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Connection:
+        if self._connection is None:
+            self._connection = self.connect()
+        return self._connection
+
+    def _begin(self, seconds: float | None) -> Any:
+        cursor = self._opened().cursor()
+        self.begin(cursor, seconds)
+        return cursor
+
+    @contextmanager
+    def _database(self, seconds: float | None = None) -> Iterator[Any]:
+        """Run one database transaction; whatever is raised inside rolls it back."""
+        with self._reaching():
+            try:
+                yield self._begin(seconds)
+                self._opened().commit()
+            except BaseException:
+                self.close()
+                raise
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Raise the database's errors as ours."""
+        try:
+            yield
+        except TwoPhaseCommitError:
+            raise
+        except Exception as problem:
+            translated = self.translated(problem)
+            if translated is None:
+                raise
+            raise translated from problem
+
+    def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
+        """Return a database's error as ours: by the names that PEP 249 gives to its classes. None if it is no database's."""
+        names = {each.__name__ for each in type(problem).__mro__}
+        reason = " ".join(without_named_secrets(str(problem)).split())
+        if {"OperationalError", "InterfaceError"} & names:
+            return RetriableError("DATABASE_UNREACHABLE", owner=self.name(), table=self.described(), reason=reason)
+        if {"DataError", "IntegrityError"} & names:
+            return RowRefusedError("ROW_REFUSED", owner=self.name(), reason=f"{self.described()}: {reason}")
+        if "DatabaseError" in names:
+            return StoreError("DATABASE_REFUSED", owner=self.name(), table=self.described(), reason=reason)
+        return None
+
+    @property
+    def commit_seconds(self) -> float:
+        """How long the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
+        return int(self.options.get("commitTimeoutMs", "120000")) / 1000
+
+    def _try(self, attempt: Any, what: str) -> list[StagedHandle]:
+        """Try again while the database can't be reached, until ``commitTimeoutMs`` is over."""
+        deadline = Deadline(self.commit_seconds, self._clock)
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda problem: isinstance(problem, RetriableError) and problem.condition == "DATABASE_UNREACHABLE"
+            ),
+            stop=lambda state: deadline.passed(),
+            wait=tenacity.wait_fixed(RETRY_SECONDS),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        try:
+            found: list[StagedHandle] = attempts(lambda: attempt(max(deadline.left(), 1.0)))
+        except RetriableError as problem:
+            raise problem.with_note(f"It was {what}: a new run goes on with it.") from problem
+        return found
+
+
+def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleState:
+    if state == "committed":
+        return HandleState(Outcome.COMMITTED, evidence="its state is committed")
+    if state != "prepared":
+        known = "its state is aborted" if state else "the control table does not have it"
+        return HandleState(Outcome.LOST, evidence=known)
+    if handle["target"] != target:
+        evidence = "the table is not the one that it was prepared for, which was deleted or renamed"
+        return HandleState(Outcome.UNKNOWN, evidence=evidence)
+    return HandleState(Outcome.PREPARED)
+
+
+def _by_staging(handles: Sequence[StagedHandle]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for handle in handles:
+        found.setdefault(handle["staging"], []).append(handle["nonce"])
+    return found

@@ -1,0 +1,106 @@
+"""``python -m integration.benchmarks.postgresql``: `2pc-postgresql` beside Spark's own JDBC writer, on the same rows.
+
+How to read it: all columns are rows a second of this run, on this machine, the server included; only ratios carry over. Rows
+come from Spark's own rate source. JDBC writes in ``foreachBatch``, at-least-once, with the driver's batched inserts; it has no
+upsert, so both of ours stand beside its append. The server syncs its log to the disk, as it does at a user's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from integration.benchmarks.queries import Trigger, rows_per_second, triggers_of
+from integration.benchmarks.sessions import SLOTS, session
+from integration.jars import resolve_postgresql
+from integration.postgresql import PASSWORD, USER, PostgresqlServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BATCHES = 4
+"""The first of each query is left out: it starts workers and makes the tables."""
+
+COLUMNS = ["value AS id", "timestamp AS time", "value / 7 AS amount", "RPAD(CONCAT('row ', value), 70, 'x') AS text"]
+"""100 bytes."""
+
+
+def main() -> int:
+    """Run each way, one after the other, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.postgresql", description=__doc__)
+    parser.add_argument("--rows", type=int, default=500_000, help="of a micro-batch")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    spark = session("2g", resolve_postgresql())
+    ways: dict[str, Callable[[SparkSession, PostgresqlServer, Path, int], StreamingQuery]] = {
+        "2pc-postgresql, append": ours,
+        "2pc-postgresql, upsert": lambda *given: ours(*given, upsertKey="id"),
+        "JDBC, append, at-least-once": jdbc,
+    }
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(arguments.rounds):
+        for way, start in ways.items():
+            with tempfile.TemporaryDirectory() as folder, PostgresqlServer(fsync="on", max_wal_size="4GB") as server:
+                done = run(start(spark, server, Path(folder), arguments.rows))
+                count = server.ask("SELECT count(*), count(DISTINCT id) FROM rows")[0]
+                assert count[0] == count[1] >= (BATCHES + 1) * arguments.rows, count
+            found[way].append(rows_per_second(done))
+            print(f"{way}, round {number}: {found[way][-1]:,.0f}", flush=True)
+    spark.stop()
+    table = Table(
+        "", "rows a second", "ratio", title=f"PostgreSQL, micro-batches of {arguments.rows:,} rows of 100 bytes"
+    )
+    beside = statistics.median(found["JDBC, append, at-least-once"])
+    for way, rates in found.items():
+        table.add_row(way, f"{statistics.median(rates):,.0f}", f"{statistics.median(rates) / beside:.2f}")
+    Console(width=100).print(table)
+    return 0
+
+
+def rows_of(spark: SparkSession, rows: int) -> DataFrame:
+    source = spark.readStream.format("rate-micro-batch")
+    return source.options(rowsPerBatch=str(rows), numPartitions=str(SLOTS)).load().selectExpr(*COLUMNS)
+
+
+def ours(spark: SparkSession, server: PostgresqlServer, folder: Path, rows: int, **options: str) -> StreamingQuery:
+    """Our sink."""
+    writer = rows_of(spark, rows).writeStream.format("2pc-postgresql").options(**options)
+    writer = writer.option("url", server.url).option("dbtable", "rows")
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def jdbc(spark: SparkSession, server: PostgresqlServer, folder: Path, rows: int) -> StreamingQuery:
+    """Spark's own writer."""
+    url = f"jdbc:{server.address}?reWriteBatchedInserts=true"
+    properties = {"user": USER, "password": PASSWORD, "driver": "org.postgresql.Driver", "batchsize": "10000"}
+
+    def write(frame: DataFrame, batch: int) -> Any:
+        frame.write.jdbc(url, "rows", mode="append", properties=properties)
+
+    writer = rows_of(spark, rows).writeStream.foreachBatch(write)
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def run(query: StreamingQuery) -> list[Trigger]:
+    """Let a query run; return its later micro-batches."""
+    done: list[Trigger] = []
+    while len(done) <= BATCHES:
+        query.awaitTermination(1)
+        if (problem := query.exception()) is not None:
+            raise problem
+        done = [trigger for trigger in triggers_of(query) if trigger["numInputRows"]]
+    query.stop()
+    return done[1 : BATCHES + 1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,545 @@
+"""The PostgreSQL sink on a real server: the sinks' contract, and what only a database can do to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.sql.postgresql_sink import PostgresqlSink
+from connector.sql.staged_sink import StagedHandle
+from integration.postgresql import PASSWORD, PostgresqlServer
+from transactional.checkpoint import DecidedCheckpoint
+from transactional.errors import (
+    AmbiguousOutcomeError,
+    FencedError,
+    LocationError,
+    OptionError,
+    RetriableError,
+    RowRefusedError,
+    StoreError,
+    StoreReplacedError,
+    TransactionLostError,
+)
+from transactional.history import History
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext
+from transactional.testing import SinkConformance
+
+SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer() as server:
+        yield server
+
+
+@pytest.fixture
+def table(database: PostgresqlServer) -> Iterator[str]:
+    name = f"t_{uuid.uuid4().hex[:8]}"
+    yield name
+    database.ask(f"DROP TABLE IF EXISTS {name}")
+
+
+def options_of(database: PostgresqlServer, table: str, **more: str) -> dict[str, str]:
+    return {"url": database.url, "dbtable": table, "transactionalIdPrefix": f"p-{table}", **more}
+
+
+class TestPostgresqlSink(SinkConformance):
+    sink_type = PostgresqlSink
+    golden_handles = Path(__file__).parent.parent / "tests" / "golden" / "2pc-postgresql"
+
+    @pytest.fixture
+    def sink_options(self, database: PostgresqlServer, table: str) -> Mapping[str, str]:
+        self.database, self.table = database, table
+        return options_of(database, table)
+
+    def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+        return [int(value) for (value,) in self.database.ask(f"SELECT value FROM {self.table}")]
+
+    def unfinished(self, options: Mapping[str, str]) -> int:
+        prefix = options["transactionalidprefix"]
+        statement = "SELECT count(*) FROM barrier.barrier_transactions WHERE state = 'prepared' AND prefix = %s"
+        return int(self.database.ask(statement, prefix)[0][0])
+
+
+class Bench:
+    """A sink of one query on one table."""
+
+    def __init__(self, database: PostgresqlServer, table: str, schema: pa.Schema = SCHEMA, **options: str) -> None:
+        self.database, self.table, self.schema = database, table, schema
+        self.options = options_of(database, table, **options)
+        self.number = 0
+        sink = self.sink()
+        self.identity = sink.identify()
+        self.mark = sink.guardRun(None)
+
+    def sink(self) -> PostgresqlSink:
+        return PostgresqlSink(Options(self.options), self.schema)
+
+    def prepare(self, rows: Sequence[Sequence[Any]], batch: int = 0, partition: int = 0, run: int = 1) -> StagedHandle:
+        sink = self.sink()
+        context = TransactionContext(
+            "q", batch, partition, 0, self.options["transactionalIdPrefix"], os.urandom(8).hex(), run
+        )
+        transaction = sink.beginTransaction(context)
+        for row in rows:
+            columns = {field.name: [value] for field, value in zip(self.schema, row, strict=True)}
+            sink.write(transaction, pa.RecordBatch.from_pydict(columns, schema=self.schema))
+        try:
+            return sink.preCommit(transaction)
+        finally:
+            sink.close()
+
+    def commit(self, *handles: StagedHandle) -> DecidedCheckpoint:
+        self.number += 1
+        checkpoint = DecidedCheckpoint(self.number, (0,), 0, "q", self.options["transactionalIdPrefix"])
+        self.sink().commit(handles, checkpoint)
+        return checkpoint
+
+    def rows(self, columns: str = "*") -> list[Any]:
+        return self.database.ask(f"SELECT {columns} FROM {self.table}")
+
+    def staged(self) -> int:
+        names = self.database.ask(
+            "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables WHERE tablename LIKE %s",
+            f"staged_{self.table}%",
+        )
+        return sum(self.database.ask(f"SELECT count(*) FROM {name}")[0][0] for (name,) in names)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def clock(*parts: int) -> dt.datetime:
+    """Return a time without zone."""
+    return dt.datetime(*parts, tzinfo=dt.timezone.utc).replace(tzinfo=None)  # type: ignore[misc, arg-type]
+
+
+def test_every_type_arrives_as_it_was(database: PostgresqlServer, table: str) -> None:
+    zone = dt.timezone.utc
+    texts = ["", "a,b\"c'\\n\n\r\n\t", "\\.", "NULL", "äöü €", None]
+    rows: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "flag": (pa.bool_(), [True, False, None, True, False, None]),
+        "small": (pa.int16(), [-32768, 32767, None, 0, 1, 2]),
+        "whole": (pa.int32(), [-(2**31), 2**31 - 1, None, 0, 1, 2]),
+        "big": (pa.int64(), [-(2**63), 2**63 - 1, None, 0, 1, 2]),
+        "near": (pa.float32(), [1.5, float("inf"), None, -0.0, 2.0**100, 2.0**-100]),
+        "far": (pa.float64(), [0.1, -1e308, float("-inf"), None, 5e-324, 1 / 3]),
+        "money": (
+            pa.decimal128(38, 6),
+            [Decimal("0.000001"), Decimal("-12345678901234567890.5"), None, *[Decimal(n) for n in range(3)]],
+        ),
+        "text": (pa.string(), texts),
+        "data": (pa.binary(), [b"", b"\x00\xff\\", None, b"\"',\n", b"x", b"\\x00"]),
+        "day": (
+            pa.date32(),
+            [dt.date(1, 1, 1), dt.date(9999, 12, 31), None, *[dt.date(2026, 1, n) for n in (1, 2, 3)]],
+        ),
+        "moment": (
+            pa.timestamp("us", "UTC"),
+            [
+                dt.datetime(2026, 11, 23, 1, 2, 3, 456789, zone),
+                dt.datetime(1, 1, 1, tzinfo=zone),
+                None,
+                *[dt.datetime(1969, 12, 31, 23, 59, 59, n, zone) for n in (1, 2, 3)],
+            ],
+        ),
+        "clock": (
+            pa.timestamp("us"),
+            [
+                clock(2026, 11, 23, 1, 2, 3, 456789),
+                clock(9999, 12, 31),
+                None,
+                *[clock(1969, 12, 31, 23, 59, 59, n) for n in (1, 2, 3)],
+            ],
+        ),
+        "numbers": (pa.list_(pa.int32()), [[], [1, None, -3], None, [4], [5], [6]]),
+        "words": (pa.list_(pa.string()), [["", "NULL", None], ["a,b", '"{}"', "\\"], None, [], ["x"], ["\n"]]),
+        "parts": (pa.list_(pa.binary()), [[b"", b"\xff"], [None], None, [], [b"\\"], [b'"']]),
+        "grid": (pa.list_(pa.list_(pa.int64())), [[[1, 2], [3, 4]], [[None, 1]], None, [], [[1]], [[2]]]),
+        "flags": (pa.list_(pa.bool_()), [[True, None], [False], None, [], [True], [False]]),
+        "moments": (
+            pa.list_(pa.timestamp("us", "UTC")),
+            [[dt.datetime(2026, 1, 1, tzinfo=zone), None], [], None, [], [], []],
+        ),
+    }
+    schema = pa.schema([(name, kind) for name, (kind, _) in rows.items()])
+    batch = pa.RecordBatch.from_pydict({name: values for name, (_, values) in rows.items()}, schema=schema)
+    for piece in (batch, batch.slice(1, 4), batch.slice(5), batch.slice(2, 0)):
+        bench = Bench(database, table, schema)
+        sink = bench.sink()
+        transaction = sink.beginTransaction(
+            TransactionContext("q", 0, 0, 0, bench.options["transactionalIdPrefix"], os.urandom(8).hex(), 1)
+        )
+        sink.write(transaction, piece)
+        bench.commit(sink.preCommit(transaction))
+        widened = {"near": "near::float8"}  # as Python has it
+        found = bench.rows(", ".join(widened.get(name, f'"{name}"') for name in schema.names))
+        wanted = [tuple(row.values()) for row in piece.to_pylist()]
+        assert found == wanted
+        database.ask(f"DELETE FROM {table}")
+
+
+def test_text_goes_into_what_the_database_can_read_it_as(database: PostgresqlServer, table: str) -> None:
+    database.ask("CREATE TYPE mood AS ENUM ('good', 'bad')")
+    database.ask(f"CREATE TABLE {table} (id uuid, doc jsonb, mood mood, address inet, seen timestamptz)")
+    schema = pa.schema([(name, pa.string()) for name in ("ID", "doc", "mood", "address", "seen")])
+    bench = Bench(database, table, schema)
+    one = uuid.uuid4()
+    bench.commit(bench.prepare([[str(one), '{"a": [1]}', "bad", "10.0.0.1", "2026-01-01T00:00:00Z"]]))
+    assert [(row[0], row[1], row[2]) for row in bench.rows()] == [(one, {"a": [1]}, "bad")]
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*mood.*ugly"):
+        bench.prepare([[str(one), "{}", "ugly", "10.0.0.1", None]])
+
+
+def test_rows_of_one_key_replace_each_other_in_order(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table, upsertKey="key")
+    late = bench.prepare([[1, "batch 1"], [3, "only"]], batch=1)
+    first = bench.prepare([[1, "a"], [1, "b"], [2, "x"]], batch=0, partition=0)
+    second = bench.prepare([[2, "y"]], batch=0, partition=1)
+    bench.commit(late, second, first)
+    assert sorted(bench.rows()) == [(1, "batch 1"), (2, "y"), (3, "only")]
+    bench.commit(bench.prepare([[3, "again"], [4, "new"]], batch=2))
+    assert sorted(bench.rows()) == [(1, "batch 1"), (2, "y"), (3, "again"), (4, "new")]
+    assert bench.staged() == 0
+
+
+def test_a_table_of_keys_alone_takes_each_once(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table, pa.schema([("key", pa.int64())]), upsertKey="key")
+    bench.commit(bench.prepare([[1], [1], [2]]))
+    bench.commit(bench.prepare([[2], [3]], batch=1))
+    assert sorted(bench.rows()) == [(1,), (2,), (3,)]
+
+
+def test_rows_are_appended_in_order(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (number serial, key bigint, value text DEFAULT 'none')")
+    bench = Bench(database, table)
+    handles = [
+        bench.prepare([[batch * 10 + part, "x"], [batch * 10 + part, "y"]], batch, part)
+        for batch in (0, 1)
+        for part in (0, 1)
+    ]
+    bench.commit(*reversed(handles))
+    rows = database.ask(f"SELECT key, value FROM {table} ORDER BY number")
+    assert rows == [(key, value) for key in (0, 1, 10, 11) for value in "xy"]
+
+
+# -- refusals before the first row -----------------------------------------------------------------------------------
+
+REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
+    ("a column too many", "key bigint", SCHEMA, {}, "has no column value"),
+    ("a column too few", "key bigint, value text, more text NOT NULL", SCHEMA, {}, "more of .* is NOT NULL"),
+    ("numbers into text", "key text, value text", SCHEMA, {}, "the column key is bigint, and the table's is text"),
+    (
+        "bytes into text",
+        "key bigint, value text",
+        pa.schema([("key", pa.int64()), ("value", pa.binary())]),
+        {},
+        "value is bytea",
+    ),
+    ("a moment without its zone", "at timestamp", pa.schema([("at", pa.timestamp("us", "UTC"))]), {}, "timestamp_ntz"),
+    ("digits that would be cut", "n numeric(10,2)", pa.schema([("n", pa.decimal128(10, 3))]), {}, r"numeric\(10,2\)"),
+    ("far into near", "n real", pa.schema([("n", pa.float64())]), {}, "the table's is real"),
+    ("a struct", "s jsonb", pa.schema([("s", pa.struct([("a", pa.int32())]))]), {}, "to_json"),
+    ("a map", "s jsonb", pa.schema([("s", pa.map_(pa.string(), pa.int32()))]), {}, "to_json"),
+    ("a length of time", "s interval", pa.schema([("s", pa.duration("us"))]), {}, "PostgreSQL has no such type"),
+    (
+        "a computed column",
+        "key bigint, value text GENERATED ALWAYS AS ('x') STORED",
+        SCHEMA,
+        {},
+        "computes the column value",
+    ),
+    ("an own identity", "key bigint GENERATED ALWAYS AS IDENTITY, value text", SCHEMA, {}, "computes the column key"),
+    ("no unique index", "key bigint, value text", SCHEMA, {"upsertKey": "key"}, "no unique index of exactly key"),
+    (
+        "a partial one",
+        "key bigint NOT NULL, value text, EXCLUDE (key WITH =)",
+        SCHEMA,
+        {"upsertKey": "key"},
+        "no unique index",
+    ),
+    ("a key that may be null", "key bigint UNIQUE, value text", SCHEMA, {"upsertKey": "key"}, "not NOT NULL"),
+    ("a key that is no column", "key bigint, value text", SCHEMA, {"upsertKey": "id"}, "upsertKey names id"),
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "schema", "more", "said"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_what_does_not_fit_is_refused_before_the_first_row(
+    database: PostgresqlServer, table: str, columns: str, schema: pa.Schema, more: Mapping[str, str], said: str
+) -> None:
+    database.ask(f"CREATE TABLE {table} ({columns})")
+    sink = PostgresqlSink(Options(options_of(database, table, **more)), schema)
+    with pytest.raises(OptionError, match=rf"COLUMNS_MISMATCH.*{said}"):
+        sink.checkStart(None)
+    with pytest.raises(OptionError, match=rf"COLUMNS_MISMATCH.*{said}"):
+        sink.identify()
+
+
+def test_a_check_creates_nothing_and_the_first_planning_does(database: PostgresqlServer, table: str) -> None:
+    sink = PostgresqlSink(Options(options_of(database, table, stagingSchema=f"s_{table}")), SCHEMA)
+    sink.checkStart(None)
+    assert database.ask("SELECT to_regclass(%s), to_regnamespace(%s)", table, f"s_{table}") == [(None, None)]
+    sink.identify()
+    assert database.ask("SELECT to_regclass(%s)::text", table) == [(table,)]
+    database.ask(f"DROP SCHEMA s_{table} CASCADE")
+
+
+def test_a_view_takes_no_rows(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE VIEW v_{table} AS SELECT 1 AS key, 'x' AS value")
+    with pytest.raises(OptionError, match="a table, and no view"):
+        PostgresqlSink(Options(options_of(database, f"v_{table}")), SCHEMA).checkStart(None)
+
+
+def test_what_a_user_may_not_create_is_printed(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (key bigint, value text)")
+    database.ask(f"CREATE ROLE r_{table} LOGIN PASSWORD 'other'")
+    database.ask(f"GRANT SELECT, INSERT, UPDATE ON {table} TO r_{table}")
+    options = {
+        **options_of(database, table, stagingSchema=f"s_{table}"),
+        "url": database.address,
+        "user": f"r_{table}",
+        "password": "other",
+    }
+    sink = PostgresqlSink(Options(options), SCHEMA)
+    with pytest.raises(StoreError, match="MISSING_DDL") as refused:
+        sink.identify()
+    for statement in refused.value.parameters["statements"].split(";\n"):
+        database.ask(statement)
+    database.ask(f"GRANT USAGE ON SCHEMA s_{table} TO r_{table}")
+    database.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA s_{table} TO r_{table}")
+    bench = Bench(database, table, **{key: options[key] for key in ("url", "user", "password", "stagingSchema")})
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows() == [(1, "a")]
+    database.ask(f"DROP SCHEMA s_{table} CASCADE")
+    database.ask(f"DROP OWNED BY r_{table}")
+    database.ask(f"DROP ROLE r_{table}")
+
+
+@pytest.mark.parametrize("how", ["url", "option", "jdbc"])
+def test_a_wrong_password_is_named_and_not_shown(database: PostgresqlServer, table: str, how: str) -> None:
+    secret = "wrong-and-secret"
+    options = options_of(database, table)
+    if how == "url":
+        options["url"] = database.url.replace(database.url.split(":")[2].split("@")[0], secret)
+    elif how == "option":
+        options |= {"url": database.address, "user": "tester", "password": secret}
+    else:
+        options |= {"url": f"jdbc:{database.address}?user=tester&password={secret}"}
+    with pytest.raises(RetriableError, match="DATABASE_UNREACHABLE") as refused:
+        PostgresqlSink(Options(options), SCHEMA).checkStart(None)
+    assert secret not in str(refused.value)
+    assert secret not in repr(refused.value.__cause__)
+
+
+@pytest.mark.parametrize("url", ["{jdbc}?user=tester&password={password}", "{plain}?user=tester&password={password}"])
+def test_an_address_as_others_write_it(database: PostgresqlServer, table: str, url: str) -> None:
+    address = url.format(jdbc=f"jdbc:{database.address}", plain=database.address, password=PASSWORD.replace(" ", "%20"))
+    bench = Bench(database, table, url=address)
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows() == [(1, "a")]
+
+
+# -- between prepare and commit ---------------------------------------------------------------------------------------
+
+
+def test_a_row_that_the_table_would_refuse_is_refused_while_it_is_staged(
+    database: PostgresqlServer, table: str
+) -> None:
+    database.ask(f"CREATE TABLE {table} (key bigint CHECK (key > 0), value varchar(3) NOT NULL)")
+    bench = Bench(database, table)
+    for row, said in (([0, "a"], "check constraint"), ([1, None], "not-null"), ([1, "long"], "too long")):
+        with pytest.raises(RowRefusedError, match=rf"ROW_REFUSED.*{said}"):
+            bench.prepare([row])
+    assert bench.staged() == 0
+
+
+def test_a_double_key_stops_the_commit_and_can_be_mended(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (key bigint PRIMARY KEY, value text)")
+    bench = Bench(database, table)
+    bench.commit(bench.prepare([[1, "a"]]))
+    handle = bench.prepare([[1, "b"]], batch=1)
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*unique constraint"):
+        bench.commit(handle)
+    assert bench.sink().inspect([handle])[0].ready
+    database.ask(f"DELETE FROM {table}")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "b")]
+
+
+def test_a_table_that_was_replaced_is_not_taken_for_the_former(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    database.ask(f"ALTER TABLE {table} RENAME TO old_{table}")
+    for missing in (True, False):
+        if not missing:
+            database.ask(f"CREATE TABLE {table} (key bigint, value text)")
+        assert bench.sink().inspect([handle])[0].outcome is Outcome.UNKNOWN
+        with pytest.raises(AmbiguousOutcomeError, match="not the one that it was prepared for"):
+            bench.commit(handle)
+    database.ask(f"DROP TABLE {table}")
+    database.ask(f"ALTER TABLE old_{table} RENAME TO {table}")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "said"),
+    [
+        ("ALTER COLUMN key TYPE integer", "ALTER COLUMN key TYPE bigint", "key was bigint, and is integer"),
+        ("RENAME COLUMN value TO other", "RENAME COLUMN other TO value", "value was text, and is gone"),
+    ],
+)
+def test_a_table_that_was_altered_is_named(
+    database: PostgresqlServer, table: str, change: str, back: str, said: str
+) -> None:
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    database.ask(f"ALTER TABLE {table} {change}")
+    with pytest.raises(StoreError, match=rf"TABLE_CHANGED.*{said}"):
+        bench.commit(handle)
+    database.ask(f"ALTER TABLE {table} {back}")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+def test_another_column_does_not_matter(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    database.ask(f"ALTER TABLE {table} ADD COLUMN more text DEFAULT 'm'")
+    again = Bench(database, table).prepare([[2, "b"]], batch=1)
+    bench = Bench(database, table)
+    bench.commit(handle, again)
+    assert sorted(bench.rows()) == [(1, "a", "m"), (2, "b", "m")]
+
+
+@pytest.mark.parametrize("how", ["DELETE FROM", "TRUNCATE", "DROP TABLE"])
+def test_staged_rows_that_someone_deleted_are_lost_and_never_half_committed(
+    database: PostgresqlServer, table: str, how: str
+) -> None:
+    bench = Bench(database, table)
+    handles = [bench.prepare([[1, "a"]]), bench.prepare([[2, "b"]], partition=1)]
+    database.ask(
+        f"{how} {handles[0]['staging']}"
+        + (f" WHERE transaction_nonce = '{handles[0]['nonce']}'" if "DELETE" in how else "")
+    )
+    with pytest.raises(TransactionLostError) as lost:
+        bench.commit(*handles)
+    gone = handles[:1] if "DELETE" in how else handles
+    assert lost.value.handles == gone
+    assert [state.outcome for state in bench.sink().inspect(gone)] == [Outcome.LOST] * len(gone)
+    assert bench.rows() == []
+
+
+def test_a_sweep_touches_only_what_is_over(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    earlier, same, later = (
+        bench.prepare([[1, "a"]], 1, run=3),
+        bench.prepare([[2, "b"]], 2, run=3),
+        bench.prepare([[3, "c"]], run=4),
+    )
+    assert bench.sink().sweep([], Cutoff("other", 9, 9)) == 0
+    assert bench.sink().sweep([], Cutoff("q", 3, 2)) == 1
+    outcomes = [state.outcome for state in bench.sink().inspect([earlier, same, later])]
+    assert outcomes == [Outcome.LOST, Outcome.PREPARED, Outcome.PREPARED]
+    bench.commit(same)
+    assert bench.sink().sweep([later], Cutoff("q", 5, 0)) == 0
+    assert bench.staged() == 1
+    count = "SELECT count(*) FROM barrier.barrier_transactions WHERE prefix = %s"
+    assert database.ask(count, bench.options["transactionalIdPrefix"]) == [(1,)]
+
+
+def test_a_pooler_that_hands_out_another_connection_each_time_changes_nothing(
+    database: PostgresqlServer, table: str
+) -> None:
+    """No session state: a role's own settings, which would lose commits or misread dates, do not matter either."""
+    database.ask("ALTER ROLE tester SET synchronous_commit = off")
+    database.ask("ALTER ROLE tester SET datestyle = 'German'")
+    database.ask("ALTER ROLE tester SET default_transaction_isolation = serializable")
+    database.ask("ALTER ROLE tester SET default_transaction_read_only = on")
+    try:
+        schema = pa.schema([("day", pa.date32())])
+        bench = Bench(database, table, schema)
+        bench.commit(bench.prepare([[dt.date(2026, 2, 1)]]))
+        assert bench.rows() == [(dt.date(2026, 2, 1),)]
+    finally:
+        with database.connect(options="-c default_transaction_read_only=off") as connection:
+            connection.execute("ALTER ROLE tester RESET ALL")
+
+
+# -- another database under the same address ------------------------------------------------------------------------
+
+
+def history(bench: Bench, **known: Any) -> History:
+    return replace(History("q", 100, True, seen={"checkpoint": 0, "accepted": 0}), **known)
+
+
+def test_a_database_that_went_back_is_named(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    for batch in range(3):
+        checkpoint = bench.commit(handle := bench.prepare([[batch, "a"]], batch))
+    stamp = bench.sink().stamp([handle])
+    assert stamp == checkpoint.id == 3
+    seen = bench.sink().checkHistory(history(bench, stamp=stamp))
+    assert seen == {"checkpoint": 3, "accepted": 0}
+    prefix = bench.options["transactionalIdPrefix"]
+    database.ask(
+        "UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", prefix
+    )  # as in a backup of then
+    with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 2, .* 3 was committed"):
+        bench.sink().checkHistory(history(bench, stamp=stamp, seen=seen))
+    accepted = bench.sink().checkHistory(history(bench, stamp=stamp, seen=seen, binding=False))
+    assert bench.sink().checkHistory(history(bench, stamp=stamp, seen=accepted)) == accepted
+    bench.number = 5
+    bench.commit(handle := bench.prepare([[5, "a"]], 5))
+    assert bench.sink().checkHistory(history(bench, stamp=6, seen=accepted))["checkpoint"] == 6
+    database.ask("UPDATE barrier.barrier_queries SET checkpoint = 4 WHERE prefix = %s", prefix)
+    with pytest.raises(StoreError, match="DATABASE_WENT_BACK"):
+        bench.sink().checkHistory(history(bench, stamp=6, seen=accepted))
+
+
+def test_a_database_that_is_further_is_named(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    bench.number = 100
+    bench.commit(bench.prepare([[1, "a"]]))
+    with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*checkpoint 101"):
+        bench.sink().checkHistory(history(bench))
+
+
+def test_nothing_is_written_after_a_failover_before_it_was_looked_at(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    database.ask(
+        "UPDATE barrier.barrier_prefixes SET server = 'another' WHERE prefix = %s",
+        bench.options["transactionalIdPrefix"],
+    )
+    for attempt in (
+        lambda: bench.commit(handle),
+        lambda: bench.prepare([[2, "b"]]),
+        lambda: bench.sink().guardRun(bench.mark),
+    ):
+        with pytest.raises(StoreReplacedError, match="DATABASE_FAILED_OVER"):
+            attempt()
+    assert bench.rows() == []
+    bench.mark = bench.sink().guardRun(None)
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+def test_another_query_that_takes_the_prefix_stops_the_first(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    assert bench.sink().guardRun(bench.mark) == bench.mark
+    Bench(database, table)
+    with pytest.raises(FencedError, match="PREFIX_TAKEN"):
+        bench.sink().guardRun(bench.mark)
