@@ -28,4 +28,5 @@ reader.close()
 if "--count" in sys.argv:
     print(f"{len(rows)} rows, {len(set(rows))} different ones")
 else:
-    print(*rows, sep="\n")
+    for row in rows:
+        print(row)

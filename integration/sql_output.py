@@ -42,7 +42,7 @@ class SqlOutput:
     def lose(self, names: list[str]) -> None:
         """See `Output`: someone deletes their staged rows."""
         for table in self._staging():
-            self._server.ask(f"DELETE FROM {table} WHERE transaction_nonce = ANY (%s)", names)
+            self._server.ask(f"DELETE FROM {table} WHERE barrier_nonce = ANY (%s)", names)
 
     def is_quiet(self) -> bool:
         """See `Output`."""

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pytest
 
 from connector.sql.postgresql_sink import PostgresqlSink
+from connector.sql.postgresql_table import create_statement
 from connector.sql.staged_sink import StagedHandle
+from integration.driver_process import wait_until
 from integration.postgresql import PASSWORD, PostgresqlServer
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import (
@@ -23,7 +26,6 @@ from transactional.errors import (
     FencedError,
     LocationError,
     OptionError,
-    RetriableError,
     RowRefusedError,
     StoreError,
     StoreReplacedError,
@@ -165,7 +167,7 @@ def test_every_type_arrives_as_it_was(database: PostgresqlServer, table: str) ->
         "numbers": (pa.list_(pa.int32()), [[], [1, None, -3], None, [4], [5], [6]]),
         "words": (pa.list_(pa.string()), [["", "NULL", None], ["a,b", '"{}"', "\\"], None, [], ["x"], ["\n"]]),
         "parts": (pa.list_(pa.binary()), [[b"", b"\xff"], [None], None, [], [b"\\"], [b'"']]),
-        "grid": (pa.list_(pa.list_(pa.int64())), [[[1, 2], [3, 4]], [[None, 1]], None, [], [[1]], [[2]]]),
+        "wide": (pa.float32(), [0.1, None, 1.5, 2.0, 3.0, 4.0]),
         "flags": (pa.list_(pa.bool_()), [[True, None], [False], None, [], [True], [False]]),
         "moments": (
             pa.list_(pa.timestamp("us", "UTC")),
@@ -173,6 +175,12 @@ def test_every_type_arrives_as_it_was(database: PostgresqlServer, table: str) ->
         ),
     }
     schema = pa.schema([(name, kind) for name, (kind, _) in rows.items()])
+    kinds = {
+        name: create_statement(pa.schema([(name, kind)]), "t", ()).partition("(")[2][:-1]
+        for name, (kind, _) in rows.items()
+    }
+    kinds["wide"] = '"wide" double precision'
+    database.ask(f"CREATE TABLE {table} ({', '.join(kinds.values())})")
     batch = pa.RecordBatch.from_pydict({name: values for name, (_, values) in rows.items()}, schema=schema)
     for piece in (batch, batch.slice(1, 4), batch.slice(5), batch.slice(2, 0)):
         bench = Bench(database, table, schema)
@@ -249,6 +257,14 @@ REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
     ("a moment without its zone", "at timestamp", pa.schema([("at", pa.timestamp("us", "UTC"))]), {}, "timestamp_ntz"),
     ("digits that would be cut", "n numeric(10,2)", pa.schema([("n", pa.decimal128(10, 3))]), {}, r"numeric\(10,2\)"),
     ("far into near", "n real", pa.schema([("n", pa.float64())]), {}, "the table's is real"),
+    (
+        "a fraction that would be rounded",
+        "at timestamp(0)",
+        pa.schema([("at", pa.timestamp("us"))]),
+        {},
+        "which rounds",
+    ),
+    ("arrays in arrays", "s int[]", pa.schema([("s", pa.list_(pa.list_(pa.int32())))]), {}, "to_json"),
     ("a struct", "s jsonb", pa.schema([("s", pa.struct([("a", pa.int32())]))]), {}, "to_json"),
     ("a map", "s jsonb", pa.schema([("s", pa.map_(pa.string(), pa.int32()))]), {}, "to_json"),
     ("a length of time", "s interval", pa.schema([("s", pa.duration("us"))]), {}, "PostgreSQL has no such type"),
@@ -337,7 +353,7 @@ def test_a_wrong_password_is_named_and_not_shown(database: PostgresqlServer, tab
         options |= {"url": database.address, "user": "tester", "password": secret}
     else:
         options |= {"url": f"jdbc:{database.address}?user=tester&password={secret}"}
-    with pytest.raises(RetriableError, match="DATABASE_UNREACHABLE") as refused:
+    with pytest.raises(StoreError, match="DATABASE_UNREACHABLE") as refused:
         PostgresqlSink(Options(options), SCHEMA).checkStart(None)
     assert secret not in str(refused.value)
     assert secret not in repr(refused.value.__cause__)
@@ -432,7 +448,7 @@ def test_staged_rows_that_someone_deleted_are_lost_and_never_half_committed(
     handles = [bench.prepare([[1, "a"]]), bench.prepare([[2, "b"]], partition=1)]
     database.ask(
         f"{how} {handles[0]['staging']}"
-        + (f" WHERE transaction_nonce = '{handles[0]['nonce']}'" if "DELETE" in how else "")
+        + (f" WHERE barrier_nonce = '{handles[0]['nonce']}'" if "DELETE" in how else "")
     )
     with pytest.raises(TransactionLostError) as lost:
         bench.commit(*handles)
@@ -482,31 +498,33 @@ def test_a_pooler_that_hands_out_another_connection_each_time_changes_nothing(
 
 
 def history(bench: Bench, **known: Any) -> History:
-    return replace(History("q", 100, True, seen={"checkpoint": 0, "accepted": 0}), **known)
+    return replace(History("q", 100, True, seen={"checkpoint": 0}), **known)
 
 
 def test_a_database_that_went_back_is_named(database: PostgresqlServer, table: str) -> None:
     bench = Bench(database, table)
     for batch in range(3):
-        checkpoint = bench.commit(handle := bench.prepare([[batch, "a"]], batch))
-    stamp = bench.sink().stamp([handle])
-    assert stamp == checkpoint.id == 3
-    seen = bench.sink().checkHistory(history(bench, stamp=stamp))
-    assert seen == {"checkpoint": 3, "accepted": 0}
+        bench.commit(bench.prepare([[batch, "a"]], batch))
+    assert bench.sink().checkHistory(history(bench, newest=3)) == {"checkpoint": 3}
     prefix = bench.options["transactionalIdPrefix"]
     database.ask(
         "UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", prefix
     )  # as in a backup of then
     with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 2, .* 3 was committed"):
-        bench.sink().checkHistory(history(bench, stamp=stamp, seen=seen))
-    accepted = bench.sink().checkHistory(history(bench, stamp=stamp, seen=seen, binding=False))
-    assert bench.sink().checkHistory(history(bench, stamp=stamp, seen=accepted)) == accepted
-    bench.number = 5
-    bench.commit(handle := bench.prepare([[5, "a"]], 5))
-    assert bench.sink().checkHistory(history(bench, stamp=6, seen=accepted))["checkpoint"] == 6
-    database.ask("UPDATE barrier.barrier_queries SET checkpoint = 4 WHERE prefix = %s", prefix)
-    with pytest.raises(StoreError, match="DATABASE_WENT_BACK"):
-        bench.sink().checkHistory(history(bench, stamp=6, seen=accepted))
+        bench.sink().checkHistory(history(bench, newest=3))
+    assert bench.sink().checkHistory(history(bench, newest=3, binding=False)) == {"checkpoint": 2}
+
+
+def test_no_commit_covers_up_that_an_earlier_one_is_gone(database: PostgresqlServer, table: str) -> None:
+    """As after a failover that no look at the server's id has noticed."""
+    bench = Bench(database, table)
+    bench.commit(bench.prepare([[0, "a"]]))
+    handle = bench.prepare([[1, "a"]], 1)
+    with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 1, .* 2 was committed"):
+        bench.sink().commit(
+            [handle], DecidedCheckpoint(3, (1,), 0, "q", bench.options["transactionalIdPrefix"], after=2)
+        )
+    assert bench.rows() == [(0, "a")]
 
 
 def test_a_database_that_is_further_is_named(database: PostgresqlServer, table: str) -> None:
@@ -543,3 +561,127 @@ def test_another_query_that_takes_the_prefix_stops_the_first(database: Postgresq
     Bench(database, table)
     with pytest.raises(FencedError, match="PREFIX_TAKEN"):
         bench.sink().guardRun(bench.mark)
+
+
+# -- what hostile readers found ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["number", "place", "turn", "nonce", "s", "o", 'we"ird', "50%", "what?", "select", "é"]
+)
+@pytest.mark.parametrize("upsert", [True, False])
+def test_any_name_of_a_column_will_do(database: PostgresqlServer, table: str, name: str, upsert: bool) -> None:
+    schema = pa.schema([("key", pa.int64()), (name, pa.string())])
+    bench = Bench(database, table, schema, **({"upsertKey": "key"} if upsert else {}))
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows() == [(1, "a")]
+
+
+def test_a_table_that_is_swapped_while_the_commit_waits_gets_no_rows(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    database.ask(f"CREATE TABLE new_{table} (key bigint, value text)")
+    with database.connect() as other, ThreadPoolExecutor(1) as thread:
+        with other.transaction():
+            other.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+            other.execute(f"ALTER TABLE new_{table} RENAME TO {table}")
+            commit = thread.submit(bench.commit, handle)
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            wait_until(lambda: database.ask(waiting)[0][0], "the commit waits")
+        with pytest.raises(AmbiguousOutcomeError, match="not the one that it was prepared for"):
+            commit.result()
+    assert bench.rows() == []
+    database.ask(f"DROP TABLE old_{table}")
+
+
+def test_a_publication_of_all_tables_does_not_matter(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE PUBLICATION p_{table} FOR ALL TABLES")
+    try:
+        bench = Bench(database, table)
+        first, second = bench.prepare([[1, "a"]]), bench.prepare([[2, "b"]], 1)
+        bench.commit(first)
+        bench.commit(second)
+        assert sorted(bench.rows()) == [(1, "a"), (2, "b")]
+    finally:
+        database.ask(f"DROP PUBLICATION p_{table}")
+
+
+def test_a_commit_that_a_lock_holds_up_says_so(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table, commitTimeoutMs="1000")
+    handle = bench.prepare([[1, "a"]])
+    with database.connect() as other, other.transaction():
+        other.execute(f"LOCK TABLE {table}")
+        with pytest.raises(StoreError, match=r"DATABASE_SLOW.*commitTimeoutMs = 1000"):
+            bench.commit(handle)
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+def test_a_constraint_that_was_dropped_is_not_kept_in_the_staging_table(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (key bigint, value text CONSTRAINT words CHECK (value IN ('new', 'paid')))")
+    database.ask(f"ALTER TABLE {table} ADD CHECK (key > 0 AND {table} IS NOT NULL)")
+    with pytest.raises(RowRefusedError, match="check constraint"):
+        Bench(database, table).prepare([[1, "sent"]])
+    database.ask(f"ALTER TABLE {table} DROP CONSTRAINT words")
+    bench = Bench(database, table)
+    bench.commit(bench.prepare([[1, "sent"]]))
+    assert bench.rows() == [(1, "sent")]
+
+
+def test_a_transaction_that_is_committed_while_a_sweep_waits_is_not_forgotten(
+    database: PostgresqlServer, table: str
+) -> None:
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    with database.connect() as other, ThreadPoolExecutor(2) as threads:
+        with other.transaction():
+            other.execute(f"LOCK TABLE {table}")
+            commit = threads.submit(bench.commit, handle)
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            wait_until(lambda: database.ask(waiting)[0][0] == 1, "the commit waits")
+            sweep = threads.submit(bench.sink().abortLingering, [])
+            wait_until(lambda: database.ask(waiting)[0][0] == 2, "the sweep waits")
+        commit.result()
+        assert sweep.result() == 0
+    assert [state.outcome for state in bench.sink().inspect([handle])] == [Outcome.COMMITTED]
+    assert list(bench.sink().abort([handle])) == [handle]
+
+
+def test_queries_that_begin_at_once_create_their_tables(database: PostgresqlServer, table: str) -> None:
+    schema = f"s_{table}"
+    for number in range(6):
+        options = options_of(database, table, stagingSchema=f"{schema}_{number}")
+
+        def identify(options: Mapping[str, str] = options) -> str:
+            return PostgresqlSink(Options(options), SCHEMA).identify()["cluster"]
+
+        with ThreadPoolExecutor(4) as threads:
+            assert len({each.result() for each in [threads.submit(identify) for _ in range(4)]}) == 1
+        database.ask(f"DROP SCHEMA {schema}_{number} CASCADE")
+
+
+def test_rows_that_a_rule_drops_are_not_called_committed(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (key bigint, value text)")
+    database.ask(f"CREATE RULE r AS ON INSERT TO {table} DO INSTEAD NOTHING")
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*0 rows of 1"):
+        bench.commit(handle)
+    database.ask(f"DROP RULE r ON {table}")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+def test_a_table_that_is_gone_when_a_task_begins_is_named(database: PostgresqlServer, table: str) -> None:
+    bench = Bench(database, table)
+    database.ask(f"DROP TABLE {table}")
+    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*not there any more"):
+        bench.prepare([[1, "a"]])
+
+
+def test_what_may_hurt_later_is_found(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE UNLOGGED TABLE {table} (key bigint PRIMARY KEY, value text)")
+    found = {each.sentence for each in PostgresqlSink(Options(options_of(database, table)), SCHEMA).examine(None)}
+    text = "\n".join(found)
+    for said in ("PostgreSQL 18", "fsync is off", "UNLOGGED", "unique index of key", "all that the sink needs"):
+        assert said in text, text

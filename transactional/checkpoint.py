@@ -230,6 +230,8 @@ class DecidedCheckpoint:
     timestamp : int
         Milliseconds since the epoch of the decision.
     queryId, prefix : str
+    after : int
+        The newest checkpoint with rows that was committed to the same store under the same prefix: `History.newest`.
     """
 
     id: int
@@ -237,3 +239,4 @@ class DecidedCheckpoint:
     timestamp: int
     queryId: str = ""
     prefix: str = ""
+    after: int = 0

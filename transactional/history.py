@@ -41,6 +41,9 @@ class History:
         All recorded ones: a driver that stood still may have called `guardRun` after the newest run has.
     stamp : int
         The highest `stamp` of a checkpoint.
+    newest : int
+        The newest checkpoint with rows that was committed to this store under this prefix; 0 if none was, or an operator has
+        accepted the store as it is since.
     handles : Sequence[Handle]
         Decided ones whose checkpoint is not settled: any of them may be committed, or not.
     """
@@ -53,6 +56,7 @@ class History:
     stamp: int = 0
     handles: Sequence[Handle] = ()
     late: Sequence[RunMark] = ()
+    newest: int = 0
 
 
 def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: Mapping[str, str]) -> History:
@@ -84,6 +88,7 @@ def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: M
         ledger.stamp,
         handles,
         [mark for run in runs for mark in (*run.marks, run.mark) if mark],
+        ledger.newest_at(sink, prefix, cluster),
     )
 
 

@@ -51,7 +51,9 @@ _NAMED = re.compile(
 )
 
 _IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
-_IN_QUERY = re.compile(rf"[?&][\w.-]*(?:{_NAME})[\w.-]*=", re.IGNORECASE)
+_IN_QUERY = re.compile(rf"[?&;][\w.-]*(?:{_NAME})[\w.-]*=", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
+"""A password that is not escaped may hold anything."""
 
 
 def hides_value(key: str) -> bool:
@@ -61,7 +63,7 @@ def hides_value(key: str) -> bool:
 
 def is_secret(key: str, value: str) -> bool:
     """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
-    return hides_value(key) or _IN_URL.search(value) is not None or _IN_QUERY.search(value) is not None
+    return hides_value(key) or any(each.search(value) for each in (_USER_IN_URL, _IN_QUERY))
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:

@@ -162,8 +162,11 @@ class Settlement:
         )
 
     def _decided(self, checkpoint: CheckpointRecord) -> DecidedCheckpoint:
-        identity = self._journal.ledger.identity(self._query_id)
-        return DecidedCheckpoint(checkpoint.id, tuple(checkpoint.batches), checkpoint.time, identity, self._prefix)
+        ledger = self._journal.ledger
+        identity, run = ledger.identity(self._query_id), ledger.newest_run
+        after = ledger.newest_at(run.sink, self._prefix, run.identity.get("cluster")) if run is not None else 0
+        batches = tuple(checkpoint.batches)
+        return DecidedCheckpoint(checkpoint.id, batches, checkpoint.time, identity, self._prefix, after)
 
     def look(self, batch: int, handles: Sequence[Mapping[str, Any]], behind: Sequence[int] = ()) -> list[HandleState]:
         """C5: check that every handle is alive, ours, and has time left. One question to the store for all.

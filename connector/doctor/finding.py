@@ -58,6 +58,7 @@ _OF_CONDITION: Final = {
     "TABLE_UNREACHABLE": "table",
     "DATABASE_UNREACHABLE": "database",
     "DATABASE_REFUSED": "database",
+    "DATABASE_SLOW": "database",
     "DATABASE_WENT_BACK": "database",
     "MISSING_DDL": "rights",
     "REGISTRY_UNREACHABLE": "registry",

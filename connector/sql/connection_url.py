@@ -60,7 +60,7 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     if text.partition("://")[0] not in SCHEMES:
         raise invalid("postgresql://host:port/database, or jdbc:postgresql://host:port/database")
     if not is_jdbc:
-        return _of_libpq(text, invalid)
+        return _plain(_of_libpq(text, invalid), invalid)
     try:
         parts = urlsplit(text)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -77,15 +77,25 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     for name, value in given:
         libpq = FROM_JDBC.get(name.lower())
         if name.lower() == "ssl":
-            found["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
+            if "sslmode=" not in text:
+                found["sslmode"] = "verify-full" if value.lower() in ("", "true") else "prefer"
         elif libpq is None:
+            known = ", ".join(sorted(key for key, libpq in FROM_JDBC.items() if libpq))
             raise invalid(
-                f"another address: what JDBC's parameter {name} means is not known here. Write it as "
+                f"an address with no other parameters of JDBC's than {known} and ssl; with others write it as "
                 "postgresql://host:port/database?..., with libpq's parameters"
             )
         elif libpq:
             found[libpq] = value
-    return {key: value for key, value in found.items() if value}
+    return _plain({key: value for key, value in found.items() if value}, invalid)
+
+
+def _plain(found: dict[str, str], invalid: Any) -> dict[str, str]:
+    """Refuse what shows that a password was not escaped: the rest of it would be taken for something that may be shown."""
+    wrong = [key for key in ("host", "dbname", "user") if set(found.get(key, "")) & set("@;=#?&")]
+    if wrong or not all(port.isdigit() for port in found.get("port", "5432").split(",")):
+        raise invalid("an address whose user and password are escaped (@ as %40, / as %2F), or both as options")
+    return found
 
 
 def _of_libpq(text: str, invalid: Any) -> dict[str, str]:

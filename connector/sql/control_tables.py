@@ -125,11 +125,6 @@ class ControlTables:
         for some in portions(nonces):
             self._run(cursor, f"DELETE FROM {self._transactions} WHERE nonce IN ({marks(some)})", some)
 
-    def query_of(self, cursor: Cursor, nonce: str) -> str:
-        """Return whose transaction it is; empty if it is not there."""
-        found = self._run(cursor, f"SELECT query FROM {self._transactions} WHERE nonce = ?", (nonce,))
-        return str(found[0][0]) if found else ""
-
     # -- the prefix and the query -----------------------------------------------------------------------------------
 
     def claim(self, cursor: Cursor, server: str) -> str:

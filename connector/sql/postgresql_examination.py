@@ -48,6 +48,12 @@ def examine_database(
         )
     yield from _rights(ask, target, key, schema)
     if target is not None:
+        if target.unlogged:
+            yield problem(
+                "database",
+                f"{target.name} is UNLOGGED: a crash of the server empties it, and the rows are not written again.",
+                f"ALTER TABLE {target.name} SET LOGGED.",
+            )
         yield from _unique(target, key)
 
 

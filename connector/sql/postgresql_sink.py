@@ -28,8 +28,9 @@ from connector.sql.postgresql_table import (
 )
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import POSTGRESQL_OPTIONS
-from transactional.errors import OptionError, RowRefusedError, StoreError
+from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
+from transactional.secrets import without_named_secrets
 from transactional.sink import Options, TransactionContext
 
 __all__ = ["PostgresqlSink"]
@@ -38,16 +39,22 @@ CONNECTION: Final[Mapping[str, str]] = {
     "application_name": POSTGRESQL,
     "connect_timeout": "10",
     "target_session_attrs": "primary",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
 }
-"""Parameters that the address may set otherwise; of several hosts the one that is no stand-by."""
+"""Parameters that the address may set otherwise; of several hosts the one that is no stand-by. A server that is gone without a
+word is noticed within a minute."""
 
-OWN_COLUMNS: Final = {"transaction_nonce": "text", "place": "bigint"}
+OWN_COLUMNS: Final = {"barrier_nonce": "text", "barrier_row": "bigint"}
 """The first columns of a staging table: whose row it is, and which of its rows."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, YMD",
-    "idle_in_transaction_session_timeout": "0",
+    "TimeZone": "UTC",
+    "array_nulls": "on",
     "lock_timeout": "0",
 }
 """Valid for one transaction, so that they hold behind a pooler, too. A task may wait for its rows, and may wait long."""
@@ -56,6 +63,9 @@ DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """
 """A role or a database may have it off, and then a crash takes commits back that were answered."""
+
+ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kafka', 0))"
+"""Queries that begin at once create one after the other: IF NOT EXISTS alone lets two collide in the catalog."""
 
 SERVER: Final = (
     "SELECT system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
@@ -122,11 +132,29 @@ class PostgresqlSink(StagedSqlSink):
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
         """Set what holds for this transaction."""
         limit = 0 if seconds is None else round(seconds * 1000)
-        settings = {**SETTINGS, "statement_timeout": str(limit)}
+        limits = ("statement_timeout", "idle_in_transaction_session_timeout")
+        settings = {**SETTINGS, **dict.fromkeys(limits, str(limit))}
         calls = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
         cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
         cursor.execute(f"SELECT {calls}")
         cursor.execute(DURABLE)
+
+    def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
+        """Return psycopg's errors as ours."""
+        import psycopg
+
+        reason = " ".join(without_named_secrets(str(problem)).split())
+        slow = (
+            psycopg.errors.QueryCanceled,
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.IdleInTransactionSessionTimeout,
+        )
+        if isinstance(problem, slow):
+            limit = round(1000 * self.commit_seconds)
+            return StoreError("DATABASE_SLOW", owner=POSTGRESQL, table=self.described(), limit=limit, reason=reason)
+        if isinstance(problem, psycopg.errors.ObjectNotInPrerequisiteState):
+            return StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
+        return super().translated(problem)
 
     def server(self, cursor: Cursor) -> str:
         """Return the cluster's id and its timeline; empty if this server does not show them."""
@@ -179,6 +207,7 @@ class PostgresqlSink(StagedSqlSink):
 
     def _created(self) -> dict[str, str]:
         with self._database() as cursor:
+            cursor.execute(ONE_CREATES)
             if cursor.execute("SELECT to_regnamespace(%s)", (quoted(self._schema),)).fetchone()[0] is None:
                 cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
         return super().identify()
@@ -186,12 +215,14 @@ class PostgresqlSink(StagedSqlSink):
     def create_control_tables(self) -> None:
         """Create the control tables unless they are there: a query without the right to create may use them."""
         with self._database() as cursor:
+            cursor.execute(ONE_CREATES)
             for name, columns in CONTROL_TABLES.items():
                 if cursor.execute("SELECT to_regclass(%s)", (self.control_table(name),)).fetchone()[0] is None:
                     cursor.execute(f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns})")
 
     def create(self, cursor: Cursor) -> None:
         """Create the target, if it is not there, and the staging table."""
+        cursor.execute(ONE_CREATES)
         target = self._target(cursor)
         if target is None:
             cursor.execute(create_statement(self.schema, self._table, self._key))
@@ -200,6 +231,8 @@ class PostgresqlSink(StagedSqlSink):
         staging = self._staging_of(target, written)
         if cursor.execute("SELECT to_regclass(%s)", (staging,)).fetchone()[0] is None:
             cursor.execute(_staging_statement(staging, target, written))
+            # Else a publication FOR ALL TABLES lets no row be deleted.
+            cursor.execute(f"ALTER TABLE {staging} REPLICA IDENTITY FULL")
 
     def staging(self, cursor: Cursor) -> str:
         """Return the staging table of this prefix, this target and its columns as they are."""
@@ -225,6 +258,9 @@ class PostgresqlSink(StagedSqlSink):
         transaction = super().beginTransaction(context)
         with self._reaching():
             target = self._target(transaction.cursor)
+            if target is None:
+                reason = "the table is not there any more"
+                raise StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
             written = self._fitting(transaction.cursor, target)
             key = [column.name for name in self._key if (column := target.column(name)) is not None]
             self._place = self._staging_of(target, written), written, key
@@ -235,36 +271,47 @@ class PostgresqlSink(StagedSqlSink):
         staging, written, _ = self._place
         names = ", ".join([*OWN_COLUMNS, *(quoted(column.name) for column in written)])
         rows = batch.num_rows
-        text = as_csv(batch, repeated(transaction.context.nonce, rows), numbers(transaction.rows, rows))
+        text = as_csv(
+            _widened(batch, written), repeated(transaction.context.nonce, rows), numbers(transaction.rows, rows)
+        )
         with transaction.cursor.copy(f"COPY {staging} ({names}) FROM STDIN (FORMAT csv)") as copy:
             copy.write(text)
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
-    def publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
+    def lock(self, cursor: Any) -> None:
+        """Let no one alter or rename the table until the end of the transaction."""
+        if self._target(cursor) is not None:
+            cursor.execute(f"LOCK TABLE {self._table} IN ROW EXCLUSIVE MODE")
+
+    def publish(self, cursor: Any, handles: Sequence[StagedHandle]) -> None:
         """Insert the rows, in order; with a key its last row, also over those that are in the table."""
         target = self._target(cursor)
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
-            nonces = [handle["nonce"] for handle in group]
-            cursor.execute(f"LOCK TABLE {target.name} IN ROW EXCLUSIVE MODE")
-            columns = self._columns(cursor, staging)
-            names = ", ".join(map(quoted, columns))
+            some = list(group)
+            names = [quoted(column) for column in self._columns(cursor, staging)]
+            columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
+            nonces = ", ".join(_literal(handle["nonce"]) for handle in some)
             source = (
-                f"FROM {staging} JOIN unnest(%s::text[]) WITH ORDINALITY AS turn (transaction_nonce, number) "
-                "USING (transaction_nonce)"
+                f"FROM {staging} AS s JOIN unnest(ARRAY[{nonces}]) WITH ORDINALITY AS o (nonce, turn) "
+                "ON s.barrier_nonce = o.nonce"
             )
+            statement = f"INSERT INTO {target.name} ({columns}) "
             if key:
-                keys = ", ".join(map(quoted, key))
-                rest = [quoted(name) for name in columns if name not in key]
-                update = ", ".join(f"{name} = EXCLUDED.{name}" for name in rest)
-                statement = (
-                    f"INSERT INTO {target.name} ({names}) SELECT DISTINCT ON ({keys}) {names} {source} "
-                    f"ORDER BY {keys}, number DESC, place DESC "
-                    f"ON CONFLICT ({keys}) DO {f'UPDATE SET {update}' if rest else 'NOTHING'}"
+                keys = [quoted(name) for name in key]
+                own = ", ".join(f"s.{name}" for name in keys)
+                update = ", ".join(f"{name} = EXCLUDED.{name}" for name in names if name not in keys)
+                statement += (
+                    f"SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC "
+                    f"ON CONFLICT ({', '.join(keys)}) DO {f'UPDATE SET {update}' if update else 'NOTHING'}"
                 )
             else:
-                statement = f"INSERT INTO {target.name} ({names}) SELECT {names} {source} ORDER BY number, place"
-            cursor.execute(statement.replace("%", "%%").replace("%%s::text[]", "%s::text[]"), (nonces,))
+                statement += f"SELECT {values} {source} ORDER BY o.turn, s.barrier_row"
+            cursor.execute(statement)
+            rows = sum(handle["rows"] for handle in some)
+            if not key and cursor.rowcount != rows:
+                reason = f"it took {cursor.rowcount} rows of {rows}: a rule or a trigger of the table drops some"
+                raise StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
 
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows; if there are no others, and no one writes there now, without leaving them to a vacuum."""
@@ -274,7 +321,7 @@ class PostgresqlSink(StagedSqlSink):
         with suppress(*unable), self._opened().transaction():  # type: ignore[attr-defined]
             cursor.execute(f"LOCK TABLE {staging} IN ACCESS EXCLUSIVE MODE NOWAIT")
             others = cursor.execute(
-                f"SELECT EXISTS (SELECT FROM {staging} WHERE transaction_nonce <> ALL (%s))", (list(nonces),)
+                f"SELECT EXISTS (SELECT FROM {staging} WHERE barrier_nonce <> ALL (%s))", (list(nonces),)
             ).fetchone()[0]
             if not others:
                 cursor.execute(f"TRUNCATE {staging}")
@@ -301,9 +348,8 @@ class PostgresqlSink(StagedSqlSink):
         return fit(self.schema, target, self._key)
 
     def _staging_of(self, target: Target, written: Sequence[Column]) -> str:
-        described = repr(
-            (self._prefix, target.oid, [(column.name, column.type, column.not_null) for column in written])
-        )
+        columns = [(column.name, column.type, column.not_null) for column in written]
+        described = repr((self._prefix, target.oid, columns, target.checks_on(written)))
         mark = hashlib.sha256(described.encode()).hexdigest()[:12]
         plain = re.sub(r"[^A-Za-z0-9_]", "", target.name.partition(".")[2])[:40]
         return f"{quoted(self._schema)}.{quoted(f'staged_{plain}_{mark}')}"
@@ -337,12 +383,27 @@ class PostgresqlSink(StagedSqlSink):
         return ";\n".join(found) + ";"
 
 
+def _literal(nonce: str) -> str:
+    """Return a nonce, which is hexadecimal, as it stands in a statement."""
+    if not nonce.isalnum():
+        raise ValueError(nonce)
+    return f"'{nonce}'"
+
+
+def _widened(batch: pa.RecordBatch, written: Sequence[Column]) -> pa.RecordBatch:
+    """Return a batch whose floats are doubles where the table has doubles: the text of 0.1 is another number there."""
+    columns = [
+        column.cast(pa.float64()) if pa.types.is_float32(column.type) and target.base == "float8" else column
+        for column, target in zip(batch.columns, written, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
 def _staging_statement(staging: str, target: Target, written: Sequence[Column]) -> str:
     """Return the statement that creates a staging table, which refuses what the target would refuse."""
-    names = {column.name for column in written}
     columns = [f"{name} {kind} NOT NULL" for name, kind in OWN_COLUMNS.items()]
     columns += [f"{quoted(c.name)} {c.type}{' NOT NULL' if c.not_null else ''}" for c in written]
-    columns += [text for text, used in target.checks if used and used <= names]
+    columns += target.checks_on(written)
     return (
         f"CREATE TABLE {staging} ({', '.join(columns)}) "
         "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000)"

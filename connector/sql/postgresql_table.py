@@ -31,7 +31,8 @@ GROUP BY i.indexrelid
 CHECKS: Final = """
 SELECT pg_get_constraintdef(c.oid), array(
     SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
-FROM pg_constraint c WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated ORDER BY c.conname
+FROM pg_constraint c
+WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.conkey) ORDER BY c.conname
 """
 
 
@@ -72,6 +73,8 @@ class Target:
     Parameters
     ----------
     oid : int
+    unlogged : bool
+        Whether a crash of the server empties it.
     name : str
         Qualified and quoted.
     columns : Sequence[Column]
@@ -82,10 +85,16 @@ class Target:
     """
 
     oid: int
+    unlogged: bool
     name: str
     columns: Sequence[Column]
     keys: Sequence[frozenset[str]]
     checks: Sequence[tuple[str, frozenset[str]]]
+
+    def checks_on(self, columns: Sequence[Column]) -> list[str]:
+        """Return the check constraints that name only these columns."""
+        names = {column.name for column in columns}
+        return [text for text, used in self.checks if used and used <= names]
 
     def column(self, name: str) -> Column | None:
         """Return the column of this name; in another case only if no other has that."""
@@ -114,25 +123,25 @@ def describe(cursor: Any, table: str) -> Target | None:
         It is a view, or another thing that takes no rows.
     """
     found = cursor.execute(
-        "SELECT c.oid, n.nspname, c.relname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.oid = to_regclass(%s)",
+        "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
         (table,),
     ).fetchone()
     if found is None:
         return None
-    oid, schema, name, kind = found
-    if kind not in ("r", "p"):
+    oid, schema, name, kind, persistence = found
+    if kind not in ("r", "p") or persistence == "t":
         raise OptionError(
             "INVALID_OPTION",
             owner=NAME,
             option="dbtable",
             value=table,
-            expectation="a table, and no view or foreign table",
+            expectation="a table, and no view, foreign or temporary table",
         )
     columns = [Column(*row) for row in cursor.execute(COLUMNS, (oid,)).fetchall()]
     keys = [frozenset(names) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
     checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
-    return Target(oid, f"{quoted(schema)}.{quoted(name)}", columns, keys, checks)
+    return Target(oid, persistence == "u", f"{quoted(schema)}.{quoted(name)}", columns, keys, checks)
 
 
 def fit(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
@@ -193,10 +202,8 @@ def why_not(kind: pa.DataType, column: Column) -> str:
         if not base.startswith("_"):
             return f"the table's is {column.type}"
         inner = kind.value_type
-        while pa.types.is_list(inner) or pa.types.is_large_list(
-            inner
-        ):  # PostgreSQL's arrays have any number of dimensions
-            inner = inner.value_type
+        if pa.types.is_list(inner) or pa.types.is_large_list(inner):
+            return "PostgreSQL keeps no empty arrays in arrays: convert it with to_json, for a column of type jsonb"
         element = Column(column.name, column.type, base[1:], column.modifier, False, False, "", "")
         return why_not(inner, element)
     if pa.types.is_nested(kind):
@@ -210,6 +217,8 @@ def why_not(kind: pa.DataType, column: Column) -> str:
         return "PostgreSQL has no such type"
     if base == "numeric" and base in wanted and not _holds(column.modifier, 0):
         return f"the table's is {column.type}"
+    if base in ("timestamp", "timestamptz", "time") and column.modifier not in (-1, 6):
+        return f"the table's is {column.type}, which rounds"
     zones = {"timestamp": 'cast it to "timestamp_ntz"', "timestamptz": 'cast it to "timestamp"'}
     hint = f": {zones[base]}" if base in zones and pa.types.is_timestamp(kind) else ""
     return "" if base in wanted else f"the table's is {column.type}{hint}"
@@ -240,7 +249,7 @@ def _holds(modifier: int, scale: int) -> bool:
 def type_for(kind: pa.DataType) -> str:
     """Return the type of a column of a new table; empty if there is none."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = type_for(kind.value_type)
+        inner = "" if pa.types.is_nested(kind.value_type) else type_for(kind.value_type)
         return f"{inner}[]" if inner else ""
     if pa.types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"

@@ -24,7 +24,6 @@ from transactional.clock import Deadline, SystemClock
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
-    RetriableError,
     RowRefusedError,
     StoreError,
     StoreReplacedError,
@@ -135,7 +134,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     def staging(self, cursor: Cursor) -> str:
         """Return the name of the staging table for these rows, as it stands in a statement.
 
-        One of its columns is ``transaction_nonce``. Other columns than before are staged in another table, as what an earlier
+        One of its columns is ``barrier_nonce``. Other columns than before are staged in another table, as what an earlier
         run has prepared is still there.
         """
 
@@ -145,7 +144,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     @abstractmethod
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Insert rows into the staging table, with ``transaction_nonce`` = ``transaction.context.nonce``. *Executor.*"""
+        """Insert rows into the staging table, with ``barrier_nonce`` = ``transaction.context.nonce``. *Executor.*"""
 
     @abstractmethod
     def publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
@@ -154,19 +153,22 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows."""
         for some in portions(nonces):
-            self.run(cursor, f"DELETE FROM {staging} WHERE transaction_nonce IN ({marks(some)})", some)
+            self.run(cursor, f"DELETE FROM {staging} WHERE barrier_nonce IN ({marks(some)})", some)
 
     def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
         """Return how many rows are staged, by transaction; empty if the staging table is gone."""
         found: dict[str, int] = {}
         for some in portions(nonces):
-            where = f"WHERE transaction_nonce IN ({marks(some)}) GROUP BY transaction_nonce"
-            found |= dict(self.run(cursor, f"SELECT transaction_nonce, COUNT(*) FROM {staging} {where}", some))
+            where = f"WHERE barrier_nonce IN ({marks(some)}) GROUP BY barrier_nonce"
+            found |= dict(self.run(cursor, f"SELECT barrier_nonce, COUNT(*) FROM {staging} {where}", some))
         return found
 
     def target(self, cursor: Cursor) -> str:
         """Return what distinguishes the target from one that is created under its name later. Default: nothing does."""
         return ""
+
+    def lock(self, cursor: Cursor) -> None:
+        """Keep the target as it is until the end of the transaction: `target` is asked next. Default: nothing."""
 
     def server(self, cursor: Cursor) -> str:
         """Return what changes if the database goes on elsewhere, or from an older state: a failover. Default: nothing.
@@ -186,7 +188,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         ----------
         cursor : Cursor
         seconds : float or None
-            How long one statement may take.
+            How long one statement, or a pause between two, may take. None for a task's: it waits for its rows.
         """
 
     def more(self) -> dict[str, Any]:
@@ -277,23 +279,15 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Check that the database holds all checkpoints of the query that its journal calls committed, and no others."""
         with self._database() as cursor:
             newest = self._control.newest(cursor, history.queryId)
-        seen = history.seen or {}
-        accepted = seen.get("accepted", 0) if history.binding else history.stamp
         if history.binding:
-            known = max(seen.get("checkpoint", 0), history.stamp if history.stamp > accepted else 0)
-            if newest > max(history.position, known):
+            if newest > max(history.position, (history.seen or {}).get("checkpoint", 0)):
                 raise put_back(f"{self.described()} holds checkpoint {newest} of the query")
-            if newest < known:
-                raise StoreError("DATABASE_WENT_BACK", table=self.described(), held=newest, known=known)
-        return {"checkpoint": newest, "accepted": accepted}
+            self._must_hold(newest, history.newest)
+        return {"checkpoint": newest}
 
-    def stamp(self, handles: Sequence[StagedHandle]) -> int:
-        """Return the newest checkpoint that the database holds of the query."""
-        if not handles:
-            return 0
-        with self._database() as cursor:
-            queries = (self._control.query_of(cursor, handle["nonce"]) for handle in reversed(handles))
-            return self._control.newest(cursor, next(filter(None, queries), ""))
+    def _must_hold(self, newest: int, known: int) -> None:
+        if newest < known:
+            raise StoreError("DATABASE_WENT_BACK", table=self.described(), held=newest, known=known)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Take the prefix, or check that no other query has, and that the database is still the same."""
@@ -328,14 +322,17 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Commit all, or none; return those that are lost."""
         with self._database(seconds) as cursor:
             self._must_be_the_same(cursor, lock=True)
+            self._must_hold(self._control.newest(cursor, checkpoint.queryId), checkpoint.after)
             states = self._control.states(cursor, [handle["nonce"] for handle in handles], lock=True)
             lost = [handle for handle in handles if states.get(handle["nonce"]) not in ("prepared", "committed")]
             living = [handle for handle in handles if states.get(handle["nonce"]) == "prepared"]
             gone = self._gone(cursor, living)
             if gone:  # no one can repair them but the replay: as good as aborted, and now they are
                 self._control.end(cursor, [handle["nonce"] for handle in gone], "aborted")
+                self._unstage(cursor, _by_staging(gone))
             if lost or gone or not living:
                 return lost + gone
+            self.lock(cursor)
             self._must_be_known(cursor, living, checkpoint)
             living.sort(key=lambda handle: (handle["batch"], handle["partition"]))
             self.publish(cursor, living)
@@ -383,12 +380,14 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
             if not over:
                 return 0
             states = self._control.states(cursor, [row.nonce for row in over], lock=True)
+            locked = [row._replace(state=states[row.nonce]) for row in over if row.nonce in states]
+            over = [row for row in locked if is_over(row)]  # it may have been committed meanwhile
             staged: dict[str, list[str]] = {}
             for row in over:
-                if states.get(row.nonce) == "prepared":
+                if row.state == "prepared":
                     staged.setdefault(row.staging, []).append(row.nonce)
             self._unstage(cursor, staged)
-            self._control.forget(cursor, list(states))
+            self._control.forget(cursor, [row.nonce for row in over])
             return sum(map(len, staged.values()))
 
     def _unstage(self, cursor: Cursor, staged: Mapping[str, Sequence[str]]) -> None:
@@ -447,10 +446,10 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     @contextmanager
     def _database(self, seconds: float | None = None) -> Iterator[Any]:
-        """Run one database transaction; whatever is raised inside rolls it back."""
+        """Run one database transaction of the driver's; whatever is raised inside rolls it back."""
         with self._reaching():
             try:
-                yield self._begin(seconds)
+                yield self._begin(self.commit_seconds if seconds is None else seconds)
                 self._opened().commit()
             except BaseException:
                 self.close()
@@ -474,7 +473,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         names = {each.__name__ for each in type(problem).__mro__}
         reason = " ".join(without_named_secrets(str(problem)).split())
         if {"OperationalError", "InterfaceError"} & names:
-            return RetriableError("DATABASE_UNREACHABLE", owner=self.name(), table=self.described(), reason=reason)
+            return StoreError("DATABASE_UNREACHABLE", owner=self.name(), table=self.described(), reason=reason)
         if {"DataError", "IntegrityError"} & names:
             return RowRefusedError("ROW_REFUSED", owner=self.name(), reason=f"{self.described()}: {reason}")
         if "DatabaseError" in names:
@@ -491,7 +490,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         deadline = Deadline(self.commit_seconds, self._clock)
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
-                lambda problem: isinstance(problem, RetriableError) and problem.condition == "DATABASE_UNREACHABLE"
+                lambda problem: isinstance(problem, StoreError) and problem.condition == "DATABASE_UNREACHABLE"
             ),
             stop=lambda state: deadline.passed(),
             wait=tenacity.wait_fixed(RETRY_SECONDS),
@@ -500,7 +499,9 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         )
         try:
             found: list[StagedHandle] = attempts(lambda: attempt(max(deadline.left(), 1.0)))
-        except RetriableError as problem:
+        except StoreError as problem:
+            if problem.condition != "DATABASE_UNREACHABLE":
+                raise
             raise problem.with_note(f"It was {what}: a new run goes on with it.") from problem
         return found
 

@@ -20,6 +20,12 @@ def _as_table(text: str) -> str:
     return text.strip()
 
 
+def _as_schema(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z_]\w*", text.strip()) is None:
+        raise ValueError("the name of a schema, of letters, digits and _")
+    return text.strip()
+
+
 def _as_password(text: str) -> str:
     return text
 
@@ -50,7 +56,7 @@ POSTGRESQL_OPTIONS = OptionTable(
         Option(
             "stagingSchema",
             "barrier",
-            as_str,
+            _as_schema,
             "The schema of the staging and control tables. It is created if it is not there, and so are they.",
         ),
     ),

@@ -6,7 +6,7 @@ import pytest
 
 from transactional.errors import HookError, TransactionLostError
 from transactional.failure import failure_of
-from transactional.secrets import hiding, masked, without_named_secrets
+from transactional.secrets import hiding, is_secret, masked, without_named_secrets
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,19 @@ def test_an_error_without_a_secret_stays_as_it_is() -> None:
     with pytest.raises(ConnectionError) as found, hiding(["s3cret"]):
         raise problem
     assert found.value is problem
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("postgresql://me:hun/ter2@db/sales", True),
+        ("postgresql://me:p@ss@db/sales", True),
+        ("jdbc:postgresql://db/sales?user=me&password=x", True),
+        ("jdbc:postgresql://db/sales?user=me;password=x", True),
+        ("postgresql://me@db:5432/sales?sslmode=require", False),
+        ("abfss://container@account.dfs.core.windows.net/tables/orders", False),
+        ("http://registry:8081/subjects", False),
+    ],
+)
+def test_an_address_with_a_password_is_a_secret(url: str, secret: bool) -> None:
+    assert is_secret("url", url) is secret

@@ -8,7 +8,7 @@ from typing import Any
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
-from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring
+from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring, store_key
 from transactional.ledger.records import (
     BatchRecord,
     CheckpointRecord,
@@ -191,6 +191,10 @@ def _failed(ledger: Ledger, entry: Entry, what: str, reason: str, batches: list[
 
 def _settled(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.stamp = max(ledger.stamp, body.get("stamp", 0))
+    run, parts = ledger.runs.get(body["run"]), ledger.parts_of(ledger.checkpoints[body["checkpoint"]])
+    if run is not None and any(part.handles and not part.accepted for part in parts):
+        key = store_key(run.sink, run.prefix, run.identity.get("cluster"))
+        ledger.newest[key] = max(ledger.newest.get(key, 0), body["checkpoint"])
     ledger.checkpoints[body["checkpoint"]].output = dict(body["output"])
     _settle(ledger, body["checkpoint"], entry.time)
 

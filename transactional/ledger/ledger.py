@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields
@@ -75,6 +76,8 @@ class Ledger:
         The last ones.
     stamp : int
         The highest of a settled checkpoint: `TwoPhaseCommitSink.stamp`.
+    newest : dict[str, int]
+        The newest settled checkpoint with rows, by sink, prefix and store: see `newest_at`.
     logs : dict[int, str]
         ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood still may
         replace the file, and the query would go on where the late one ends.
@@ -107,6 +110,7 @@ class Ledger:
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
     logs: dict[int, str] = field(default_factory=dict)
     stamp: int = 0
+    newest: dict[str, int] = field(default_factory=dict)
     wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery rests on it
     totals: dict[str, int] = field(default_factory=dict, compare=False)  # for people
 
@@ -194,6 +198,7 @@ class Ledger:
         for name in ("originals", "voided", "declined", "failures", "restarts", "wrote"):
             setattr(ledger, name, list(getattr(self, name)))
         ledger.counts, ledger.logs, ledger.totals = dict(self.counts), dict(self.logs), dict(self.totals)
+        ledger.newest = dict(self.newest)
         ledger.runs = {token: copy(run) for token, run in self.runs.items()}
         ledger.checkpoints = {number: copy(checkpoint) for number, checkpoint in self.checkpoints.items()}
         ledger.batches = {number: copy(record) for number, record in self.batches.items()}
@@ -205,10 +210,19 @@ class Ledger:
         """Accept the store as it is, at an operator's request: its content beyond the journal is not checked."""
         for run in self.runs.values():
             run.binding = False
+        self.newest = {}
+
+    def newest_at(self, sink: str, prefix: str, cluster: str | None) -> int:
+        """Return the newest checkpoint with rows that was committed to a store under a prefix.
+
+        0 if there is none, or an operator has accepted the store as it is since.
+        """
+        return self.newest.get(store_key(sink, prefix, cluster), 0)
 
     def store_record(self) -> dict[str, Any]:
         """Return what the journal knows of the store (`transactional.history`), as JSON types."""
-        return {"runs": {str(token): asdict(run) for token, run in self.runs.items()}, "stamp": self.stamp}
+        runs = {str(token): asdict(run) for token, run in self.runs.items()}
+        return {"runs": runs, "stamp": self.stamp, "newest": self.newest}
 
     # -- snapshots --------------------------------------------------------------------------------------------------
 
@@ -273,6 +287,7 @@ class Restoring:
         if origin is not None:
             found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
             found.stamp = max(found.stamp, origin["stamp"])
+            found.newest = dict(origin.get("newest", {}))
         else:
             found.accept_store()  # runs that came after the savepoint have left their marks there
         if self.claim:
@@ -280,8 +295,13 @@ class Restoring:
                 run.ended = run.ended or EntryKind.MOVED
         else:  # another query, which must never use a prefix of the first
             found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
-            found.runs, found.query, found.identity_suffix = {}, "", ""
+            found.runs, found.query, found.identity_suffix, found.newest = {}, "", "", {}
         return found
+
+
+def store_key(sink: str, prefix: str, cluster: str | None) -> str:
+    """Return the name of a store and a prefix in `Ledger.newest`."""
+    return json.dumps([sink, prefix, cluster])
 
 
 def _numbered(read: Callable[..., Any]) -> Callable[[Mapping[str, Any]], dict[int, Any]]:

@@ -54,6 +54,11 @@ def test_an_address_is_read_as_its_driver_reads_it(url: str, found: dict[str, st
         "jdbc:postgresql://db/sales?password=hunter2&currentSchema=x",
         "jdbc:postgresql://me:hunter2@db/sales",
         "jdbc:postgresql://db/sales?hunter2",
+        "postgresql://me:hun/ter2@db/sales",
+        "postgresql://me:p@hunter2@db/sales",
+        "jdbc:postgresql://me:p/hunter2@db/sales",
+        "jdbc:postgresql://db/sales?user=me;password=hunter2",
+        "jdbc:postgresql://db/sales?password=a&hunter2=1",
     ],
 )
 def test_what_is_no_address_is_refused_and_not_shown(url: str) -> None:

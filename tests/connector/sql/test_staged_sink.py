@@ -11,7 +11,7 @@ import pytest
 
 from connector.sql.control_tables import Cursor
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
-from transactional.errors import RetriableError, RowRefusedError, StoreError, TwoPhaseCommitError
+from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.sink import Options
 
 
@@ -50,15 +50,15 @@ def sink(path: Path) -> Failing:
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RetriableError, match=r"DATABASE_UNREACHABLE.*2pc-sqlite.*unable to open"):
+    with pytest.raises(StoreError, match=r"DATABASE_UNREACHABLE.*2pc-sqlite.*unable to open"):
         sink(tmp_path / "missing" / "events.db").identify()
 
 
 @pytest.mark.parametrize(
     ("problem", "kind", "condition"),
     [
-        (sqlite3.OperationalError("password=hunter2 is wrong"), RetriableError, "DATABASE_UNREACHABLE"),
-        (sqlite3.InterfaceError("password=hunter2 is wrong"), RetriableError, "DATABASE_UNREACHABLE"),
+        (sqlite3.OperationalError("password=hunter2 is wrong"), StoreError, "DATABASE_UNREACHABLE"),
+        (sqlite3.InterfaceError("password=hunter2 is wrong"), StoreError, "DATABASE_UNREACHABLE"),
         (sqlite3.IntegrityError("password=hunter2 is wrong"), RowRefusedError, "ROW_REFUSED"),
         (sqlite3.DataError("password=hunter2 is wrong"), RowRefusedError, "ROW_REFUSED"),
         (sqlite3.ProgrammingError("password=hunter2 is wrong"), StoreError, "DATABASE_REFUSED"),
