@@ -96,7 +96,13 @@ def test_staged_rows_that_vanish_after_the_decision_are_written_again(
 
 
 @pytest.mark.parametrize(
-    "point", ["task.written", "task.prepared", "decision.written", "commit.one", "settled.written"]
+    "point",
+    [
+        "task.prepared",
+        "decision.written",
+        "commit.one",
+        *(pytest.param(point, marks=pytest.mark.matrix) for point in ("task.written", "settled.written")),
+    ],
 )
 @pytest.mark.slow
 def test_the_server_is_killed_where_the_query_stands(

@@ -109,7 +109,9 @@ def test_a_reader_sees_whole_checkpoints_only(
     assert set(seen) <= {(None, 0), (BALANCE, ACCOUNTS)}, seen
 
 
-@pytest.mark.parametrize("how", ["address", "jdbc", "option"])
+@pytest.mark.parametrize(
+    "how", ["jdbc", *(pytest.param(how, marks=pytest.mark.matrix) for how in ("address", "option"))]
+)
 def test_no_secret_is_in_a_journal_a_plan_a_log_or_an_error(
     spark: SparkSession,
     tmp_path: Path,

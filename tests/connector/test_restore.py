@@ -20,7 +20,7 @@ from connector.savepoints.take import take
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.connector.killed_command import killed_before
-from tests.transactional.bodies import lines
+from tests.transactional.bodies import lines, settled
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
@@ -595,7 +595,7 @@ def test_a_query_that_takes_less_than_the_savepoint_holds_says_so_as_an_option_o
     checkpoint = place.append(EntryKind.DECIDED, body)
     for part in place.ledger().parts_of(place.ledger().checkpoints[checkpoint]):
         place._move(part.handles[-1], "committed")
-    place.append(EntryKind.SETTLED, {"checkpoint": checkpoint, "output": {}, "stamp": 0})
+    place.append(EntryKind.SETTLED, settled(checkpoint))
     (place.path / "commits" / "3").write_text("v1\n{}")
     saved = take(str(place), str(tmp_path / "saved"))
     restore(capsys, saved, new, "--no-claim")
