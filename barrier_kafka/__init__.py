@@ -1,7 +1,7 @@
 """The names that users import: exactly-once streaming from Kafka through PySpark.
 
-The formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta`` and ``2pc-postgresql`` need no import; `register` lets ``start()``
-report mistakes. To write a sink, subclass `TwoPhaseCommitSink` (for a database `StagedSqlSink`), and test it with
+The formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``, ``2pc-postgresql``, ``2pc-multi`` need no import; `register` lets
+``start()`` report mistakes. To write a sink, subclass `TwoPhaseCommitSink` (for a database `StagedSqlSink`), and test it with
 `barrier_kafka.testing`. Names that are not in ``__all__`` may change between releases.
 """
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
     from connector.delta import idempotent_merge
     from connector.schema_registry.columns import decode_avro, decode_json
+    from connector.schema_registry.dead_letters import dead_letters
     from connector.serving.lineage import LineageListener
     from connector.serving.metrics import observe_query, register_metrics
     from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
@@ -91,6 +92,7 @@ __all__ = [
     "TransactionLostError",
     "TwoPhaseCommitError",
     "TwoPhaseCommitSink",
+    "dead_letters",
     "decode_avro",
     "decode_json",
     "idempotent_merge",
@@ -106,6 +108,7 @@ _ELSEWHERE: Final = {
     "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
+    "connector.schema_registry.dead_letters": ("dead_letters",),
     "connector.serving.lineage": ("LineageListener",),
     "connector.serving.metrics": ("observe_query", "register_metrics"),
     "connector.sql.staged_sink": ("StagedHandle", "StagedSqlSink", "StagedTransaction"),

@@ -44,9 +44,8 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     brokers, topic, rights. ``start()`` itself then raises the mistake, in one sentence, before Spark writes anything into
     the checkpoint location. Without the call the first micro-batch finds it.
 
-    If the package is installed, Spark finds ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta`` and ``2pc-postgresql`` without it;
-    zips (``--py-files``), subclasses of `TwoPhaseCommitSink`, and a session whose search for formats was killed need it. A
-    second call changes nothing.
+    If the package is installed, Spark finds our formats without it; zips (``--py-files``), subclasses of `TwoPhaseCommitSink`,
+    and a session whose search for formats was killed need it. A second call changes nothing.
 
     Parameters
     ----------

@@ -211,10 +211,19 @@ class OptionTable:
     options : Sequence[Option]
     passthrough_prefixes : Sequence[str]
         Options whose key starts with one of them are handed on as they are.
+    passed_to : str
+        To whom, for messages.
     """
 
-    def __init__(self, name: str, options: Sequence[Option], passthrough_prefixes: Sequence[str] = ("kafka.",)) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: Sequence[Option],
+        passthrough_prefixes: Sequence[str] = ("kafka.",),
+        passed_to: str = "the client",
+    ) -> None:
         self.name = name
+        self.passed_to = passed_to
         self.options = tuple(options)
         self.passthrough_prefixes = tuple(passthrough_prefixes)
         self._by_key = {option.key.lower(): option for option in self.options}
@@ -274,7 +283,7 @@ class OptionTable:
         by_lower.update({f"{prefix}bootstrap.servers": f"{prefix}bootstrap.servers" for prefix in prefixes})
         near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
         hint = f"did you mean {by_lower[near[0]]}?" if near else f"known options: {', '.join(sorted(keys))}."
-        passed = f" Options that start with {prefixes[0]} go to the client." if prefixes else ""
+        passed = f" Options that start with {prefixes[0]} go to {self.passed_to}." if prefixes else ""
         nearest = by_lower[near[0]] if near else None
         return OptionError("UNKNOWN_OPTION", owner=self.name, option=key, hint=f"{hint}{passed}", nearest=nearest)
 

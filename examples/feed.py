@@ -14,6 +14,7 @@ topics = [
     "small",
     "large",
     "dead",
+    "dead-orders",
     "payments",
     "paid",
     "numbered",

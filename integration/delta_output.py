@@ -33,7 +33,7 @@ class DeltaOutput:
         """See `Output`."""
         if not DeltaTable.is_deltatable(str(self.path)):
             return Counter()
-        return Counter(DeltaTable(str(self.path)).to_pyarrow_table(columns=["value"])["value"].to_pylist())
+        return Counter(map(int, DeltaTable(str(self.path)).to_pyarrow_table(columns=["value"])["value"].to_pylist()))
 
     def open_transactions(self) -> list[str]:
         """See `Output`: names of notes."""

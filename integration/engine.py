@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,6 +25,7 @@ import pyarrow as pa
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.kafka_sink import KafkaSink, KafkaTransaction
 from connector.kafka.source.offsets import SourceOffset
+from connector.multi.sink import MultiSink
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
@@ -57,6 +58,8 @@ class Work:
         Micro-batches, rows in each, and writer tasks. In each second micro-batch the last task has no row.
     partitions : int
         Of the output topic; every task with rows writes into all of them.
+    routes : Sequence[str]
+        Names of sinks under ``2pc-multi``: rows go to each in turn, and every last one to all of them.
     """
 
     location: str
@@ -65,6 +68,11 @@ class Work:
     rows: int = 24
     writers: int = 3
     partitions: int = 1
+    routes: Sequence[str] = ()
+
+    def route(self, value: int) -> str | None:
+        """Where a row goes; None for all sinks."""
+        return (*self.routes, None)[value % (len(self.routes) + 1)]
 
     @property
     def expected(self) -> int:
@@ -83,12 +91,16 @@ class Work:
         """A task's rows, in two Arrow batches."""
         values = list(self.values(batch, writer))
         for part in (values[: len(values) // 2], values[len(values) // 2 :]):
-            columns = {
+            columns: dict[str, list[Any]] = {
                 "key": [f"key-{value}" for value in part],
                 "value": [str(value) for value in part],
                 "partition": [value % self.partitions for value in part],
             }
-            yield pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+            schema = SCHEMA
+            if self.routes:
+                schema = schema.append(pa.field("route", pa.string()))
+                columns["route"] = list(map(self.route, part))
+            yield pa.RecordBatch.from_pydict(columns, schema=schema)
 
     def offset(self, batch: int) -> str:
         """The source's line in ``offsets/<batch>``: every micro-batch ends with a barrier."""
@@ -187,8 +199,10 @@ class Engine:
         from pyspark.sql.types import StructType
 
         schema = StructType().add("key", "string").add("value", "string").add("partition", "integer")
+        if self.work.routes:
+            schema = schema.add("route", "string")
         options = Options({**self.work.options, "checkpointLocation": self.work.location})
-        return HostedStreamWriter(HostedSink(MortalSink, options, schema))
+        return HostedStreamWriter(HostedSink(MultiSink if self.work.routes else MortalSink, options, schema))
 
     def _write(self, name: str, text: str) -> None:
         """Whole or not at all, as Spark writes its logs."""

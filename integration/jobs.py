@@ -170,6 +170,15 @@ def shuffled(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str,
     return frame.repartition(job.writers, "value"), name, options
 
 
+def routed(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
+    """As `files`, into several sinks in turn, and every last row to all: `integration.engine.Work.route`."""
+    frame, _, _ = files(session, job)
+    names = job.sink["sinks"].split(",")
+    route = " ".join(f"WHEN {number} THEN '{name}'" for number, name in enumerate(names))
+    columns = ("CAST(value AS STRING) AS key", "CAST(value AS STRING) AS value", "CAST(value % 2 AS INT) AS partition")
+    return frame.selectExpr(*columns, f"CASE value % {len(names) + 1} {route} END AS route"), "2pc-multi", {}
+
+
 def kafka(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str, str]]:
     """A topic -> a topic, or a Delta table of whole numbers. Needs ``--source`` and ``--sink`` as the formats do."""
     rows = session.readStream.format("barrier-kafka").options(**job.source).load()
@@ -214,6 +223,7 @@ def distinct(session: SparkSession, job: Job) -> tuple[DataFrame, str, dict[str,
 JOBS: dict[str, Callable[[SparkSession, Job], tuple[DataFrame, str, dict[str, str]]]] = {
     "files": files,
     "shuffled": shuffled,
+    "routed": routed,
     "kafka": kafka,
     "counted": counted,
     "distinct": distinct,

@@ -32,7 +32,8 @@ class SqlOutput:
 
     def rows(self) -> Counter[int]:
         """See `Output`."""
-        return Counter(dict(self._ask(self._table, "SELECT value, count(*) FROM {} GROUP BY value")))
+        found = self._ask(self._table, "SELECT value, count(*) FROM {} GROUP BY value")
+        return Counter({int(value): count for value, count in found})
 
     def open_transactions(self) -> list[str]:
         """See `Output`."""

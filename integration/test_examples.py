@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable
 
 from integration.broker import Cluster
@@ -81,6 +83,18 @@ def reader(kafka: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     reader = Reader(kafka.bootstrap_servers, tmp_path_factory.mktemp("examples"))
     assert reader.run("feed", str(ROWS)) == f"{ROWS} rows written to orders\n"
     return reader
+
+
+def committed(kafka: Cluster, topic: str, count: int) -> list[Any]:
+    """Return the first records of a topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "any", "auto.offset.reset": "earliest"}
+    )
+    try:
+        consumer.subscribe([topic])
+        return consumer.consume(count, 60)
+    finally:
+        consumer.close()
 
 
 @pytest.mark.slow
@@ -169,6 +183,23 @@ class TestMatrix:
         assert max(found["small"]) < 25 <= min(found["large"])
         assert sum(map(len, found.values())) == len(self.orders(reader))
         assert reader.rows("dead") == []
+
+    def test_fan_out(self, reader: Reader, kafka: Cluster) -> None:
+        kafka.create_topic("mixed")
+        program = reader.folder / "fan_out.py"
+        program.write_text(program.read_text().replace('"subscribe", "orders"', '"subscribe", "mixed"'))
+        reader.run("feed", "20", "0", "mixed")
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for value in (b"no JSON", None):
+            producer.produce("mixed", key=b"k", value=value)
+        assert producer.flush(60) == 0
+        reader.run("fan_out")
+        table = DeltaTable(str(reader.folder / "tables" / "good-orders")).to_pyarrow_table()
+        assert sorted(table["id"].to_pylist()) == list(range(20))
+        dead = committed(kafka, "dead-orders", 2)
+        reasons = {message.value(): dict(message.headers())["__connect.errors.exception.message"] for message in dead}
+        assert reasons == {None: b"the record's value is null", b"no JSON": b"it is no JSON"}
+        assert {dict(message.headers())["__connect.errors.topic"] for message in dead} == {b"mixed"}
 
     def test_join(self, reader: Reader) -> None:
         reader.run("feed", "50", "0", "payments")

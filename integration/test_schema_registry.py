@@ -18,8 +18,10 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from connector.schema_registry.columns import decode_avro, decode_json
+from connector.schema_registry.dead_letters import dead_letters
 from integration.broker import Cluster
 from integration.schema_registry import RegistryServer
+from transactional.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,3 +172,34 @@ def test_json_becomes_columns_and_a_bad_record_goes_where_the_mode_says(
         bad.select(decode_json("value", registry, topic="orders", position=WHERE)).collect()
     with pytest.raises(Exception, match="position= would name it"):
         bad.select(decode_json("value", registry, topic="orders")).collect()
+
+
+def test_dead_letters_stand_beside_what_could_be_decoded(
+    spark: SparkSession, server: RegistryServer, registry: dict[str, Any]
+) -> None:
+    number = server.register("letters-value", ORDER, "JSON")
+    payloads = (framed(number, '{"id": 1, "lines": ["a"]}'), b"\xffraw bytes", None)
+    kept = rows(spark, *payloads).selectExpr("binary('k') AS key", "*")
+    decoded = decode_json("value", registry, topic="letters", mode="ERRORS")
+    frame, options = dead_letters(kept, decoded, good="orders", bad="dead")
+    assert options == {
+        "sinks": "orders,dead",
+        "routeColumn": "__route",
+        "orders.columns": '["id", "lines"]',
+        "dead.columns": '{"key": "__key", "value": "__value", "headers": "__headers"}',
+    }
+    good, bad, empty = frame.collect()
+    assert (good.id, good.lines, good["__route"]) == (1, ["a"], "orders")
+    assert (bad["__route"], bad["__key"], bad["__value"]) == ("dead", b"k", b"\xffraw bytes")
+    assert (empty["__route"], empty["__value"]) == ("dead", None)
+    said = [{header.key: bytes(header.value).decode() for header in row["__headers"]} for row in (bad, empty)]
+    reasons = [each.pop("__connect.errors.exception.message") for each in said]
+    places = [[each[f"__connect.errors.{name}"] for name in WHERE] for each in said]
+    assert places == [["flights", "3", "1"], ["flights", "3", "2"]]
+    assert "does not begin with byte 0" in reasons[0]
+    assert "null" in reasons[1]
+    tagged = kept.selectExpr("*", "array(struct('trace' AS key, binary('t') AS value)) AS headers")
+    (row,) = dead_letters(tagged.where("offset = 1"), decoded, good="orders", bad="dead")[0].collect()
+    assert [header.key for header in row["__headers"]][:2] == ["trace", "__connect.errors.topic"]
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*decoded.*mode=.ERRORS"):
+        dead_letters(kept, decode_json("value", registry, topic="letters"), good="orders", bad="dead")

@@ -18,14 +18,19 @@ __all__ = [
     "ExpectedPart",
     "Mode",
     "Part",
+    "PartKey",
     "PendingCheckpoint",
     "TaskPlan",
 ]
 
 
+PartKey = tuple[int, str]
+"""Partition id and route: which part of its micro-batch one is."""
+
+
 @dataclass(frozen=True)
 class Part:
-    """The part of a micro-batch that one writer task prepared.
+    """The part of a micro-batch that one writer task prepared, in one sink.
 
     Parameters
     ----------
@@ -36,6 +41,8 @@ class Part:
     rows, bytes : int
     digest : str
         See `transactional.digest`.
+    route : str
+        Of a sink that is several (`TwoPhaseCommitSink.routes`): the name of the one; else empty.
     """
 
     partition: int
@@ -43,15 +50,19 @@ class Part:
     rows: int
     bytes: int
     digest: str
+    route: str = ""
+
+    @property
+    def key(self) -> PartKey:
+        """Its partition id and route: no other part of the micro-batch has them."""
+        return self.partition, self.route
 
     def to_json(self) -> dict[str, Any]:
         """Return the part as it stands in the journal."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Part:
-        """Return a part from what `to_json` returned."""
-        return cls(value["partition"], value["handle"], value["rows"], value["bytes"], value["digest"])
+        value = asdict(self)
+        if not self.route:
+            del value["route"]
+        return value
 
 
 class Mode(str, enum.Enum):
@@ -71,6 +82,7 @@ class ExpectedPart:
     bytes: int
     digest: str
     free: bool = False
+    route: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,8 +104,8 @@ class TaskPlan:
         Digest of the source lines that the tasks read.
     writers : int or None
         Writer tasks that the micro-batch had when it was prepared, if it is.
-    repairs : Mapping[int, ExpectedPart]
-        By partition id, in mode REPAIR.
+    repairs : Mapping[PartKey, ExpectedPart]
+        By partition id and route, in mode REPAIR.
     encoding : int
         Of the digests of rows that nothing is recorded of, or that a task discards: that of the record.
     likely : frozenset[int]
@@ -108,13 +120,19 @@ class TaskPlan:
     prefix: str
     sources: str = ""
     writers: int | None = None
-    repairs: Mapping[int, ExpectedPart] = field(default_factory=dict)
+    repairs: Mapping[PartKey, ExpectedPart] = field(default_factory=dict)
     encoding: int = ENCODING_VERSION
     likely: frozenset[int] = frozenset()
 
-    def digest(self, partition: int) -> RowDigest:
-        """Return an empty digest for a task's rows; of the encoding of the record that they are compared with."""
-        expected = self.repairs.get(partition)
+    def drains(self, partition: int) -> bool:
+        """Return whether a task has nothing to write: all its rows are prepared or decided already."""
+        return self.mode is Mode.DRAIN or (
+            self.mode is Mode.REPAIR and all(partition != lost for lost, _ in self.repairs)
+        )
+
+    def digest(self, partition: int, route: str = "") -> RowDigest:
+        """Return an empty digest for a part's rows; of the encoding of the record that they are compared with."""
+        expected = self.repairs.get((partition, route))
         recorded = encoding_of(expected.digest) if expected is not None else None
         return RowDigest(encoding=recorded or self.encoding)
 
@@ -130,8 +148,8 @@ class Acknowledgement:
     batch, partition, taskAttemptId : int
     drained : bool
         True if the task wrote nothing because its rows are prepared or decided already.
-    part : Part
-        What was prepared; for a drained task without a handle.
+    parts : Sequence[Part]
+        What was prepared, one for each route of the sink. Without a handle: it had no rows, or they are prepared or decided.
     sources : str
         From the plan: of what the rows were read.
     """
@@ -141,8 +159,13 @@ class Acknowledgement:
     partition: int
     taskAttemptId: int
     drained: bool
-    part: Part
+    parts: Sequence[Part]
     sources: str = ""
+
+    @property
+    def handles(self) -> list[Mapping[str, Any]]:
+        """Of the prepared parts."""
+        return [part.handle for part in self.parts if part.handle is not None]
 
 
 class ClosingReason(str, enum.Enum):
@@ -193,7 +216,7 @@ class PendingCheckpoint:
     def __init__(self, token: int, batch: int) -> None:
         self.token = token
         self.batch = batch
-        self._parts: dict[int, Acknowledgement] = {}
+        self._tasks: dict[int, Acknowledgement] = {}
         self._over = False
 
     def acknowledge(self, message: Acknowledgement) -> AcknowledgeResult:
@@ -202,15 +225,16 @@ class PendingCheckpoint:
             return AcknowledgeResult.DISCARDED
         if (message.token, message.batch) != (self.token, self.batch):
             return AcknowledgeResult.UNKNOWN
-        if message.partition in self._parts:
+        if message.partition in self._tasks:
             return AcknowledgeResult.DUPLICATE
-        self._parts[message.partition] = message
+        self._tasks[message.partition] = message
         return AcknowledgeResult.SUCCESS
 
     @property
     def parts(self) -> list[Part]:
         """The written parts, by partition."""
-        return [self._parts[p].part for p in sorted(self._parts) if not self._parts[p].drained]
+        written = [message for _, message in sorted(self._tasks.items()) if not message.drained]
+        return [part for message in written for part in message.parts]
 
     def finish(self) -> None:
         """Discard later acknowledgements: it is decided or aborted."""
@@ -232,6 +256,8 @@ class DecidedCheckpoint:
     queryId, prefix : str
     after : int
         The newest checkpoint with rows that was committed to the same store under the same prefix: `History.newest`.
+    routes : Mapping[str, int]
+        Of a sink that is several: for each route what `after` is for one.
     """
 
     id: int
@@ -240,3 +266,4 @@ class DecidedCheckpoint:
     queryId: str = ""
     prefix: str = ""
     after: int = 0
+    routes: Mapping[str, int] = field(default_factory=dict)

@@ -7,11 +7,12 @@ journal does not know is the only witness, and it is asked before a new run begi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.errors import LocationError
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, RunRecord
+from transactional.transaction import ONE
 
 __all__ = ["Handle", "History", "RunMark", "history_of", "put_back"]
 
@@ -46,6 +47,8 @@ class History:
         accepted the store as it is since.
     handles : Sequence[Handle]
         Decided ones whose checkpoint is not settled: any of them may be committed, or not.
+    routes : Mapping[str, History]
+        Of a sink that is several (`TwoPhaseCommitSink.routes`): the history of each.
     """
 
     queryId: str
@@ -57,9 +60,17 @@ class History:
     handles: Sequence[Handle] = ()
     late: Sequence[RunMark] = ()
     newest: int = 0
+    routes: Mapping[str, History] = field(default_factory=dict)
 
 
-def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: Mapping[str, str]) -> History:
+def history_of(
+    ledger: Ledger,
+    queryId: str,
+    sink: str,
+    prefix: str,
+    identity: Mapping[str, str],
+    routes: Sequence[str] = ONE,
+) -> History:
     """Return the history in a journal, for a run that is about to be claimed.
 
     Parameters
@@ -67,28 +78,35 @@ def history_of(ledger: Ledger, queryId: str, sink: str, prefix: str, identity: M
     ledger : Ledger
     queryId : str
         As in `TransactionContext`.
-    sink, prefix, identity
+    sink, prefix, identity, routes
         Of the new run: a run on another store or under another prefix proves nothing here.
     """
-    cluster = identity.get("cluster")
-    runs = [
-        run
-        for _, run in sorted(ledger.runs.items())
-        if (run.sink, run.prefix, run.identity.get("cluster")) == (sink, prefix, cluster)
-    ]
+    asked = RunRecord(0, "", "", sink, "", prefix, dict(identity))
+    found = {route: _history(ledger, queryId, asked, route) for route in {"", *routes}}
+    whole = found.pop("")
+    return replace(whole, routes=found)
+
+
+def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> History:
+    key = asked.store_key(route)
+    runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
     newest = runs[-1] if runs else None
     marked = newest is not None and all(run.mark is not None for run in runs)
-    handles = [h for found in ledger.unsettled() for part in ledger.parts_of(found) for h in part.handles]
+    unsettled = [part for found in ledger.unsettled() for part in ledger.parts_of(found)]
+
+    def of_route(kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        return kept.get(route) if kept is not None and route else kept
+
     return History(
         queryId,
         ledger.position,
         newest is not None and newest.binding,
-        newest.seen if newest is not None else None,
-        newest.mark if newest is not None and marked else None,
-        ledger.stamp,
-        handles,
-        [mark for run in runs for mark in (*run.marks, run.mark) if mark],
-        ledger.newest_at(sink, prefix, cluster),
+        of_route(newest.seen) if newest is not None else None,
+        of_route(newest.mark) if newest is not None and marked else None,
+        ledger.stamps.get(route, 0) if route else ledger.stamp,
+        [handle for part in unsettled if part.route == route or not route for handle in part.handles],
+        [mark for run in runs for each in (*run.marks, run.mark) if (mark := of_route(each))],
+        ledger.newest_at(asked, route),
     )
 
 

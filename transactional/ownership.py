@@ -161,7 +161,7 @@ def may_settle(token: int, checkpoint: int, parts: Sequence[Mapping[str, Any]] =
         found = ledger.checkpoints.get(checkpoint)
         taken = found is None or found.settled
         for part in () if taken else parts:
-            record = ledger.part(part["batch"], part["partition"])
+            record = ledger.part_of(part)
             taken |= len(record.handles) - 1 != part["handle"] or not getattr(record, must_be)
         if taken:
             reason = f"checkpoint {checkpoint} was settled, repaired or voided meanwhile"

@@ -34,7 +34,7 @@ _NAME = (
 _SECRET = re.compile(_NAME, re.IGNORECASE)
 
 _STORAGE = re.compile(
-    r"""storage\.(?!(?:aws_|aws_s3_|azure_|azure_storage_|google_)?
+    r"""(?:\w+\.)?storage\.(?!(?:aws_|aws_s3_|azure_|azure_storage_|google_)?
         (?:region|default_region|endpoint|endpoint_url|allow_http|virtual_hosted_style_request|allow_unsafe_rename|
         conditional_put|locking_provider|timeout|connect_timeout|max_retries)$)""",
     re.IGNORECASE | re.VERBOSE,

@@ -27,7 +27,7 @@ from transactional.recovery import (
     mismatch,
     out_of_order,
 )
-from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
+from transactional.sink import ONE, HandleState, Outcome, TwoPhaseCommitSink
 
 __all__ = ["Settlement"]
 
@@ -118,8 +118,7 @@ class Settlement:
     def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
         alive = state.outcome is Outcome.PREPARED  # it was, until it was given up
         return {
-            "batch": part.batch,
-            "partition": part.partition,
+            **part.named,
             "handle": len(part.handles) - 1,
             "verdict": Outcome.LOST.value if alive else state.outcome.value,
             "evidence": "given up: a micro-batch at or before its own is lost" if alive else state.evidence,
@@ -149,8 +148,12 @@ class Settlement:
         committed = [part.handles[-1] for part in parts if not part.accepted]
         repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)] if committed else []
         output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
-        stamp = self._sink.stamp([handle for part in parts for handle in part.handles])
-        body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output, "stamp": stamp}
+        handles = [handle for part in parts for handle in part.handles]
+        body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output}
+        if self._sink.routes == ONE:
+            body["stamp"] = self._sink.stamp(handles)
+        else:
+            body["stamps"] = dict(self._sink.stamps(handles))
         if repaired:
             body["repaired"] = repaired
             log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
@@ -164,9 +167,9 @@ class Settlement:
     def _decided(self, checkpoint: CheckpointRecord) -> DecidedCheckpoint:
         ledger = self._journal.ledger
         identity, run = ledger.identity(self._query_id), ledger.newest_run
-        after = ledger.newest_at(run.sink, self._prefix, run.identity.get("cluster")) if run is not None else 0
+        after = {route: ledger.newest_at(run, route) if run is not None else 0 for route in {"", *self._sink.routes}}
         batches = tuple(checkpoint.batches)
-        return DecidedCheckpoint(checkpoint.id, batches, checkpoint.time, identity, self._prefix, after)
+        return DecidedCheckpoint(checkpoint.id, batches, checkpoint.time, identity, self._prefix, after.pop(""), after)
 
     def look(self, batch: int, handles: Sequence[Mapping[str, Any]], behind: Sequence[int] = ()) -> list[HandleState]:
         """C5: check that every handle is alive, ours, and has time left. One question to the store for all.
@@ -209,22 +212,22 @@ class Settlement:
     ) -> None:
         """C2 of a replay that wrote lost parts again: journal its handles before the first of them is committed."""
         self._check_drained(checkpoint, record, messages)
-        lost = {part.partition: part for part in record.parts if part.lost}
+        lost = {part.key: part for part in record.parts if part.lost}
         if not lost:
             return
-        written = {m.partition: m.part for m in messages if not m.drained}
+        written = {part.key: part for m in messages if not m.drained for part in m.parts}
         if len(messages) != record.writers and not all(part.free for part in lost.values()):
             raise mismatch(record.batch, "writer tasks", record.writers, len(messages))
-        for partition, part in lost.items():
-            repaired = written.get(partition)
+        for key, part in lost.items():
+            repaired = written.get(key)
             if repaired is None or (repaired.handle is None and not part.free):
-                raise mismatch(record.batch, f"rows of partition {partition}", part.rows, 0)
+                raise mismatch(record.batch, f"rows of {part}", part.rows, 0)
             if not part.free:
-                check_rows(record.batch, f"partition {partition}", part, repaired)
-        self.look(record.batch, [h for p in lost if (h := written[p].handle) is not None])
+                check_rows(record.batch, str(part), part, repaired)
+        self.look(record.batch, [h for key in lost if (h := written[key].handle) is not None])
         parts = [
-            {"batch": record.batch, "partition": p, "replaces": len(lost[p].handles) - 1, "handle": written[p].handle}
-            for p in lost
+            {**part.named, "replaces": len(part.handles) - 1, "handle": written[key].handle}
+            for key, part in lost.items()
         ]
         replaced = [{**part, "handle": part["replaces"]} for part in parts]
         self._journal.append(
@@ -242,15 +245,15 @@ class Settlement:
         An operator who has accepted a difference has accepted it for the whole checkpoint. Fewer rows than are committed hide
         nothing: the source has lost some since (retention), and none of them is written again.
         """
-        parts = {part.partition: part for part in record.parts}
+        parts = {part.key: part for part in record.parts}
         free = any(part.free for part in self._journal.ledger.parts_of(checkpoint))
         if free or len(messages) != record.writers:  # other tasks hold other rows
             return
-        for message in messages:
-            part, read = parts.get(message.partition), message.part
-            if not message.drained or part is None or not read.digest or read.rows < part.rows:
+        for read in (each for message in messages for each in message.parts):
+            part = parts.get(read.key)
+            if part is None or part.lost or not read.digest or read.rows < part.rows:
                 continue
-            check_rows(record.batch, f"partition {part.partition}, which is committed,", part, read)
+            check_rows(record.batch, f"{part}, which is committed,", part, read)
 
 
 def why_not(state: HandleState) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
 from transactional.history import Handle, History, RunMark
-from transactional.transaction import Cutoff, HandleState, Options, Outcome, TransactionContext
+from transactional.transaction import ONE, Cutoff, HandleState, Options, Outcome, TransactionContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transactional.finding import Finding
 
 __all__ = [
+    "ONE",
     "Cutoff",
     "Handle",
     "HandleState",
@@ -58,12 +59,16 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     supportsOverwrite: ClassVar[bool] = False
     """Whether a batch write may replace what is there (mode overwrite)."""
 
-    maxPrepared: ClassVar[int | None] = None
+    maxPrepared: int | None = None
     """The number of micro-batches that may be prepared and undecided at once; None for any number."""
 
     commitsTogether: ClassVar[bool] = False
     """Whether one `commit` makes all its handles visible at once, or none: then it gets all of a checkpoint's. Else it gets
     those of one micro-batch, and the next one's after they are committed, so that readers see each key's rows in order."""
+
+    routes: Sequence[str] = ONE
+    """The names of the sinks that it is: a task has a transaction for each, and the journal a part (``2pc-multi``). Only a
+    sink that is several overrides it, with `route`, `stamps`, `History.routes` and `DecidedCheckpoint.routes`."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self.options = options
@@ -105,6 +110,13 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
             JSON mapping from which any process can commit or abort; None if the rows are visible already
             (at-least-once) and there is nothing to commit.
         """
+
+    def route(self, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
+        """Return which of `routes` gets which rows of a task, none of them empty. *Executor.* Default: the one, all.
+
+        A replay calls it, too, and must get the same answer.
+        """
+        return ((ONE[0], batch),)
 
     def rollback(self, transaction: TransactionT) -> None:
         """Give up a transaction whose `preCommit` did not return. Default: leave it to `abortLingering`."""
@@ -192,6 +204,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         Called once per checkpoint, when all of it is committed; `checkHistory` gets the highest. Default: 0, not known.
         """
         return 0
+
+    def stamps(self, handles: Sequence[HandleT]) -> Mapping[str, int]:
+        """Return the `stamp` of each of `routes`: called in its place if the sink is several."""
+        return {}
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Claim the prefix at the store, or check that it is still ours. *Driver, once per planning.*

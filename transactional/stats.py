@@ -67,6 +67,8 @@ class CheckpointHistory:
         Micro-batches whose own checkpoint had been declined, and which this one took in.
     subsumed_by : int or None
         Of a declined one: the checkpoint that took its micro-batch in.
+    routes : Mapping[str, int]
+        Of a sink that is several: rows of each.
     """
 
     id: int
@@ -90,6 +92,7 @@ class CheckpointHistory:
     hooks: Sequence[str] = field(default_factory=list)
     subsumes: Sequence[int] = field(default_factory=list)
     subsumed_by: int | None = None
+    routes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def time(self) -> int:
@@ -255,6 +258,7 @@ def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
         output=dict(found.output),
         hooks=sorted(found.hooks),
         subsumes=list(found.subsumed),
+        routes=dict(found.routes),
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Cutoff", "HandleState", "Options", "Outcome", "TransactionContext"]
+__all__ = ["ONE", "Cutoff", "HandleState", "Options", "Outcome", "TransactionContext"]
+
+ONE: Final[Sequence[str]] = ("",)
+"""The routes of a sink that is one."""
 
 
 class Options(Mapping[str, str]):
@@ -112,6 +116,8 @@ class TransactionContext:
         16 hexadecimal digits that no other transaction has.
     run : int
         The driver's claim on the location; grows with every claim.
+    route : str
+        Of a sink that is several: for which of them; else empty.
     """
 
     queryId: str
@@ -121,3 +127,4 @@ class TransactionContext:
     prefix: str
     nonce: str
     run: int = 0
+    route: str = ""

@@ -32,13 +32,13 @@ CONSEQUENCES = {
 }
 
 Key = tuple[int | None, str]
-"""Checkpoint (None for a part that is prepared only) and ``BATCH/PARTITION``."""
+"""Checkpoint (None for a part that is prepared only) and ``BATCH/PARTITION``, of several sinks ``BATCH/PARTITION/SINK``."""
 
 
 def resolve(
     location: Location,
     checkpoint: Annotated[int | None, typer.Option(help="Of the part.", show_default=False)] = None,
-    part: Annotated[str | None, typer.Option(metavar="BATCH/PARTITION", show_default=False)] = None,
+    part: Annotated[str | None, typer.Option(metavar="BATCH/PARTITION[/SINK]", show_default=False)] = None,
     decision: Annotated[
         Decision | None, typer.Option("--as", help="What is accepted of the part.", show_default=False)
     ] = None,
@@ -90,8 +90,7 @@ def _resolve(
     report.confirm(yes)
     body = {
         "checkpoint": checkpoint,
-        "batch": chosen.batch,
-        "partition": chosen.partition,
+        **chosen.named,
         "decision": decision.value,
     }
     journal.append(EntryKind.RESOLVE, body, lambda found: unchanged(found, ledger.position))
@@ -102,15 +101,19 @@ def _resolve(
 def _parts(ledger: Ledger) -> dict[Key, PartRecord]:
     """Return the parts that can be resolved; a part without rows has no handle."""
     found: dict[Key, PartRecord] = {
-        (checkpoint.id, f"{part.batch}/{part.partition}"): part
+        (checkpoint.id, _place(part)): part
         for checkpoint in ledger.unsettled()
         for part in ledger.parts_of(checkpoint)
         if part.open or part.lost
     }
     if ledger.rewinding is not None:  # it aborts what is prepared, and stops if another one has committed that
         prepared = [part for record in ledger.undecided() for part in record.parts if part.open]
-        found.update({(None, f"{part.batch}/{part.partition}"): part for part in prepared})
+        found.update({(None, _place(part)): part for part in prepared})
     return found
+
+
+def _place(part: PartRecord) -> str:
+    return "/".join(map(str, part.named.values()))
 
 
 def _list(path: str, parts: dict[Key, PartRecord], report: Report) -> None:
@@ -133,8 +136,7 @@ def _list(path: str, parts: dict[Key, PartRecord], report: Report) -> None:
 def _facts(checkpoint: int | None, part: PartRecord) -> dict[str, Any]:
     return {
         "checkpoint": checkpoint,
-        "batch": part.batch,
-        "partition": part.partition,
+        **part.named,
         "rows": part.rows,
         "state": "lost" if part.lost else "open",
         "handle": part.handles[-1],
@@ -144,4 +146,4 @@ def _facts(checkpoint: int | None, part: PartRecord) -> dict[str, Any]:
 def _describe(part: PartRecord) -> str:
     state = "lost, to be repaired" if part.lost else "open"
     handle = json.dumps(part.handles[-1], sort_keys=True, default=str)
-    return f"{part.rows} rows of micro-batch {part.batch}, partition {part.partition}, {state}, handle {handle}"
+    return f"{part.rows} rows of micro-batch {part.batch}, {part}, {state}, handle {handle}"

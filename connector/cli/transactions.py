@@ -16,7 +16,7 @@ from connector.kafka.client.topics import SHOWN, Partition
 from connector.transactions.assessment import Assessment
 from connector.transactions.clusters import Cluster, clusters_of
 from connector.transactions.ending import abort, check_abort
-from connector.transactions.in_journals import Owner, owner_of
+from connector.transactions.in_journals import Owner, owners_of
 from connector.transactions.on_brokers import HeldPartition
 from connector.transactions.waiting import waiting_groups
 from connector.views.transactions import document, held_document, held_sentences, holder_sentences, pairs_of, row
@@ -180,7 +180,7 @@ def _connected(
 ) -> Iterator[list[Cluster]]:
     if not locations and servers is None:
         raise typer.BadParameter("name a LOCATION, or --bootstrap-server, or both")
-    owners = [_owner(path, given) for path in locations or ()]
+    owners = [owner for path in locations or () for owner in _owners(path, given)]
     for owner in owners:
         if owner.sink is None:
             report.say(f"{owner.location}: its sink has no Kafka transactions")
@@ -193,9 +193,9 @@ def _connected(
         yield clusters
 
 
-def _owner(path: str, given: Mapping[str, str]) -> Owner:
+def _owners(path: str, given: Mapping[str, str]) -> list[Owner]:
     location, journal = open_journal(path, "no sink of ours has run on it")
-    return owner_of(location, journal.ledger, given)
+    return owners_of(location, journal.ledger, given)
 
 
 def _named(

@@ -20,7 +20,7 @@ from connector.spark.process import is_alive
 from connector.spark.recorded import fitting
 from connector.transactions.assessment import Assessment
 from connector.transactions.clusters import Cluster, configs_of, of_cluster
-from connector.transactions.in_journals import Owner, owner_of
+from connector.transactions.in_journals import Owner, owners_of
 from connector.transactions.on_brokers import ClusterView
 from connector.transactions.waiting import waiting_groups
 from connector.views.queries import QueryState, state_of
@@ -145,7 +145,7 @@ def look_at_clusters(
         if query.problem or run is None or query.state in (QueryState.EMPTY, QueryState.MOVED, QueryState.RESTORING):
             continue
         try:
-            owners.append(owner_of(CheckpointLocation(query.path), query.ledger, fitting(run, given)))
+            owners += owners_of(CheckpointLocation(query.path), query.ledger, fitting(run, given))
         except (TwoPhaseCommitError, OSError) as problem:
             found.append(ClusterFacts(query.path, answered=None, problem=f"Its sink can't be asked: {problem}"))
     try:

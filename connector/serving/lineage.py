@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -71,7 +71,7 @@ class LineageListener(CheckpointListener):
         written = statistics.OutputStatisticsOutputDatasetFacet(
             rowCount=checkpoint.rows, size=checkpoint.bytes, producer=PRODUCER
         )
-        outputs = _outputs(options, checkpoint)
+        outputs = _outputs(options, checkpoint.output)
         facets: dict[str, Any] = {"outputStatistics": written} if len(outputs) == 1 else {}
         identity = uuid.uuid5(uuid.NAMESPACE_URL, f"{query.ledger.query}/{run.token}")
         state = RunState.RUNNING if identity == self._run else RunState.START
@@ -110,16 +110,36 @@ def _inputs(query: QueryFacts, servers: str) -> list[tuple[str, str]]:
     return sorted({(_kafka(servers), place.topic) for source in query.sources for place in source.topics})
 
 
-def _outputs(options: dict[str, str], checkpoint: CheckpointHistory) -> Sequence[tuple[str, str]]:
+def _outputs(options: Mapping[str, str], output: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    if "sinks" in options:
+        names = [name.strip() for name in options["sinks"].split(",")]
+        return sorted({each for name in names for each in _outputs(_of(name, options), output.get(name, {}))})
     if SERVERS in options:
-        topics = {name.rpartition("-")[0] for name in checkpoint.output}
+        topics = {name.rpartition("-")[0] for name in output}
         return sorted((_kafka(options[SERVERS]), topic) for topic in topics)
+    if "dbtable" in options:
+        return _table(options.get("url", ""), options["dbtable"])
     if "path" not in options:
         return []
     where = urlsplit(options["path"])
     if where.scheme in ("", "file"):
         return [("file", where.path)]
     return [(f"{where.scheme}://{where.netloc}", where.path.lstrip("/"))]
+
+
+def _of(name: str, options: Mapping[str, str]) -> dict[str, str]:
+    start = f"{name.lower()}."
+    return {key.removeprefix(start): value for key, value in options.items() if key.startswith(start)}
+
+
+def _table(url: str, table: str) -> Sequence[tuple[str, str]]:
+    """Name a database's table; an address with a password is in no journal."""
+    where = urlsplit(url.removeprefix("jdbc:"))
+    if where.hostname is None:
+        return []
+    plain = table.replace('"', "")
+    whole = plain if "." in plain else f"public.{plain}"
+    return [(f"postgres://{where.hostname}:{where.port or 5432}", f"{where.path.lstrip('/')}.{whole}")]
 
 
 def _kafka(servers: str) -> str:

@@ -116,6 +116,8 @@ class HostedBatchWriter(DataSourceArrowWriter):
         options = self._sink.options
         target = [self._sink.type.name(), options.get("path", ""), options.get("topic", "")]
         target += [options["dbtable"]] if "dbtable" in options else []
+        places = (".path", ".topic", ".dbtable", ".format")  # of 2pc-multi
+        target += sorted(f"{key}={value}" for key, value in options.items() if key.endswith(places))
         made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}
         if WHOSE not in store.names():
             store.create(WHOSE, canonical(made).encode())

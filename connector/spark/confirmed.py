@@ -23,11 +23,18 @@ log = logging.getLogger(__name__)
 HOOKS: Final = "checkpointhooks"
 
 PROVIDER: Final = "kafka.sasl.oauthbearer.token.provider"
-CODE: Final = (HOOKS, PROVIDER)
-"""Options that name code, by import paths."""
+_STORAGE: Final = re.compile(r"(?:\w+\.)?storage\.", re.IGNORECASE)
 
-STORAGE: Final = "storage."
-"""Clients of object stores take credentials from the environment, too."""
+
+def names_code(key: str) -> bool:
+    """Return whether an option names code, by an import path; ``orders.kafka...`` is of one of several sinks."""
+    return key.lower() == HOOKS or key.lower().endswith(PROVIDER)
+
+
+def of_storage(key: str) -> bool:
+    """Return whether an option is an object store's, whose clients take credentials from the environment, too."""
+    return _STORAGE.match(key) is not None
+
 
 _OF_LOCATION: Final = frozenset(
     key.lower() for key in ("checkpointLocation", SINGLE_DRIVER_OPTION, *STORE_OPTIONS.values())
@@ -44,9 +51,9 @@ _HARMLESS_VALUE = re.compile(r"[\w-]*")
 def leads_out(key: str, value: str) -> bool:
     """Return whether an option names the address to which a secret goes, or what protects it on its way."""
     lowered = key.lower()
-    if lowered in _OF_LOCATION or lowered in CODE:
+    if lowered in _OF_LOCATION or names_code(key):
         return False
-    if lowered.startswith(STORAGE):
+    if of_storage(key):
         return _LEADS_OUT.search(lowered) is not None or not _HARMLESS_VALUE.fullmatch(value)
     return _LEADS_OUT.search(lowered) is not None or "://" in value
 
@@ -79,21 +86,17 @@ def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool
         if not (key.lower() in said or key.lower() in _OF_LOCATION or is_secret(key, value))
         and (hooks or key.lower() != HOOKS)
     }
-    code = [key for key in options if key.lower() in CODE and not _is_allowed(options[key])]
+    code = [key for key in options if names_code(key) and not _is_allowed(options[key])]
     if code:
         raise _refused(
             {key: options[key] for key in code},
             "names code that this command would run",
         )
     # A provider of tokens that may be called gives a secret, too.
-    secrets = PROVIDER in {*said, *map(str.lower, options)} or any(
+    secrets = any(key.lower().endswith(PROVIDER) for key in (*said, *options)) or any(
         is_secret(*each) and each[1] for each in given.items()
     )
-    out = {
-        key: value
-        for key, value in options.items()
-        if leads_out(key, value) and (secrets or key.lower().startswith(STORAGE))
-    }
+    out = {key: value for key, value in options.items() if leads_out(key, value) and (secrets or of_storage(key))}
     if out:
         raise _refused(
             out,

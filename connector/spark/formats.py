@@ -53,7 +53,7 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     own = [data_source_for(sink) for sink in sinks]
     _sinks.update({each.name().lower(): each for each in own})
     internals.be_active(spark)
-    for each in [*_ours().values(), *own]:  # also over those that Spark knows: they may be another package's
+    for each in _known().values():  # also over those that Spark knows: they may be another package's
         spark.dataSource.register(each)
     check_starts()
 
@@ -62,7 +62,7 @@ def register_lost(spark: SparkSession | None) -> None:
     """Register the formats that Spark lost for this session: it keeps the result of its first search, even of a killed one."""
     if spark is None:
         return
-    for name, each in {**_ours(), **_sinks}.items():
+    for name, each in _known().items():
         if internals.knows_format(spark, name) is False:
             log.warning("Spark does not know the format %s: it is registered in this session", name)
             spark.dataSource.register(each)
@@ -106,7 +106,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
 def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     from connector.spark.hosted_sink import HostedSink
 
-    known = {**_ours(), **_sinks}
+    known = _known()
     asked = internals.stream_write(writer)
     if asked is None:  # Spark Connect, whose workers are elsewhere
         return
@@ -155,6 +155,14 @@ def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
         for key, value in options.items()
         if value is not None
     }
+
+
+def _known() -> dict[str, Any]:
+    """Return all data sources, by format; that of several sinks knows the user's own sinks, too."""
+    from connector.multi.format import TwoPhaseMultiDataSource, with_sinks
+
+    several = with_sinks({name: each.sink for name, each in _sinks.items()}) if _sinks else TwoPhaseMultiDataSource
+    return {**_ours(), several.name(): several, **_sinks}
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -246,63 +246,111 @@ class HostedSink:
         bound = plan.mode is Mode.REPAIR and not all(part.free for part in plan.repairs.values())
         if bound and plan.writers is not None and partition >= plan.writers:
             raise mismatch(plan.batch, "writer tasks", plan.writers, f"{partition + 1} or more")
-        if plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs):
-            seen = plan.digest(partition)
-            for arrow in iterator:
-                seen.update(arrow)
-            part, drained = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal()), True
-        else:
-            with hiding(secrets_of(self.options)):
-                part, drained = self._write_part(plan, iterator, partition, attempt), False
-        return Acknowledgement(plan.token, plan.batch, partition, attempt, drained, part, plan.sources)
-
-    def _write_part(self, plan: TaskPlan, iterator: Iterator[pa.RecordBatch], partition: int, attempt: int) -> Part:
+        drained = plan.drains(partition)
         # a repair must be prepared, whatever deliveryGuarantee is by now
         replaced = {"deliveryguarantee": "exactly-once"} if plan.mode is Mode.REPAIR else {}
-        sink = self.build(plan.prefix, **replaced)
-        nonce = os.urandom(8).hex()
-        context = TransactionContext(plan.identity, plan.batch, partition, attempt, plan.prefix, nonce, plan.token)
-        digest = plan.digest(partition)
-        transaction: Any = None
-        begun = prepared = False
-        try:
-            rows: Iterator[pa.RecordBatch] = (arrow for arrow in iterator if arrow.num_rows)
-            with _warming_up(sink, context, partition in plan.likely):
-                first = next(rows, None)
-            if first is not None:
-                transaction = sink.beginTransaction(context)
-                begun = True
+        with hiding(secrets_of(self.options)):
+            sink = self.build(plan.prefix, **replaced)
+            try:
+                parts = _write(sink, plan, iterator, partition, attempt, drained)
+            finally:
+                sink.close()
+        return Acknowledgement(plan.token, plan.batch, partition, attempt, drained, parts, plan.sources)
+
+
+class _OpenPart:
+    """One part of a task: its rows so far, and the transaction that holds them; none if they are read only."""
+
+    def __init__(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, context: TransactionContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._digest = plan.digest(context.partitionId, context.route)
+        self._expected = plan.repairs.get((context.partitionId, context.route))
+        self._writers = plan.writers
+        self._reads_only = plan.mode is not Mode.WRITE and self._expected is None
+        self._transaction: Any = None
+        self._begun = self._prepared = False
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write rows, in a transaction that the first of them begins."""
+        if not self._reads_only:
+            if not self._begun:
+                self._transaction = self._sink.beginTransaction(self._context)
+                self._begun = True
                 faults.reach("task.begun")
-                rows = chain((first,), rows)
-            for arrow in rows:
-                sink.write(transaction, arrow)
-                digest.update(arrow)
-                faults.reach("task.written")
-            expected = plan.repairs.get(partition)
-            part = Part(partition, None, digest.rows, digest.bytes, digest.hexadecimal())
-            if expected is not None and not expected.free:
-                check_rows(plan.batch, f"partition {partition} of {plan.writers}", expected, part)
-            handle = sink.preCommit(transaction) if begun else None
-            prepared = True
+            self._sink.write(self._transaction, rows)
+        self._digest.update(rows)
+        if not self._reads_only:
+            faults.reach("task.written")
+
+    def prepare(self) -> Part:
+        """Check that a repair has the recorded rows, and prepare them."""
+        partition, route = self._context.partitionId, self._context.route
+        seen = self._digest
+        part = Part(partition, None, seen.rows, seen.bytes, seen.hexadecimal(), route)
+        if self._expected is not None and not self._expected.free:
+            where = f"partition {partition} of {self._writers}{f', sink {route}' if route else ''}"
+            check_rows(self._context.batchId, where, self._expected, part)
+        if self._begun:
+            part = replace(part, handle=self._sink.preCommit(self._transaction))
+        self._prepared = True
+        return part
+
+    def give_up(self) -> None:
+        """Roll back what is not prepared."""
+        if self._begun and not self._prepared:
+            self._sink.rollback(self._transaction)
+
+
+def _write(
+    sink: TwoPhaseCommitSink[Any, Any],
+    plan: TaskPlan,
+    iterator: Iterator[pa.RecordBatch],
+    partition: int,
+    attempt: int,
+    drained: bool,
+) -> list[Part]:
+    """Return a task's parts: one for each of the sink's routes, prepared, or read only."""
+    contexts = {
+        route: TransactionContext(
+            *(plan.identity, plan.batch, partition, attempt, plan.prefix, os.urandom(8).hex(), plan.token, route)
+        )
+        for route in sink.routes
+    }
+    parts = {route: _OpenPart(sink, plan, context) for route, context in contexts.items()}
+    with ExitStack() as giving_up:
+        for part in parts.values():
+            giving_up.callback(part.give_up)
+        rows: Iterator[pa.RecordBatch] = (arrow for arrow in iterator if arrow.num_rows)
+        with _warming_up(sink, list(contexts.values()), partition in plan.likely and not drained):
+            first = next(rows, None)
+        for arrow in rows if first is None else chain((first,), rows):
+            for route, routed in sink.route(arrow):
+                parts[route].write(routed)
+        prepared = [part.prepare() for part in parts.values()]
+        if not drained:
             faults.reach("task.prepared")
-        finally:
-            if begun and not prepared:
-                sink.rollback(transaction)
-            sink.close()
-        return replace(part, handle=handle)
+        return prepared
+
+
+def _warm_up(sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext]) -> None:
+    for context in contexts:
+        sink.warmUp(context)
 
 
 @contextmanager
-def _warming_up(sink: TwoPhaseCommitSink[Any, Any], context: TransactionContext, likely: bool) -> Iterator[None]:
+def _warming_up(
+    sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext], likely: bool
+) -> Iterator[None]:
     """Let a thread warm the sink up while the task waits for its first row."""
     if not likely:
         yield
         return
-    warm: Future[None] | None = None
+    warm: Future[Any] | None = None
     with ThreadPoolExecutor(1) as thread:
         with suppress(RuntimeError):  # the limit of threads: then it begins cold
-            warm = thread.submit(sink.warmUp, context)
+            warm = thread.submit(_warm_up, sink, contexts)
         yield
     problem = warm.exception() if warm is not None else None
     if problem is not None:  # as a rule, `beginTransaction` raises it as well
-        log.info("the warm-up of partition %d failed: %s", context.partitionId, type(problem).__name__)
+        log.info("the warm-up of partition %d failed: %s", contexts[0].partitionId, type(problem).__name__)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from connector.location.location import CheckpointLocation
-from connector.spark.confirmed import PROVIDER, STORAGE, confirmed, leads_out
+from connector.spark.confirmed import PROVIDER, confirmed, leads_out, of_storage
 from connector.spark.sinks import find_sink
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
@@ -118,14 +118,12 @@ def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
     found = {key: value for key, value in given.items() if key.lower() in known or not _of_one_sink(key, value)}
     if _gives_secrets(given) and not _gives_secrets(found):
         # The addresses are those of the sinks that get the secrets; its own are as good as without any option.
-        return {
-            key: value for key, value in found.items() if key.lower().startswith(STORAGE) or not leads_out(key, value)
-        }
+        return {key: value for key, value in found.items() if of_storage(key) or not leads_out(key, value)}
     return found
 
 
 def _gives_secrets(options: Mapping[str, str]) -> bool:
-    return any(is_secret(*each) or each[0].lower() == PROVIDER for each in options.items())
+    return any(is_secret(*each) or each[0].lower().endswith(PROVIDER) for each in options.items())
 
 
 def _of_one_sink(key: str, value: str) -> bool:

@@ -30,6 +30,7 @@ _OURS: Final = {
     "2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink",
     "2pc-delta": "connector.delta.sink:DeltaSink",
     "2pc-postgresql": "connector.sql.postgresql_sink:PostgresqlSink",
+    "2pc-multi": "connector.multi.sink:MultiSink",
 }
 
 _registered: dict[str, SinkType] = {}

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.handles import Key, parse_handle
 from connector.location.location import CheckpointLocation
+from connector.multi.names import under_route
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.process import is_alive
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from transactional.entry import EntryKind
-from transactional.ledger import Ledger
+from transactional.ledger import Ledger, RunRecord
 
 if TYPE_CHECKING:
     from connector.kafka.sink.kafka_sink import KafkaSink
 
-__all__ = ["Claim", "Owner", "owner_of"]
+__all__ = ["Claim", "Owner", "owners_of"]
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class Owner:
         return self.ended == EntryKind.STOPPED and not self.is_open
 
 
-def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> Owner:
-    """Read a journal.
+def owners_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> list[Owner]:
+    """Read a journal: one owner, or of several sinks one for each that is a Kafka sink.
 
     Parameters
     ----------
@@ -119,19 +120,38 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
         The sink can't be built from what is recorded and given.
     """
     from connector.kafka.sink.kafka_sink import KafkaSink
+    from connector.multi.sink import MultiSink
     from connector.spark.batch_writer import WHOSE
 
     refuse_elsewhere(location, ledger)
     run = recorded_run(ledger)
     with naming_secrets(run, given):
         sink = recorded_sink(run, location, given)
-    kafka = sink if isinstance(sink, KafkaSink) else None
-    claims, written = _claims(ledger) if kafka else ({}, frozenset())
+    sinks = {"": sink}
+    if isinstance(sink, MultiSink):
+        sinks = {route: each for route, each in sink.sinks() if isinstance(each, KafkaSink)} or sinks
+    prefixes = frozenset(each.prefix for each in ledger.runs.values()) - set(ledger.originals)
+    return [
+        _owner(location, ledger, run, route, each if isinstance(each, KafkaSink) else None, prefixes, WHOSE)
+        for route, each in sinks.items()
+    ]
+
+
+def _owner(
+    location: CheckpointLocation,
+    ledger: Ledger,
+    run: RunRecord,
+    route: str,
+    kafka: KafkaSink | None,
+    prefixes: frozenset[str],
+    whose: str,
+) -> Owner:
+    claims, written = _claims(ledger, route) if kafka else ({}, frozenset())
     return Owner(
         location.path,
-        frozenset(each.prefix for each in ledger.runs.values()) - set(ledger.originals),
-        run.identity.get("cluster", ""),
-        location.files.exists(f"barrier/{WHOSE}"),
+        frozenset(under_route(prefix, route) for prefix in prefixes),
+        run.cluster(route) or "",
+        location.files.exists(f"barrier/{whose}"),
         bool(ledger.undecided() or ledger.unsettled()),
         run.token,
         run.ended,
@@ -143,13 +163,13 @@ def owner_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, s
     )
 
 
-def _claims(ledger: Ledger) -> tuple[dict[Key, Claim], frozenset[Partition]]:
+def _claims(ledger: Ledger, route: str) -> tuple[dict[Key, Claim], frozenset[Partition]]:
     claims: dict[Key, Claim] = {}
     written: set[Partition] = set()
     for record in ledger.batches.values():
-        for part in record.parts:
+        for part in (each for each in record.parts if each.route == route):
             for handle, verdict in zip(part.handles, part.verdicts, strict=True):
-                prepared = parse_handle(handle)
+                prepared = parse_handle(handle["handle"] if route else handle)
                 claims[prepared.key] = Claim(part.batch, part.partition, part.rows, record.checkpoint, verdict)
                 written.update(witness.partition for witness in prepared.written)
     return claims, frozenset(written)

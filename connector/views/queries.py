@@ -86,6 +86,7 @@ def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
     return [
         *rows,
         ("rows", f"{found.rows} in {found.handles} transactions, {found.bytes} bytes"),
+        *([("rows of sinks", output_text(found.routes))] if found.routes else []),
         ("barrier", time_text(found.barrier)),
         ("prepared", f"{time_text(found.prepared)}  after {duration_text(found.preparing_ms)}"),
         ("decided", f"{time_text(found.decided)}  after {duration_text(found.deciding_ms)}"),

@@ -36,8 +36,12 @@ def batches_text(batches: Sequence[int]) -> str:
 
 
 def output_text(output: Mapping[str, Any]) -> str:
-    """Format a checkpoint's output as ``orders-0: 17, orders-1: 12``."""
-    return ", ".join(f"{name}: {place}" for name, place in output.items()) or "-"
+    """Format a checkpoint's output as ``orders-0: 17, orders-1: 12``; of several sinks as ``audit (version: 3), ...``."""
+    return ", ".join(_place_text(name, place) for name, place in output.items()) or "-"
+
+
+def _place_text(name: str, place: Any) -> str:
+    return f"{name} ({output_text(place)})" if isinstance(place, Mapping) else f"{name}: {place}"
 
 
 def status_text(found: CheckpointHistory, brief: bool = False) -> str:

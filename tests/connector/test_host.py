@@ -164,7 +164,7 @@ def test_every_sink_that_is_built_is_closed(spark: Spark) -> None:
 def test_a_task_without_rows_opens_nothing_and_still_acknowledges(spark: Spark) -> None:
     writer = spark.planned(0)
     message = spark.task(writer, 0, 0)
-    assert (message.acknowledgement.part.handle, message.acknowledgement.part.rows) == (None, 0)
+    assert (message.acknowledgement.parts[0].handle, message.acknowledgement.parts[0].rows) == (None, 0)
     spark.in_task(0, 1)
     other = writer.write(iter([pa.record_batch({"value": pa.array([], pa.int64())})]))
     assert SharedSink.shared.numbers() == []
@@ -217,7 +217,7 @@ def test_a_warm_up_for_no_row_leaves_nothing_and_its_failure_is_not_the_task_s(
     SharedSink.planted["warmUp"] = [RuntimeError("planted")] if fails else []
     message = spark.task(writer, 2, 0)
     assert warm.is_set()
-    assert (message.acknowledgement.part.handle, message.acknowledgement.part.rows) == (None, 0)
+    assert (message.acknowledgement.parts[0].handle, message.acknowledgement.parts[0].rows) == (None, 0)
     assert SharedSink.log[-2:] == ["warmUp 0", "close"]
     spark.writer().commit([message], 2)
     assert spark.rows() == [1, 2]
@@ -315,8 +315,8 @@ def test_a_decided_micro_batch_that_spark_replays_is_drained(spark: Spark) -> No
     SharedSink.log.clear()
     message = spark.task(again, 0, 0, 1, 2)
     assert message.acknowledgement.drained
-    assert (message.acknowledgement.part.rows, message.acknowledgement.part.handle) == (2, None)
-    assert SharedSink.log == [], "no sink is built for rows that are there"
+    assert (message.acknowledgement.parts[0].rows, message.acknowledgement.parts[0].handle) == (2, None)
+    assert SharedSink.log == ["close"], "nothing is written, and nothing asked, for rows that are there"
     spark.writer().commit([message], 0)
     assert spark.rows() == [1, 2]
 
@@ -383,13 +383,13 @@ def test_what_an_earlier_release_has_recorded_is_compared_under_its_encoding(spa
     spark.in_task(1)
     message = spark.planned(1).write(texts("a"))
     assert isinstance(message, TaskMessage)
-    assert message.acknowledgement.part.digest.startswith("2:")
+    assert message.acknowledgement.parts[0].digest.startswith("2:")
 
 
 def recorded_by(message: TaskMessage, digest: str) -> None:
     """Let a task's rows have this digest."""
-    part = replace(message.acknowledgement.part, digest=digest)
-    message.acknowledgement = replace(message.acknowledgement, part=part)
+    part = replace(message.acknowledgement.parts[0], digest=digest)
+    message.acknowledgement = replace(message.acknowledgement, parts=[part])
 
 
 def test_a_digest_of_an_encoding_that_this_release_does_not_know_is_refused_as_such(spark: Spark) -> None:

@@ -21,7 +21,7 @@ from connector.location.location import CheckpointLocation
 from connector.transactions import on_brokers
 from connector.transactions.assessment import Verdict, assess
 from connector.transactions.ending import check_abort
-from connector.transactions.in_journals import Claim, Owner, owner_of
+from connector.transactions.in_journals import Claim, Owner, owners_of
 from connector.transactions.on_brokers import OpenOnBrokers
 from tests.connector.cli_place import CliPlace
 from transactional.errors import LocationError, ProtocolError
@@ -268,9 +268,10 @@ def test_a_copy_owns_nothing_that_its_original_writes(tmp_path: Path) -> None:
     assert main(["adopt", str(place), "--no-claim", "--yes"]) == 0
     location = CheckpointLocation(str(place))
     with pytest.raises(LocationError, match="ADOPTED_NOT_STARTED"):
-        owner_of(location, place.ledger(), {})
+        owners_of(location, place.ledger(), {})
     place.run(prefix="copy")
-    assert owner_of(location, place.ledger(), {}).prefixes == {"copy"}
+    (owner,) = owners_of(location, place.ledger(), {})
+    assert owner.prefixes == {"copy"}
 
 
 def test_a_folder_that_was_copied_by_hand_owns_nothing(tmp_path: Path) -> None:
@@ -279,4 +280,4 @@ def test_a_folder_that_was_copied_by_hand_owns_nothing(tmp_path: Path) -> None:
     place.decided(0)
     location = CheckpointLocation(shutil.copytree(str(place), str(tmp_path / "copy")))
     with pytest.raises(LocationError, match="LOCATION_MOVED"):
-        owner_of(location, location.journal().load(), {})
+        owners_of(location, location.journal().load(), {})

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.transactional.bodies import lines
 from transactional.barrier import SourceLine
-from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
+from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import Entry, EntryKind, decode
 from transactional.errors import (
@@ -318,7 +318,7 @@ class World:
             self.commits.add(plan.batch)
 
     def _task(self, actor: Actor, plan: TaskPlan, partition: int) -> Acknowledgement:
-        drains = plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs)
+        drains = plan.drains(partition)
         handle = None
         if partition < PARTITIONS and not drains:
             context = TransactionContext(QUERY, plan.batch, partition, 0, QUERY, "")
@@ -331,7 +331,7 @@ class World:
             handle = MemoryHandle(transaction=number)
         rows = 0 if partition == PARTITIONS else 1
         part = Part(partition, handle, rows, rows, str(plan.batch * 10 + partition) if handle else "")
-        return Acknowledgement(plan.token, plan.batch, partition, 0, drains, part, plan.sources)
+        return Acknowledgement(plan.token, plan.batch, partition, 0, drains, [part], plan.sources)
 
     def _call(self, actor: Actor, plan: TaskPlan, what: str, messages: Sequence[Acknowledgement | None]) -> None:
         """Call commit or abort; one that begins when its run is over changes nothing."""

@@ -12,7 +12,7 @@ from transactional.coordinator.decision import Decision
 
 class CommitsFirst(Decision):
     def decide(self, messages: Sequence[Acknowledgement], *args: Any) -> None:
-        self._sink.commit([m.part.handle for m in messages if m.part.handle is not None], None)  # type: ignore[arg-type]
+        self._sink.commit([handle for m in messages for handle in m.handles], None)  # type: ignore[arg-type]
         super().decide(messages, *args)
 
 

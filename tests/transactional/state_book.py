@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from transactional.checkpoint import Mode
+from transactional.checkpoint import Mode, PartKey
 from transactional.entry import EntryKind
 from transactional.sink import Outcome
 
@@ -22,9 +22,9 @@ class Decision:
 
     id: int
     batches: list[int]
-    chains: dict[tuple[int, int], list[int]]
+    chains: dict[tuple[int, PartKey], list[int]]
     hooks: dict[str, str]
-    lost: set[tuple[int, int]] = field(default_factory=set)
+    lost: set[tuple[int, PartKey]] = field(default_factory=set)
     settled: bool = False
 
 
@@ -41,7 +41,7 @@ class Book:
         self.restored = False
         self.rewinding = 0
         self.asked: Mapping[str, Any] = {}
-        self.prepared: dict[int, dict[int, int]] = {}
+        self.prepared: dict[int, dict[PartKey, int]] = {}
         self.decisions: dict[int, Decision] = {}
         self.decided_by: dict[int, int] = {}
         self.reasons: list[str] = []
@@ -134,8 +134,8 @@ class Book:
     def _restored(self, number: int, body: Mapping[str, Any]) -> None:
         self.restored = True
 
-    def _handles(self, body: Mapping[str, Any]) -> dict[int, int]:
-        return {p["partition"]: p["handle"]["transaction"] for p in body["parts"] if p["handle"] is not None}
+    def _handles(self, body: Mapping[str, Any]) -> dict[PartKey, int]:
+        return {_key(p): p["handle"]["transaction"] for p in body["parts"] if p["handle"] is not None}
 
     def _prepared(self, number: int, body: Mapping[str, Any]) -> None:
         batch = body["batch"]
@@ -168,7 +168,7 @@ class Book:
     def _verdict(self, number: int, body: Mapping[str, Any]) -> None:
         decision = self.decisions[body["checkpoint"]]
         for part in body["parts"]:
-            key = part["batch"], part["partition"]
+            key = part["batch"], _key(part)
             handle = decision.chains[key][-1]
             if self._world.transactions.outcome(handle).value != part["verdict"]:
                 self._world.fail(f"{handle} is {self._world.transactions.outcome(handle)}, judged {part['verdict']}")
@@ -179,7 +179,7 @@ class Book:
     def _repair(self, number: int, body: Mapping[str, Any]) -> None:
         decision = self.decisions[body["checkpoint"]]
         for part in body["parts"]:
-            key, handle = (part["batch"], part["partition"]), part["handle"]["transaction"]
+            key, handle = (part["batch"], _key(part)), part["handle"]["transaction"]
             if key not in decision.lost:
                 self._world.fail(f"part {key} of checkpoint {decision.id} is repaired, and was not lost")
             decision.lost.discard(key)
@@ -216,3 +216,7 @@ class Book:
         self.decisions = {d.id: d for d in self.decisions.values() if d not in dropped}
         self._world.seen[f"rewound: {'named' if self.asked['checkpoint'] else 'kept' if keep else 'auto'}"] += 1
         self._world.went_back(last, keep, bool(self.asked["checkpoint"]))
+
+
+def _key(part: Mapping[str, Any]) -> PartKey:
+    return part["partition"], part.get("route", "")

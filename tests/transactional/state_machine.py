@@ -348,15 +348,26 @@ class World:
         """One task: the rows of a partition follow from their numbers."""
         offset = self.files.offsets.get(plan.batch)
         rows = [row for row in offset.rows if row % PARTITIONS == partition] if offset else []
-        drains = plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs)
+        parts = [self._part(plan, partition, route, rows) for route in self.parts.sink.routes]
+        return Acknowledgement(
+            plan.token, plan.batch, partition, partition, plan.drains(partition), parts, plan.sources
+        )
+
+    def _part(self, plan: TaskPlan, partition: int, route: str, rows: Sequence[int]) -> Part:
+        own = [row for row in rows if self.route(row) == route]
+        reads = plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and (partition, route) not in plan.repairs)
         handle = None
-        if rows and not drains:
+        if own and not reads:
             number = self.transactions.begin(TransactionContext(QUERY, plan.batch, partition, 0, QUERY, "", plan.token))
-            self.rows_of[number] = rows
+            self.rows_of[number] = own
             self.transactions.prepare(number)
             handle = MemoryHandle(transaction=number)
-        part = Part(partition, handle, len(rows), len(rows), str(rows) if rows else "")
-        return Acknowledgement(plan.token, plan.batch, partition, partition, drains, part, plan.sources)
+        return Part(partition, handle, len(own), len(own), str(own) if own else "", route)
+
+    def route(self, row: int) -> str:
+        """The one of the sink's routes that a row takes."""
+        routes = self.parts.sink.routes
+        return routes[row // PARTITIONS % len(routes)]
 
     def commit(self, execution: Execution, messages: Sequence[Acknowledgement | None] | None = None) -> None:
         """All tasks have answered. Where the commit raises, Spark aborts with all messages."""
@@ -590,7 +601,7 @@ class World:
     def _check_order(self, row: int, number: int) -> None:
         """Rows of a key are visible in the order of the input: by when they were committed, and by where they lie in a log."""
         for other, written in self.shown.items():
-            if other % PARTITIONS != row % PARTITIONS:
+            if other % PARTITIONS != row % PARTITIONS or self.route(other) != self.route(row):
                 continue
             if other > row:
                 self.fail(f"row {row} is committed after row {other}")

@@ -117,7 +117,7 @@ def test_the_schedules_reach_what_they_should() -> None:
 
 class AbortIgnoresTheDecision(CheckpointCoordinator):
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        self._sink.abort([m.part.handle for m in messages if m is not None and m.part.handle is not None])
+        self._sink.abort([handle for m in messages if m is not None for handle in m.handles])
         super().abort(messages, batch)
 
 
@@ -125,7 +125,7 @@ class AbortIsNotJournalled(CheckpointCoordinator):
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
         ledger = self._journal.load()
         if batch not in ledger.batches:
-            self._sink.abort([m.part.handle for m in messages if m is not None and m.part.handle is not None])
+            self._sink.abort([handle for m in messages if m is not None for handle in m.handles])
 
 
 class CommitAsksNobody(CheckpointCoordinator):

@@ -245,7 +245,7 @@ def test_a_snapshot_forgets_nothing() -> None:
     ledger.moved = Moved(9, "there", "saved", 3)
     ledger.restored = Origin("saved", "origin", 3, 0, 8, True)
     ledger.restoring = Restoring("saved", "origin", 3, True, "here", "q", 4, False, {"position": 1})
-    ledger.stamp = 8
+    ledger.stamp, ledger.stamps = 8, {"orders": 9}
     ledger.restarts = [RestartRecord(5, 6, "supervise", 1, 2.0, "X", "why", False)]
     new = Ledger()
     assert [each.name for each in fields(Ledger) if getattr(ledger, each.name) == getattr(new, each.name)] == []

@@ -446,7 +446,7 @@ def test_nothing_of_a_decided_checkpoint_is_aborted_where_spark_gives_its_micro_
 
 
 def acknowledged(token: int, batch: int, partition: int) -> Acknowledgement:
-    return Acknowledgement(token, batch, partition, 0, False, Part(partition, None, 0, 0, ""))
+    return Acknowledgement(token, batch, partition, 0, False, [Part(partition, None, 0, 0, "")])
 
 
 def test_late_and_repeated_acknowledgements_have_names() -> None:

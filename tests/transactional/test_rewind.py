@@ -54,7 +54,7 @@ def prepared_lost(world: World) -> None:
     """Two micro-batches are prepared, the first of them is lost, and the query has stopped."""
     two_prepared(world)
     world.kill()
-    world.transactions.expire(world.book.prepared[1][0])
+    world.transactions.expire(world.book.prepared[1][0, ""])
     again = world.start()
     assert not world.run(again)
     assert again.condition == "PREPARED_LOST"
@@ -530,7 +530,7 @@ def test_a_commit_that_stood_still_since_its_decision_commits_nothing_of_what_wa
     world.offset(execution, 3)
     world.plan(execution)
     world.tasks(execution)
-    lost = world.book.prepared[1][0]
+    lost = world.book.prepared[1][0, ""]
 
     def rewound() -> None:
         world.transactions.expire(lost)
@@ -582,7 +582,7 @@ def one_part_lost(world: World) -> Execution:
 def drained_with(execution: Execution, **changed: Any) -> None:
     first = execution.messages[0]
     assert first is not None
-    execution.messages[0] = replace(first, part=replace(first.part, **changed))
+    execution.messages[0] = replace(first, parts=[replace(first.parts[0], **changed)])
 
 
 @pytest.mark.parametrize("changed", [{"rows": 2}, {"bytes": 9}, {"digest": "others"}], ids=str)
@@ -611,7 +611,7 @@ def test_the_same_rows_are_not(world: World) -> None:
 def test_a_prepared_transaction_that_somebody_else_has_committed_stops_the_rewind(world: World) -> None:
     """Going back would write its rows again; nothing goes back before an operator has said so."""
     two_prepared(world)
-    number = world.book.prepared[2][1]
+    number = world.book.prepared[2][1, ""]
     work = rewinder(world)
     work.begin(work.preview(), {})
     world.transactions.commit(number)

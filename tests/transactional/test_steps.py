@@ -60,7 +60,7 @@ class Query:
         return [self.task(plan, partition, row) for partition in range(partitions)]
 
     def task(self, plan: TaskPlan, partition: int, row: int = 0) -> Acknowledgement:
-        drained = plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs)
+        drained = plan.drains(partition)
         handle = None
         if not drained:
             sink = self.sinks[-1]
@@ -70,7 +70,7 @@ class Query:
             sink.write(number, pa.record_batch([pa.array([value])], schema=SCHEMA))
             handle = dict(sink.preCommit(number))
         part = Part(partition, handle, 1, 8, f"digest {row}")
-        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, part, plan.sources)
+        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, [part], plan.sources)
 
     def commit(self, messages: Sequence[Acknowledgement | None], batch: int, driver: str = "A") -> None:
         self.coordinator(batch, driver).commit(messages, batch)
@@ -252,7 +252,7 @@ def test_the_lost_part_of_a_part_committed_decision_is_repaired_alone() -> None:
     query = lost_after_decision(committed=[1])
     plan = query.plan(0, "B")
     assert plan.mode is Mode.REPAIR
-    assert set(plan.repairs) == {1}
+    assert set(plan.repairs) == {(1, "")}
     query.commit(query.tasks(plan), 0, "B")
     assert query.rows() == [0, 1]
     assert query.kinds()[-3:] == [EntryKind.VERDICT, EntryKind.REPAIR, EntryKind.SETTLED]
@@ -433,7 +433,7 @@ def test_an_accepted_difference_may_have_no_rows() -> None:
     choice = {"checkpoint": checkpoint, "batch": 0, "partition": 1, "decision": "accept-difference"}
     journal.append(EntryKind.RESOLVE, choice, lambda ledger: None)
     plan = query.plan(0, "C")
-    empty = Acknowledgement(plan.token, 0, 1, 1, False, Part(1, None, 0, 0, "none"), plan.sources)
+    empty = Acknowledgement(plan.token, 0, 1, 1, False, [Part(1, None, 0, 0, "none")], plan.sources)
     query.commit([query.task(plan, 0), empty], 0, "C")
     assert query.rows() == [0]
     assert query.ledger().unsettled() == []

@@ -75,7 +75,7 @@ class Writes:
         batch = pa.record_batch([pa.array(rows, pa.int64())], schema=SCHEMA)
         digest = plan.digest(partition)
         digest.update(batch)
-        drained = plan.mode is Mode.DRAIN or (plan.mode is Mode.REPAIR and partition not in plan.repairs)
+        drained = plan.drains(partition)
         handle: Any = None
         if not drained and rows:
             sink = self.sink()
@@ -83,7 +83,7 @@ class Writes:
             sink.write(number, batch)
             handle = dict(sink.preCommit(number))
         part = Part(partition, handle, digest.rows, digest.bytes, digest.hexadecimal())
-        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, part, plan.sources)
+        return Acknowledgement(plan.token, plan.batch, partition, partition, drained, [part], plan.sources)
 
     def commit(self, messages: Sequence[Acknowledgement | None], version: int, **more: Any) -> None:
         self.coordinator(version).commit(messages, version, **more)

@@ -143,7 +143,7 @@ class Claimant:
             ledger = self._journal.ledger
             position, query = ledger.position, ledger.identity(self._session.view.queryId)
             try:
-                history = history_of(ledger, query, settings.sink, settings.prefix, identity)
+                history = history_of(ledger, query, settings.sink, settings.prefix, identity, self._sink.routes)
                 return dict(self._sink.checkHistory(history))
             except LocationError as refused:
                 if self._journal.load().position != position:

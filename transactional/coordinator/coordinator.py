@@ -200,7 +200,7 @@ class CheckpointCoordinator:
             log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
             return
         faults.reach("abort.journalled")
-        self._sink.discard([m.part.handle for m in messages if m is not None and m.part.handle is not None])  # A3
+        self._sink.discard([handle for m in messages if m is not None for handle in m.handles])  # A3
         self._session.sweep(token, ended=True)  # A4
 
     def close(self, follows: int) -> int:

@@ -52,8 +52,8 @@ class Planning:
         QueryStoppedError
             ``STOP_REQUESTED``: the run was asked to stop, and nothing is left open.
         """
-        topic = run.identity.get("topicId")
-        check_schedule(self._view, [topic] if topic else [], run.lifetime)
+        topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
+        check_schedule(self._view, topics, run.lifetime)
         try:
             self.settle_all(run.token)
         except RewindRequiredError as behind:
@@ -73,7 +73,7 @@ class Planning:
         self._journal.fold()
         ledger, view = self._journal.ledger, self._view
         found = ledger.batches.get(view.batch)
-        repairs = {part.partition: part.expected() for part in found.parts if part.lost} if found else {}
+        repairs = {part.key: part.expected() for part in found.parts if part.lost} if found else {}
         return TaskPlan(
             token=run.token,
             batch=view.batch,

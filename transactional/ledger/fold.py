@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
-from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring, store_key
+from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring
 from transactional.ledger.records import (
     BatchRecord,
     CheckpointRecord,
@@ -93,6 +93,7 @@ def _record(ledger: Ledger, entry: Entry, body: Mapping[str, Any], checkpoint: i
             digest=p["digest"],
             handles=[p["handle"]] if p["handle"] is not None else [],
             verdicts=[None] if p["handle"] is not None else [],
+            route=p.get("route", ""),
         )
         for p in body["parts"]
     ]
@@ -148,6 +149,7 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         reason=body["reason"],
         hooks=dict(body["hooks"]),
         subsumed=[declined.batch for declined in ledger.declined if declined.batch != body["batch"]],
+        routes=_rows_of_routes(parts),
     )
     enter(ledger.checkpoints[entry.number], CheckpointState.DECIDED)
     _count(ledger, "triggered")
@@ -157,6 +159,14 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         _settle(ledger, entry.number, entry.time)
     _trim(ledger)
     _keep_logs(ledger)
+
+
+def _rows_of_routes(parts: Iterable[PartRecord]) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for part in parts:
+        if part.route:
+            rows[part.route] = rows.get(part.route, 0) + part.rows
+    return rows
 
 
 def _settle(ledger: Ledger, number: int, time: int) -> None:
@@ -191,23 +201,24 @@ def _failed(ledger: Ledger, entry: Entry, what: str, reason: str, batches: list[
 
 def _settled(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.stamp = max(ledger.stamp, body.get("stamp", 0))
+    ledger.raise_stamps(body.get("stamps", {}))
     run, parts = ledger.runs.get(body["run"]), ledger.parts_of(ledger.checkpoints[body["checkpoint"]])
-    if run is not None and any(part.handles and not part.accepted for part in parts):
-        key = store_key(run.sink, run.prefix, run.identity.get("cluster"))
-        ledger.newest[key] = max(ledger.newest.get(key, 0), body["checkpoint"])
+    if run is not None:
+        for key in {run.store_key(part.route) for part in parts if part.handles and not part.accepted}:
+            ledger.newest[key] = max(ledger.newest.get(key, 0), body["checkpoint"])
     ledger.checkpoints[body["checkpoint"]].output = dict(body["output"])
     _settle(ledger, body["checkpoint"], entry.time)
 
 
 def _verdict(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     for judged in body["parts"]:
-        part = ledger.part(judged["batch"], judged["partition"])
+        part = ledger.part_of(judged)
         part.verdicts[judged["handle"]] = judged["verdict"]
 
 
 def _repair(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     for repaired in body["parts"]:
-        part = ledger.part(repaired["batch"], repaired["partition"])
+        part = ledger.part_of(repaired)
         if repaired["handle"] is None:  # an accepted difference: its replay has no rows
             part.verdicts[-1] = "accepted"
             continue
@@ -218,7 +229,7 @@ def _repair(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
 
 def _resolve(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.accept_store()
-    part = ledger.part(body["batch"], body["partition"])
+    part = ledger.part_of(body)
     part.verdicts[-1] = {"accept-loss": "accepted"}.get(body["decision"], "lost")
     if body["decision"] == "accept-difference":
         part.free = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields
@@ -76,8 +75,10 @@ class Ledger:
         The last ones.
     stamp : int
         The highest of a settled checkpoint: `TwoPhaseCommitSink.stamp`.
+    stamps : dict[str, int]
+        Of a sink that is several: the same for each route.
     newest : dict[str, int]
-        The newest settled checkpoint with rows, by sink, prefix and store: see `newest_at`.
+        The newest settled checkpoint with rows, by sink, prefix and store: `RunRecord.store_key`.
     logs : dict[int, str]
         ``offsets/<batch>``, whole, of the last two micro-batches and of the last decided one: a driver that stood still may
         replace the file, and the query would go on where the late one ends.
@@ -110,6 +111,7 @@ class Ledger:
     checkpoints: dict[int, CheckpointRecord] = field(default_factory=dict)
     logs: dict[int, str] = field(default_factory=dict)
     stamp: int = 0
+    stamps: dict[str, int] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     wrote: list[list[int]] = field(default_factory=list, compare=False)  # a hint: no recovery rests on it
     totals: dict[str, int] = field(default_factory=dict, compare=False)  # for people
@@ -179,12 +181,16 @@ class Ledger:
         )
         return both if len(both) <= MOST_LIKELY else frozenset()
 
-    def part(self, batch: int, partition: int) -> PartRecord:
+    def part(self, batch: int, partition: int, route: str = "") -> PartRecord:
         """Return one part; KeyError if there is none."""
         for part in self.batches[batch].parts:
-            if part.partition == partition:
+            if part.key == (partition, route):
                 return part
-        raise KeyError(f"partition {partition} of micro-batch {batch}")
+        raise KeyError(f"partition {partition}{f' of sink {route}' if route else ''} of micro-batch {batch}")
+
+    def part_of(self, named: Mapping[str, Any]) -> PartRecord:
+        """Return the part that an element of an entry names; KeyError if there is none."""
+        return self.part(named["batch"], named["partition"], named.get("route", ""))
 
     def known_handles(self) -> list[dict[str, Any]]:
         """Return the last handles that a sweep must not touch: of prepared micro-batches and of unsettled decisions."""
@@ -198,7 +204,7 @@ class Ledger:
         for name in ("originals", "voided", "declined", "failures", "restarts", "wrote"):
             setattr(ledger, name, list(getattr(self, name)))
         ledger.counts, ledger.logs, ledger.totals = dict(self.counts), dict(self.logs), dict(self.totals)
-        ledger.newest = dict(self.newest)
+        ledger.newest, ledger.stamps = dict(self.newest), dict(self.stamps)
         ledger.runs = {token: copy(run) for token, run in self.runs.items()}
         ledger.checkpoints = {number: copy(checkpoint) for number, checkpoint in self.checkpoints.items()}
         ledger.batches = {number: copy(record) for number, record in self.batches.items()}
@@ -212,17 +218,22 @@ class Ledger:
             run.binding = False
         self.newest = {}
 
-    def newest_at(self, sink: str, prefix: str, cluster: str | None) -> int:
-        """Return the newest checkpoint with rows that was committed to a store under a prefix.
+    def raise_stamps(self, stamps: Mapping[str, int]) -> None:
+        """Take in the stamps of a checkpoint's routes."""
+        for route, stamp in stamps.items():
+            self.stamps[route] = max(self.stamps.get(route, 0), stamp)
+
+    def newest_at(self, run: RunRecord, route: str = "") -> int:
+        """Return the newest checkpoint with rows that was committed to a run's store under its prefix.
 
         0 if there is none, or an operator has accepted the store as it is since.
         """
-        return self.newest.get(store_key(sink, prefix, cluster), 0)
+        return self.newest.get(run.store_key(route), 0)
 
     def store_record(self) -> dict[str, Any]:
         """Return what the journal knows of the store (`transactional.history`), as JSON types."""
         runs = {str(token): asdict(run) for token, run in self.runs.items()}
-        return {"runs": runs, "stamp": self.stamp, "newest": self.newest}
+        return {"runs": runs, "stamp": self.stamp, "stamps": self.stamps, "newest": self.newest}
 
     # -- snapshots --------------------------------------------------------------------------------------------------
 
@@ -287,6 +298,7 @@ class Restoring:
         if origin is not None:
             found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
             found.stamp = max(found.stamp, origin["stamp"])
+            found.raise_stamps(origin.get("stamps", {}))
             found.newest = dict(origin.get("newest", {}))
         else:
             found.accept_store()  # runs that came after the savepoint have left their marks there
@@ -297,11 +309,6 @@ class Restoring:
             found.originals = sorted({*found.originals, *(run.prefix for run in found.runs.values())})
             found.runs, found.query, found.identity_suffix, found.newest = {}, "", "", {}
         return found
-
-
-def store_key(sink: str, prefix: str, cluster: str | None) -> str:
-    """Return the name of a store and a prefix in `Ledger.newest`."""
-    return json.dumps([sink, prefix, cluster])
 
 
 def _numbered(read: Callable[..., Any]) -> Callable[[Mapping[str, Any]], dict[int, Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from transactional.checkpoint import CheckpointFailureReason, ExpectedPart
+from transactional.checkpoint import CheckpointFailureReason, ExpectedPart, PartKey
 from transactional.digest import ENCODING_VERSION, digest_of_all, encoding_of
 from transactional.entry import canonical
 from transactional.ledger.states import CheckpointState
@@ -73,6 +74,14 @@ class RunRecord:
     binding: bool = True
     marks: list[dict[str, Any]] = field(default_factory=list)
 
+    def cluster(self, route: str = "") -> str | None:
+        """Return which store it writes to; of a sink that is several, which the route does."""
+        return self.identity.get(f"{route}.cluster" if route else "cluster")
+
+    def store_key(self, route: str = "") -> str:
+        """Return the name of its store and prefix in `Ledger.newest`."""
+        return json.dumps([self.sink, self.prefix, self.cluster(route), *([route] if route else [])])
+
 
 @dataclass
 class PartRecord:
@@ -90,6 +99,20 @@ class PartRecord:
     handles: list[dict[str, Any]]
     verdicts: list[str | None]
     free: bool = False
+    route: str = ""
+
+    @property
+    def key(self) -> PartKey:
+        """Which part of its micro-batch it is."""
+        return self.partition, self.route
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """What names it in the elements of an entry: `Ledger.part_of`."""
+        return {"batch": self.batch, "partition": self.partition, **({"route": self.route} if self.route else {})}
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}{f', sink {self.route}' if self.route else ''}"
 
     @property
     def open(self) -> bool:
@@ -119,7 +142,7 @@ class PartRecord:
 
     def expected(self) -> ExpectedPart:
         """Return the rows that a repair has to equal."""
-        return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
+        return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free, self.route)
 
 
 @dataclass(frozen=True)
@@ -142,7 +165,9 @@ class Written:
     @classmethod
     def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
         """Sum up parts as they stand in the journal: `Part.to_json`."""
-        ordered = sorted((dict(part) for part in parts), key=lambda part: int(part["partition"]))
+        ordered = sorted(
+            (dict(part) for part in parts), key=lambda part: (int(part["partition"]), part.get("route", ""))
+        )
         frame = hashlib.sha256(canonical(ordered).encode()).hexdigest()[:16]
         return cls(sum(p["rows"] for p in ordered), digest_of_all(p["digest"] for p in ordered), frame)
 
@@ -198,6 +223,8 @@ class CheckpointRecord:
         Where its rows are, as its sink reports.
     subsumed : list[int]
         Micro-batches whose own checkpoint had been declined.
+    routes : dict[str, int]
+        Of a sink that is several: rows of each route.
     """
 
     id: int
@@ -214,6 +241,7 @@ class CheckpointRecord:
     hooks: dict[str, str] = field(default_factory=dict)
     output: dict[str, Any] = field(default_factory=dict)
     subsumed: list[int] = field(default_factory=list)
+    routes: dict[str, int] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:

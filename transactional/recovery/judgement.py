@@ -25,7 +25,7 @@ class Judgement(enum.Enum):
     """The action on a decided checkpoint's handles."""
 
     COMMIT = "none is lost: commit all"
-    REPAIR = "some are lost, others committed or of batches behind: commit the living, write the lost parts again"
+    REPAIR = "some are lost, others committed, of batches behind, or of another sink: commit the living, write the lost again"
     VOID = "some are lost, none committed, none behind: abort the living, and if that proves it, void the decision"
 
 
@@ -54,7 +54,7 @@ def judge_checkpoint(
             raise AmbiguousOutcomeError(
                 "OUTCOME_UNKNOWN",
                 transaction=(
-                    f"the transaction of micro-batch {part.batch}, partition {part.partition} ({part.rows} rows) of checkpoint "
+                    f"the transaction of micro-batch {part.batch}, {part} ({part.rows} rows) of checkpoint "
                     f"{checkpoint.id}"
                 ),
                 checkpoint=checkpoint.id,
@@ -71,7 +71,10 @@ def judge_checkpoint(
     committed = committed or any({"committed", "accepted"} & {*part.verdicts} for part in parts)
     # The query has moved past the others: if nothing of them is lost they need no void
     behind = min(checkpoint.batches) < batch
-    repairable = committed or (behind and min(lost) >= batch)
+    routes = {part.route for part in parts if part.handles}
+    whole = routes - {part.route for part, state in states if state.outcome is Outcome.LOST}
+    whole -= {part.route for part in parts if part.lost}
+    repairable = committed or ((behind or bool(whole)) and min(lost) >= batch)
     rewritten = lost if repairable else set(checkpoint.batches)
     if min(rewritten) < batch:
         disordered = committed_behind(ledger, checkpoint, states)

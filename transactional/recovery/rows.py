@@ -45,7 +45,7 @@ def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
     ProtocolError
         ``PROTOCOL_VIOLATED``
     """
-    encodings = encodings_of(message.part.digest for message in messages)
+    encodings = encodings_of(part.digest for message in messages for part in message.parts)
     if len(encodings) > 1:
         reason = (
             f"the tasks of micro-batch {batch} ran under different releases of this package (digest encodings "

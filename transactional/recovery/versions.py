@@ -91,7 +91,7 @@ def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], versi
         See `check_encoding`.
     """
     lost = {part.partition for part in found.parts if part.lost}
-    parts = [message.part.to_json() for message in messages]
+    parts = [part.to_json() for message in messages for part in message.parts]
     if any(not message.drained and message.partition not in lost for message in messages):
         if found.written is None or found.written.frame != Written.of(parts).frame:
             reason = "another write of the same version was committed after this one had been planned"

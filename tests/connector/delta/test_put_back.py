@@ -44,7 +44,7 @@ class Query:
         transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"{batch}{driver}", plan.token))
         sink.write(transaction, pa.record_batch([pa.array([batch])], schema=SCHEMA))
         part = Part(0, dict(sink.preCommit(transaction)), 1, 8, "1:0")
-        message = Acknowledgement(plan.token, batch, 0, 0, False, part, plan.sources)
+        message = Acknowledgement(plan.token, batch, 0, 0, False, [part], plan.sources)
         self.coordinator(batch, driver).commit([message], batch)
 
     def values(self) -> list[int]:

@@ -1,0 +1,1 @@
+"""Several sinks under one decision: `2pc-multi`."""

@@ -1,0 +1,73 @@
+"""Which rows of a batch go to which sink: masks and row numbers of Arrow, no Python per row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transactional.errors import RowRefusedError
+
+__all__ = ["can_route", "routed"]
+
+SHOWN, LONGEST = 3, 80
+"""Unknown names that an error quotes, and characters of each, at most."""
+
+
+def can_route(kind: pa.DataType) -> bool:
+    """Return whether a column of this type can say where rows go."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Return the rows of each sink that gets any, in the order of the batch.
+
+    Parameters
+    ----------
+    batch : pa.RecordBatch
+    column : pa.Array
+        Of names, or of arrays of names; null for all sinks.
+    names : Sequence[str]
+        Of the sinks.
+
+    Raises
+    ------
+    RowRefusedError
+        ``ROUTE_UNKNOWN``: a name that is none of a sink, or no name at all: the row would be nowhere.
+    """
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        _check(column, names)
+        for name in names:
+            yield from _rows(name, batch, pc.fill_null(pc.equal(column, name), True))
+        return
+    if pc.any(pc.equal(pc.list_value_length(column), 0)).as_py():
+        raise RowRefusedError("ROUTE_UNKNOWN", routes=["(an empty array)"], sinks=list(names))
+    flat, rows = pc.list_flatten(column), pc.list_parent_indices(column)
+    if flat.null_count:
+        raise RowRefusedError("ROUTE_UNKNOWN", routes=["(a null in an array)"], sinks=list(names))
+    _check(flat, names)
+    everywhere = pc.indices_nonzero(column.is_null()).cast(pa.int64()) if column.null_count else None
+    for name in names:
+        chosen = pc.unique(rows.filter(pc.equal(flat, name))).cast(pa.int64())
+        if everywhere is not None:
+            chosen = pa.concat_arrays([chosen, everywhere])
+            chosen = chosen.take(pc.array_sort_indices(chosen))
+        if len(chosen):
+            yield name, batch if len(chosen) == batch.num_rows else batch.take(chosen)
+
+
+def _rows(name: str, batch: pa.RecordBatch, mask: pa.Array) -> Iterator[tuple[str, pa.RecordBatch]]:
+    count = mask.true_count
+    if count:
+        yield name, batch if count == batch.num_rows else batch.filter(mask)
+
+
+def _check(found: pa.Array, names: Sequence[str]) -> None:
+    unknown = sorted({name for name in pc.unique(found).to_pylist() if name is not None} - set(names))
+    if unknown:
+        raise RowRefusedError(
+            "ROUTE_UNKNOWN", routes=[f'"{name[:LONGEST]}"' for name in unknown[:SHOWN]], sinks=list(names)
+        )

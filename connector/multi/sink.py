@@ -1,0 +1,376 @@
+"""`MultiSink`: several sinks under one decision. A part, a handle, a mark is always of one of them; the decision is of all.
+
+The outcome of a checkpoint is atomic: all sinks commit it, or none. Its visibility is not: each store shows it when it has
+committed it, one a moment after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from connector.multi.names import NAME, under_route
+from connector.multi.routes import can_route, routed
+from connector.multi.write_options import SinkOptions, parse_write_options
+from connector.spark.sinks import SinkType, find_sink
+from transactional.errors import OptionError, ProtocolError, TransactionLostError, TwoPhaseCommitError
+from transactional.sink import (
+    Cutoff,
+    Handle,
+    HandleState,
+    History,
+    Options,
+    RunMark,
+    TransactionContext,
+    TwoPhaseCommitSink,
+)
+
+if TYPE_CHECKING:
+    from transactional.checkpoint import DecidedCheckpoint
+    from transactional.finding import Finding
+
+__all__ = ["MultiSink"]
+
+
+@dataclass(frozen=True)
+class _One:
+    """One of the sinks, and which columns of a row it gets."""
+
+    name: str
+    sink: TwoPhaseCommitSink[Any, Any]
+    columns: Sequence[int]
+    schema: pa.Schema
+
+    def named(self, name: str) -> str:
+        """Return a query's id or prefix as it knows it."""
+        return under_route(name, self.name)
+
+    def of(self, handles: Iterable[Handle]) -> list[Handle]:
+        """Return its own handles, as it knows them."""
+        return [each["handle"] for each in handles if each["sink"] == self.name]
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with its columns."""
+        return pa.RecordBatch.from_arrays([batch.column(at) for at in self.columns], schema=self.schema)
+
+    def decided(self, found: DecidedCheckpoint) -> DecidedCheckpoint:
+        """Return the checkpoint as it knows it."""
+        query, prefix, after = self.named(found.queryId), self.named(found.prefix), found.routes.get(self.name, 0)
+        return replace(found, queryId=query, prefix=prefix, after=after, routes={})
+
+
+class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
+    """Writes each row to the sinks that it is routed to.
+
+    Its handles are those of its sinks, each with the sink's name and its micro-batch.
+    """
+
+    commitsTogether = True  # some of the sinks do; `_commit` lets the others' micro-batches follow one another
+
+    own: ClassVar[Mapping[str, SinkType]] = {}
+    """Sinks of the user's own, by format: `connector.multi.format.with_sinks`."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        settings = parse_write_options(options)
+        self._route = None if settings.route_column is None else self._column("routeColumn", settings.route_column)
+        if self._route is not None and not can_route(schema.field(self._route).type):
+            expected = f"a column of names, or of arrays of names; its type is {schema.field(self._route).type}"
+            raise _invalid("routeColumn", settings.route_column or "", expected)
+        self._sinks = {each.name: self._one(each, settings.prefix) for each in settings.sinks}
+        self.routes = tuple(self._sinks)
+        self.maxPrepared = min((s.maxPrepared for _, s in self._each() if s.maxPrepared is not None), default=None)
+
+    def _column(self, option: str, name: str) -> int:
+        found = [at for at, field in enumerate(self.schema.names) if field.lower() == name.lower()]
+        exact = [at for at in found if self.schema.names[at] == name]
+        if len(exact or found) != 1:
+            raise _invalid(option, name, f"one of the columns {', '.join(self.schema.names)}")
+        return (exact or found)[0]
+
+    def _one(self, settings: SinkOptions, prefix: str) -> _One:
+        name = settings.name
+        if settings.columns is None:
+            columns = [at for at in range(len(self.schema)) if at != self._route]
+        else:
+            columns = [self._column(f"{name}.columns", column) for _, column in settings.columns]
+        fields = [self.schema.field(at) for at in columns]
+        for at, (renamed, _) in enumerate(settings.columns or ()):
+            fields[at] = fields[at].with_name(renamed or fields[at].name)
+        with _naming(name):
+            kind = self.own.get(settings.format.lower()) or find_sink(settings.format.lower())
+            options = Options(settings.options).replaced(transactionalidprefix=under_route(prefix, name))
+            schema = pa.schema(fields)
+            return _One(name, kind(options, schema), columns, schema)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return NAME
+
+    def close(self) -> None:
+        """Close all sinks, also if one of them raises."""
+        with ExitStack() as closing:
+            for one in self._sinks.values():
+                closing.callback(one.sink.close)
+
+    # -- executor ---------------------------------------------------------------------------------------------------
+
+    def route(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Return the rows of each sink, with its columns."""
+        if self._route is None:
+            found: Iterable[tuple[str, pa.RecordBatch]] = ((name, batch) for name in self.routes)
+        else:
+            found = routed(batch, batch.column(self._route), self.routes)
+        for name, rows in found:
+            yield name, self._sinks[name].rows(rows)
+
+    def warmUp(self, context: TransactionContext) -> None:
+        """Let the sink of the context's route get ready."""
+        one, own = self._of(context)
+        one.sink.warmUp(own)
+
+    def beginTransaction(self, context: TransactionContext) -> tuple[_One, int, Any]:
+        """Begin a transaction of the sink of the context's route."""
+        one, own = self._of(context)
+        with _naming(one.name):
+            return one, context.batchId, one.sink.beginTransaction(own)
+
+    def write(self, transaction: tuple[_One, int, Any], batch: pa.RecordBatch) -> None:
+        """Write rows that `route` has returned for this sink."""
+        one, _, own = transaction
+        with _naming(one.name):
+            one.sink.write(own, batch)
+
+    def preCommit(self, transaction: tuple[_One, int, Any]) -> Handle | None:
+        """Prepare the transaction of one sink."""
+        one, batch, own = transaction
+        with _naming(one.name):
+            handle = one.sink.preCommit(own)
+        return None if handle is None else {"sink": one.name, "batch": batch, "handle": dict(handle)}
+
+    def rollback(self, transaction: tuple[_One, int, Any]) -> None:
+        """Roll back the transaction of one sink."""
+        one, _, own = transaction
+        one.sink.rollback(own)
+
+    def _of(self, context: TransactionContext) -> tuple[_One, TransactionContext]:
+        one = self._sinks[context.route]
+        query, prefix = one.named(context.queryId), one.named(context.prefix)
+        return one, replace(context, queryId=query, prefix=prefix, route="")
+
+    # -- driver: the run --------------------------------------------------------------------------------------------
+
+    def checkStart(self, prefix: str | None) -> None:
+        """Let each sink refuse what it would refuse."""
+        for one, sink in self._each():
+            with _naming(one.name):
+                sink.checkStart(None if prefix is None else one.named(prefix))
+
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
+        """Return what each sink finds, with the sink's name."""
+        for one, sink in self._each():
+            known = [one.named(each) for each in own]
+            under = None if prefix is None else one.named(prefix)
+            for found in sink.examine(under, own=known, intervalMs=intervalMs):
+                yield replace(found, sentence=f"{one.name}: {found.sentence}")
+
+    def identify(self) -> Mapping[str, str]:
+        """Return what identifies each store under the sink's name, and as ``cluster`` all of them in one text."""
+        found: dict[str, str] = {}
+        stores = []
+        for one, sink in self._each():
+            with _naming(one.name):
+                identity = sink.identify()
+            found |= {f"{one.name}.{key}": value for key, value in identity.items()}
+            stores.append(f"{one.name}={sink.name()}:{identity.get('cluster', '')}")
+        return {**found, "cluster": ", ".join(sorted(stores))}
+
+    def checkHistory(self, history: History) -> Mapping[str, Any]:
+        """Let each sink compare its store with its own history."""
+        seen = {}
+        for one, sink in self._each():
+            own = history.routes[one.name]
+            own = replace(own, queryId=one.named(own.queryId), handles=one.of(own.handles))
+            with _naming(one.name):
+                seen[one.name] = dict(sink.checkHistory(own))
+        return seen
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        """Take, or look after, the prefix of each sink."""
+        marks = {}
+        for one, sink in self._each():
+            with _naming(one.name):
+                marks[one.name] = dict(sink.guardRun(None if mark is None else mark.get(one.name)))
+        return marks
+
+    def lifetime(self) -> float | None:
+        """Return the shortest."""
+        return min((own for _, sink in self._each() if (own := sink.lifetime()) is not None), default=None)
+
+    # -- driver: transactions ---------------------------------------------------------------------------------------
+
+    def targets(self, handles: Sequence[Handle]) -> Collection[str]:
+        """Return the topics of all sinks."""
+        return {topic for one, own in self._by_sink(handles) for topic in one.sink.targets(own)}
+
+    def stamps(self, handles: Sequence[Handle]) -> Mapping[str, int]:
+        """Return the stamp of each sink that has any of the handles."""
+        return {one.name: one.sink.stamp(own) for one, own in self._by_sink(handles)}
+
+    def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
+        """Return where the rows of each sink are, by its name."""
+        found = {one.name: dict(one.sink.output(own, one.decided(checkpoint))) for one, own in self._by_sink(handles)}
+        return {name: own for name, own in found.items() if own}
+
+    def checkRestore(self, output: Mapping[str, Any]) -> None:
+        """Refuse if any sink refuses."""
+        for one, sink in self._each():
+            with _naming(one.name):
+                sink.checkRestore(output.get(one.name, {}))
+
+    def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
+        """Take each store back."""
+        for one, sink in self._each():
+            with _naming(one.name):
+                sink.restoreOutput(output.get(one.name, {}), rewind)
+
+    def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
+        """Commit in one store after the other, also if one of them is away."""
+        self._commit(handles, checkpoint, lambda sink: sink.commit)
+
+    def recoverAndCommit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
+        """Commit what an earlier run left, as `commit`."""
+        self._commit(handles, checkpoint, lambda sink: sink.recoverAndCommit)
+
+    def _commit(
+        self,
+        handles: Sequence[Handle],
+        checkpoint: DecidedCheckpoint,
+        call: Callable[[TwoPhaseCommitSink[Any, Any]], Callable[[Sequence[Handle], DecidedCheckpoint], None]],
+    ) -> None:
+        """Let every sink commit what is its own, then raise what was wrong.
+
+        First those that send one micro-batch after the other: as a rule their stores do not keep a transaction for ever.
+        """
+        lost: list[Handle] = []
+        problem: Exception | None = None
+        ordered = sorted(self._by_sink(handles), key=lambda found: found[0].sink.commitsTogether)
+        for one, _ in ordered:
+            mine = [each for each in handles if each["sink"] == one.name]
+            try:
+                for _, group in groupby(mine, lambda each: 0 if one.sink.commitsTogether else each["batch"]):  # noqa: B023
+                    with _naming(one.name):
+                        call(one.sink)(one.of(group), one.decided(checkpoint))
+            except TransactionLostError as error:
+                lost += [each for each in mine if each["handle"] in error.handles]
+            except Exception as error:  # noqa: BLE001 - the others are committed first: theirs may expire
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        if lost:
+            raise TransactionLostError("TRANSACTION_LOST", handles=lost, reason="their sinks have logged why")
+
+    def ensureVisible(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Sequence[Mapping[str, Any]]:
+        """Wait for each store."""
+        repaired: list[Mapping[str, Any]] = []
+        for one, own in self._by_sink(handles):
+            with _naming(one.name):
+                repaired += [
+                    {"sink": one.name, **each} for each in one.sink.ensureVisible(own, one.decided(checkpoint))
+                ]
+        return repaired
+
+    def inspect(self, handles: Sequence[Handle]) -> Sequence[HandleState]:
+        """Ask each store about its own."""
+        answers = {}
+        for one, own in self._by_sink(handles):
+            with _naming(one.name):
+                answers[one.name] = iter(one.sink.inspect(own))
+        return [next(answers[each["sink"]]) for each in handles]
+
+    def abort(self, handles: Sequence[Handle]) -> Sequence[Handle]:
+        """Abort in each store."""
+        return self._abort(handles, lambda sink: sink.abort)
+
+    def recoverAndAbort(self, handles: Sequence[Handle]) -> Sequence[Handle]:
+        """Abort what an earlier run left, in each store."""
+        return self._abort(handles, lambda sink: sink.recoverAndAbort)
+
+    def _abort(
+        self,
+        handles: Sequence[Handle],
+        call: Callable[[TwoPhaseCommitSink[Any, Any]], Callable[[Sequence[Handle]], Sequence[Handle]]],
+    ) -> Sequence[Handle]:
+        committed: list[Handle] = []
+        for one, own in self._by_sink(handles):
+            with _naming(one.name):
+                found = [dict(each) for each in call(one.sink)(own)]
+            committed += [each for each in handles if each["sink"] == one.name and dict(each["handle"]) in found]
+        return committed
+
+    def discard(self, handles: Sequence[Handle]) -> None:
+        """Let each sink abort what the journal excludes."""
+        for one, own in self._by_sink(handles):
+            with _naming(one.name):
+                one.sink.discard(own)
+
+    def abortLingering(self, known: Sequence[Handle]) -> int:
+        """Let each sink look for what is not named."""
+        return self._swept(lambda one: one.sink.abortLingering(one.of(known)))
+
+    def sweep(self, known: Sequence[Handle], before: Cutoff) -> int:
+        """Let each sink sweep."""
+        return self._swept(
+            lambda one: one.sink.sweep(one.of(known), replace(before, queryId=one.named(before.queryId)))
+        )
+
+    def _swept(self, sweep: Callable[[_One], int]) -> int:
+        ended = 0
+        for one in self._sinks.values():
+            with _naming(one.name):
+                ended += sweep(one)
+        return ended
+
+    def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:
+        """Return the sinks by name, for commands that look at their stores."""
+        for one, sink in self._each():
+            yield one.name, sink
+
+    # -- shared -----------------------------------------------------------------------------------------------------
+
+    def _each(self) -> Iterator[tuple[_One, TwoPhaseCommitSink[Any, Any]]]:
+        for one in self._sinks.values():
+            yield one, one.sink
+
+    def _by_sink(self, handles: Sequence[Handle]) -> list[tuple[_One, list[Handle]]]:
+        """Return each sink that has any of the handles, with its own.
+
+        Raises
+        ------
+        ProtocolError
+            One is of a sink that is not here.
+        """
+        names = {each["sink"] for each in handles}
+        if names - set(self._sinks):
+            reason = f"a handle is of the sink {min(names - set(self._sinks))}, which the option sinks does not name"
+            raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
+        return [(one, one.of(handles)) for one in self._sinks.values() if one.name in names]
+
+
+def _invalid(option: str, text: str, expectation: str) -> OptionError:
+    return OptionError("INVALID_OPTION", owner=NAME, option=option, value=text, expectation=expectation)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Say in an error which of the sinks it is about."""
+    try:
+        yield
+    except TwoPhaseCommitError as problem:
+        raise problem.with_note(f"(Sink {name} of {NAME}.)") from problem

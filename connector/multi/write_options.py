@@ -1,0 +1,161 @@
+"""The options of ``2pc-multi``: its own, and those of each sink under its name (``orders.topic``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connector.multi.names import NAME
+from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_json, as_str
+from transactional.errors import OptionError
+
+__all__ = ["OF_EACH", "WRITE_OPTIONS", "SinkOptions", "WriteOptions", "parse_write_options"]
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_TAKEN: Final = ("kafka", "storage")
+"""Prefixes of other options."""
+
+
+def _as_names(text: str) -> tuple[str, ...]:
+    names = as_columns(text)
+    for name in names:
+        if _NAME.fullmatch(name) is None or name.lower() in _TAKEN:
+            raise ValueError(
+                f"names of sinks with commas between: up to 32 letters, digits and _ each, and none of {', '.join(_TAKEN)}"
+            )
+    return names
+
+
+def _as_projection(text: str) -> Sequence[tuple[str | None, str]]:
+    if not text.strip().startswith("{"):
+        return [(None, column) for column in as_columns(text)]
+    found = as_json(text)
+    pairs = [*found.items()] if isinstance(found, dict) else []
+    if not pairs or not all(isinstance(part, str) and part for pair in pairs for part in pair):
+        raise ValueError('columns with commas between, or JSON: {"name for the sink": "column"}')
+    return pairs
+
+
+WRITE_OPTIONS = OptionTable(
+    NAME,
+    (
+        Option(
+            "sinks",
+            REQUIRED,
+            _as_names,
+            "The names that you give the sinks, with commas between: orders,audit. The options of each begin with its name.",
+        ),
+        Option(
+            "routeColumn",
+            None,
+            as_str,
+            "The column that says which sinks get a row: a name, or an array of names; null for all. Without it each sink "
+            "gets every row.",
+        ),
+    ),
+    passthrough_prefixes=(),
+)
+
+OF_EACH = OptionTable(
+    f"a sink of {NAME}",
+    (
+        Option(
+            "format", REQUIRED, as_str, "The format of the sink: 2pc-kafka, 2pc-delta, 2pc-postgresql, or your own."
+        ),
+        Option(
+            "columns",
+            None,
+            _as_projection,
+            'The columns that it gets, or with other names: {"value": "payload"}; all but the routeColumn by default.',
+        ),
+    ),
+    passthrough_prefixes=("",),
+)
+"""What the options of each sink may hold beside the options of its format."""
+
+_OF_THE_QUERY: Final = frozenset(option.key.lower() for option in HOST_OPTIONS.options) - {"path"}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What one of the sinks is made of.
+
+    Parameters
+    ----------
+    name : str
+    format : str
+    columns : Sequence[tuple[str or None, str]] or None
+        Their names for the sink, if these are others, and in the query.
+    options : Mapping[str, str]
+        Of its format.
+    """
+
+    name: str
+    format: str
+    columns: Sequence[tuple[str | None, str]] | None
+    options: Mapping[str, str]
+
+    def __repr__(self) -> str:  # values may be secrets
+        return f"SinkOptions({self.name!r}, {self.format!r}, {sorted(self.options)})"
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Checked options.
+
+    Parameters
+    ----------
+    sinks : Sequence[SinkOptions]
+        In the order of the option ``sinks``.
+    route_column : str or None
+    prefix : str
+        ``transactionalIdPrefix``; the host fills it in.
+    """
+
+    sinks: Sequence[SinkOptions]
+    route_column: str | None
+    prefix: str
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the user's options, offline; those of a format are its sink's to check.
+
+    Raises
+    ------
+    OptionError
+        Naming the option and what to do.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    names = WRITE_OPTIONS.parse({"sinks": given["sinks"]} if "sinks" in given else {})["sinks"]
+    table = OptionTable(
+        NAME, WRITE_OPTIONS.options, tuple(f"{name.lower()}." for name in names), passed_to="the sink of that name"
+    )
+    parsed = table.parse(options, also=HOST_OPTIONS)
+    if parsed["path"] is not None:
+        raise table.invalid("path", parsed["path"], "none here: a folder is one sink's, as in orders.path")
+    if parsed["deliveryGuarantee"] != "exactly-once":
+        raise table.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], "exactly-once, for all sinks")
+    shared = {key: value for key, value in given.items() if key in _OF_THE_QUERY}
+    sinks = [_sink(name, parsed.passthrough, shared) for name in names]
+    return WriteOptions(sinks, parsed["routeColumn"], parsed["transactionalIdPrefix"] or "")
+
+
+def _sink(name: str, passthrough: Mapping[str, str], shared: Mapping[str, str]) -> SinkOptions:
+    start = f"{name.lower()}."
+    own = {key[len(start) :]: value for key, value in passthrough.items() if key.startswith(start)}
+    for key in own:
+        if key in _OF_THE_QUERY:
+            reason = f"it is for the whole query: set it without {name}."
+            raise OptionError("FORBIDDEN_OPTION", owner=NAME, option=f"{name}.{key}", reason=reason)
+    if "format" not in own:
+        reason = f"which format the sink {name} is, as in 2pc-kafka"
+        raise OptionError("MISSING_OPTION", owner=NAME, option=f"{name}.format", reason=reason)
+    try:
+        parsed = OF_EACH.parse(own)
+    except OptionError as problem:
+        raise problem.with_note(f"(Sink {name} of {NAME}.)") from None
+    if parsed["format"].lower() == NAME:
+        raise OF_EACH.invalid(f"{name}.format", parsed["format"], f"another format than {NAME}: sinks do not nest")
+    return SinkOptions(name, parsed["format"], parsed["columns"], {**shared, **parsed.passthrough})

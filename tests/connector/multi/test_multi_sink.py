@@ -1,0 +1,402 @@
+"""Several sinks under one decision, in the order in which Spark calls them. No JVM."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from connector.multi.format import with_sinks
+from connector.multi.names import NAME
+from connector.multi.sink import MultiSink
+from connector.spark.host import HostedStreamWriter
+from connector.spark.hosted_sink import HostedSink, TaskMessage
+from tests.connector.test_host import QUERY, Spark
+from transactional.checkpoint import DecidedCheckpoint, Mode
+from transactional.errors import (
+    FencedError,
+    LocationError,
+    OptionError,
+    RetriableError,
+    RowRefusedError,
+    TwoPhaseCommitError,
+)
+from transactional.history import History, RunMark
+from transactional.ledger import CheckpointState
+from transactional.sink import Options, TransactionContext
+from transactional.testing import FailingSink, MemoryTransactions
+
+SCHEMA = StructType([StructField("value", LongType()), StructField("route", StringType())])
+
+Row = tuple[int, str | None]
+
+
+class Memory(FailingSink):
+    """A sink per store: the option ``store`` names it."""
+
+    stores: ClassVar[dict[str, MemoryTransactions]] = {}
+    planted: ClassVar[dict[str, dict[str, list[Exception]]]] = {}
+    calls_of: ClassVar[list[tuple[str, str, int]]] = []
+    histories: ClassVar[dict[str, History]] = {}
+    marks: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        self.place = options["store"]
+        super().__init__(options, schema, self.stores.setdefault(self.place, MemoryTransactions()))
+        self.failures = self.planted.setdefault(self.place, {})
+
+    def _called(self, method: str, numbers: list[int]) -> None:
+        self.calls_of.append((self.place, method, len(numbers)))
+        super()._called(method, numbers)
+
+    def identify(self) -> dict[str, str]:
+        return {"cluster": self.place}
+
+    def checkHistory(self, history: History) -> dict[str, Any]:
+        self.histories[self.place] = history
+        return {"of": self.place}
+
+    def guardRun(self, mark: RunMark | None) -> RunMark:
+        self.marks[self.place] = self.marks.get(self.place, 0) + (mark is None)
+        return {"mark": self.marks[self.place]} if mark is None else mark
+
+    def stamp(self, handles: Sequence[Any]) -> int:
+        return max(int(handle["transaction"]) for handle in handles)
+
+
+class Together(Memory):
+    """A store that shows a checkpoint at once."""
+
+    commitsTogether = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "2pc-together"
+
+
+class Several(MultiSink):
+    """That knows the two."""
+
+    own: ClassVar[dict[str, type[Memory]]] = {each.name(): each for each in (Memory, Together)}
+
+
+SINK = Several
+
+BOTH = {
+    "sinks": "left,right",
+    "routeColumn": "route",
+    "left.format": "2pc-recording",
+    "left.store": "l",
+    "right.format": "2pc-together",
+    "right.store": "r",
+}
+
+
+class SeveralSinks(Spark):
+    """Rows are routed to two stores."""
+
+    def writer(self) -> HostedStreamWriter:
+        return HostedStreamWriter(HostedSink(SINK, Options(self.options), SCHEMA))
+
+    def part(self, writer: HostedStreamWriter, batch: int, partition: int, *rows: Row) -> TaskMessage:
+        """A task, each of whose Arrow batches has two rows."""
+        self.in_task(batch, partition)
+        message = writer.write(arrow(*rows))
+        assert isinstance(message, TaskMessage)
+        return message
+
+    def batch(self, number: int, *parts: Sequence[Row]) -> None:
+        """A micro-batch as it goes well."""
+        writer = self.planned(number)
+        self.writer().commit([self.part(writer, number, at, *rows) for at, rows in enumerate(parts)], number)
+        self.commits(number)
+
+    def seen(self, store: str) -> list[int]:
+        return [row["value"] for row in Memory.stores[store].rows()]
+
+
+def arrow(*rows: Row) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(rows), 2):
+        values, routes = zip(*rows[at : at + 2], strict=True)
+        yield pa.record_batch({"value": pa.array(values, pa.int64()), "route": pa.array(routes, pa.string())})
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SeveralSinks:
+    for name, empty in (("stores", {}), ("planted", {}), ("calls_of", []), ("histories", {}), ("marks", {})):
+        monkeypatch.setattr(Memory, name, empty)
+    several = SeveralSinks(tmp_path / "place", monkeypatch)
+    several.options.update(BOTH)
+    return several
+
+
+def test_rows_are_where_they_are_routed_and_a_decision_is_of_all(spark: SeveralSinks) -> None:
+    writer = spark.planned(0)
+    messages = [spark.part(writer, 0, 0, (1, "left"), (2, "right"), (3, None)), spark.part(writer, 0, 1, (4, "right"))]
+    assert (spark.seen("l"), spark.seen("r")) == ([], []), "prepared is not visible"
+    spark.writer().commit(messages, 0)
+    assert (spark.seen("l"), spark.seen("r")) == ([1, 3], [2, 3, 4])
+    (checkpoint,) = spark.ledger().checkpoints.values()
+    assert checkpoint.routes == {"left": 2, "right": 3}
+    assert (checkpoint.rows, checkpoint.handles, checkpoint.settled) == (5, 3, True)
+    assert Memory.stores["l"].rows() == [{"value": 1}, {"value": 3}], "routeColumn is for nobody to see"
+
+
+def test_a_sink_without_rows_has_no_transaction(spark: SeveralSinks) -> None:
+    spark.batch(0, [(1, "left")])
+    assert Memory.stores["r"].numbers() == []
+    assert spark.ledger().checkpoints[max(spark.ledger().checkpoints)].routes == {"left": 1, "right": 0}
+
+
+def test_each_sink_has_a_name_of_its_own_at_its_store(spark: SeveralSinks) -> None:
+    """Two sinks of one format on one store must not take one another's transactions for lingering ones."""
+    spark.options.update({"right.format": "2pc-recording", "right.store": "l"})
+    spark.batch(0, [(1, "left"), (2, "right")])
+    contexts = [Memory.stores["l"].context(number) for number in (1, 2)]
+    assert [each.prefix for each in contexts] == ["q-left", "q-right"]
+    assert [each.queryId.partition(QUERY)[2] for each in contexts] == ["-left", "-right"]
+    assert spark.seen("l") == [1, 2]
+
+
+def decided(spark: SeveralSinks, *rows: Row) -> None:
+    """A checkpoint that was decided by a driver that died before any commit."""
+    writer = spark.planned(0)
+    messages = [spark.part(writer, 0, 0, *rows)]
+    for store in ("l", "r"):
+        Memory.planted[store]["commit"] = [RetriableError("WRITE_FAILED", "planted")]
+    with pytest.raises(RetriableError, match="planted"):
+        spark.writer().commit(messages, 0)
+    spark.drive("second driver")
+
+
+ROWS: tuple[Row, ...] = ((1, "left"), (2, "right"), (3, None))
+
+
+def test_what_one_store_lost_is_written_again_there_only(spark: SeveralSinks) -> None:
+    decided(spark, *ROWS)
+    Memory.stores["l"].expire(1)
+    again = spark.planned(0)
+    assert again._plan is not None
+    assert again._plan.mode is Mode.REPAIR
+    assert set(again._plan.repairs) == {(0, "left")}
+    assert (spark.seen("l"), spark.seen("r")) == ([], [2, 3]), "the other store has committed already"
+    Memory.calls_of.clear()
+    message = spark.part(again, 0, 0, *ROWS)
+    assert [call for call in Memory.calls_of if call[1] == "write"] == [("l", "write", 1)] * 2
+    spark.writer().commit([message], 0)
+    assert (spark.seen("l"), spark.seen("r")) == ([1, 3], [2, 3])
+    assert all(each.state is CheckpointState.SETTLED for each in spark.ledger().checkpoints.values())
+
+
+def test_what_all_stores_lost_is_void_and_written_again(spark: SeveralSinks) -> None:
+    decided(spark, *ROWS)
+    for store in ("l", "r"):
+        Memory.stores[store].expire(1)
+    again = spark.planned(0)
+    assert again._plan is not None
+    assert again._plan.mode is Mode.WRITE
+    spark.writer().commit([spark.part(again, 0, 0, (7, None))], 0)
+    assert (spark.seen("l"), spark.seen("r")) == ([7], [7])
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (((1, "left"), (2, "right"), (4, None)), "sink left"),
+        (((1, "left"), (5, "right"), (3, None)), "sink right, which is committed"),
+        (((1, "right"), (2, "right"), (3, None)), "sink left"),
+    ],
+    ids=["other rows", "other rows of the sink that has committed", "other routes"],
+)
+def test_a_repair_that_reads_other_rows_is_refused(spark: SeveralSinks, other: Sequence[Row], what: str) -> None:
+    decided(spark, *ROWS)
+    Memory.stores["l"].expire(1)
+    again = spark.planned(0)
+    with pytest.raises(TwoPhaseCommitError, match=f"REPLAY_DIFFERS.*{what}"):
+        spark.writer().commit([spark.part(again, 0, 0, *other)], 0)
+    assert (spark.seen("l"), spark.seen("r")) == ([], [2, 3])
+
+
+def test_a_store_that_is_away_does_not_keep_the_others_from_committing(spark: SeveralSinks) -> None:
+    writer = spark.planned(0)
+    messages = [spark.part(writer, 0, 0, *ROWS)]
+    Memory.planted["l"]["commit"] = [RetriableError("WRITE_FAILED", "it is away")]
+    with pytest.raises(RetriableError, match=rf"it is away.*Sink left of {NAME}"):
+        spark.writer().commit(messages, 0)
+    assert (spark.seen("l"), spark.seen("r")) == ([], [2, 3])
+    spark.planned(0)
+    assert (spark.seen("l"), spark.seen("r")) == ([1, 3], [2, 3]), "the next start goes on there"
+
+
+def built(spark: SeveralSinks, **changed: str) -> MultiSink:
+    """The sink alone."""
+    options = Options({**spark.options, **changed})
+    found = SINK(options, pa.schema([("value", pa.int64()), ("route", pa.string())]))
+    assert isinstance(found, MultiSink)
+    return found
+
+
+def test_micro_batches_follow_one_another_unless_a_store_shows_them_at_once(spark: SeveralSinks) -> None:
+    sink, handles = built(spark), []
+    for batch in (0, 1):
+        for route in sink.routes:
+            transaction = sink.beginTransaction(
+                TransactionContext("q", batch, 0, 0, "p", f"{batch}{route}", route=route)
+            )
+            handles.append(sink.preCommit(transaction))
+    Memory.calls_of.clear()
+    sink.commit([handle for handle in handles if handle is not None], DecidedCheckpoint(9, [0, 1], 0, "q", "p"))
+    commits = [("l", "commit", 1), ("l", "commit", 1), ("r", "commit", 2)]
+    assert [call for call in Memory.calls_of if call[1] == "commit"] == commits
+
+
+def test_each_store_is_compared_with_its_own_history(spark: SeveralSinks) -> None:
+    spark.batch(0, [(1, "left"), (2, "right")])
+    spark.batch(1, [(3, "left")])
+    first, second = sorted(spark.ledger().checkpoints)
+    spark.drive("second driver")
+    spark.planned(2)
+    left, right = Memory.histories["l"], Memory.histories["r"]
+    assert (left.newest, right.newest) == (second, first), "the newest checkpoint that has rows there"
+    assert (left.stamp, right.stamp) == (2, 1)
+    assert (left.mark, right.mark) == ({"mark": 1}, {"mark": 1})
+    assert (left.seen, left.binding, left.queryId[-5:]) == ({"of": "l"}, True, "-left")
+
+
+def test_transactions_that_nobody_names_are_swept_in_both_stores(spark: SeveralSinks) -> None:
+    spark.part(spark.planned(0), 0, 0, *ROWS)  # its driver dies
+    spark.drive("second driver")
+    spark.planned(0)
+    assert [Memory.stores[store].unfinished() for store in ("l", "r")] == [[], []]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sinks": "left"},
+        {"right.store": "other"},
+        {"right.format": "2pc-recording"},
+        {"sinks": "left,new", "new.format": "2pc-together", "new.store": "r"},
+    ],
+    ids=str,
+)
+def test_other_sinks_are_refused_while_something_is_open(spark: SeveralSinks, changed: dict[str, str]) -> None:
+    decided(spark, *ROWS)
+    spark.options.update(changed)
+    named = (*spark.options["sinks"].split(","), "")
+    spark.options = {key: value for key, value in spark.options.items() if key.rpartition(".")[0] in named}
+    with pytest.raises(LocationError, match=r"UNSETTLED_ELSEWHERE.*left=2pc-recording:l, right=2pc-together:r"):
+        spark.planned(0)
+
+
+def test_a_query_with_one_sink_goes_on_with_several_once_it_is_settled(spark: SeveralSinks) -> None:
+    several = dict(spark.options)
+    spark.options = {**spark.options, "store": "l"}
+    for key in [key for key in BOTH if key in spark.options]:
+        del spark.options[key]
+    writer = HostedStreamWriter(HostedSink(Memory, Options(spark.options), SCHEMA))
+    spark.offsets(0)
+    writer.prepare(overwrite=False)
+    message = spark.part(writer, 0, 0, (1, "left"))
+    Memory.planted["l"]["commit"] = [RetriableError("WRITE_FAILED", "planted")]
+    with pytest.raises(RetriableError):
+        writer.commit([message], 0)
+    one, spark.options = spark.options, several
+    spark.drive("second driver")
+    with pytest.raises(LocationError, match=r"UNSETTLED_ELSEWHERE.*2pc-recording.*2pc-multi"):
+        spark.planned(0)
+    HostedStreamWriter(HostedSink(Memory, Options(one), SCHEMA)).prepare(overwrite=False)
+    assert [row["value"] for row in Memory.stores["l"].rows()] == [1]
+    spark.commits(0)
+    spark.drive("third driver")
+    spark.batch(1, [(2, None)])
+    assert [row["value"] for row in Memory.stores["l"].rows()] == [1, 2]
+    assert spark.seen("r") == [2]
+
+
+WRONG: dict[str, tuple[dict[str, str | None], str]] = {
+    "no sinks": ({"sinks": None}, "MISSING_OPTION.*sinks"),
+    "a name twice": ({"sinks": "left,LEFT"}, "INVALID_OPTION.*sinks"),
+    "a name of other options": ({"sinks": "kafka,left"}, "INVALID_OPTION.*sinks.*none of kafka, storage"),
+    "a name with a dot": ({"sinks": "left.one,right"}, "INVALID_OPTION.*sinks"),
+    "no format": ({"right.format": None}, r"MISSING_OPTION.*right\.format"),
+    "an unknown format": ({"right.format": "2pc-nothing"}, "UNKNOWN_SINK.*2pc-nothing.*Sink right"),
+    "itself": ({"right.format": "2pc-multi"}, "INVALID_OPTION.*right.format.*do not nest"),
+    "an option of nobody": ({"rihgt.store": "x"}, "UNKNOWN_OPTION.*rihgt.store"),
+    "an option of the query": ({"right.txnVersion": "3"}, r"FORBIDDEN_OPTION.*right.txnversion.*without right\."),
+    "a path of its own": ({"path": "/tmp/x"}, "INVALID_OPTION.*path.*one sink's"),
+    "at least once": ({"deliveryGuarantee": "at-least-once"}, "INVALID_OPTION.*deliveryGuarantee"),
+    "no such route column": ({"routeColumn": "rout"}, "INVALID_OPTION.*routeColumn.*value, route"),
+    "a route column of numbers": ({"routeColumn": "value"}, "INVALID_OPTION.*routeColumn.*int64"),
+    "names for nothing": ({"left.columns": "{}"}, "INVALID_OPTION.*columns"),
+    "no such column": ({"left.columns": "value,other"}, r"INVALID_OPTION.*left\.columns.*value, route"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_options_are_named_before_anything_is_asked(spark: SeveralSinks, case: str) -> None:
+    changed, problem = WRONG[case]
+    spark.options = {key: value for key, value in {**spark.options, **changed}.items() if value is not None}
+    with pytest.raises(OptionError, match=problem):
+        built(spark)
+    assert Memory.calls_of == []
+
+
+def test_sinks_of_the_users_own_travel_to_the_workers(tmp_path: Path) -> None:
+    """Whatever module they are of: a program's own is not there."""
+    from pyspark import cloudpickle
+
+    source = with_sinks({"2pc-recording": Memory})
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    again = pickle.loads(dumps(source))
+    found = pickle.loads(dumps(again.sink_type(again.__new__(again))))
+    assert (found.name(), dict(found.own)) == (NAME, {"2pc-recording": Memory})
+
+
+def test_a_sinks_own_refusal_names_it(spark: SeveralSinks) -> None:
+    Memory.planted.setdefault("r", {})["write"] = [RowRefusedError("ROW_REFUSED", owner="2pc-x", reason="too long")]
+    with pytest.raises(RowRefusedError, match=r"too long.*Sink right"):
+        spark.part(spark.planned(0), 0, 0, *ROWS)
+    assert Memory.stores["l"].unfinished() == [], "the other's transaction is rolled back"
+
+
+def test_columns_are_those_that_were_asked_for(spark: SeveralSinks) -> None:
+    spark.options["left.columns"] = "route,VALUE"
+    spark.batch(0, [(1, "left"), (2, None)])
+    assert Memory.stores["l"].rows() == [{"route": "left", "value": 1}, {"route": None, "value": 2}]
+
+
+def test_columns_may_have_another_name_for_a_sink(spark: SeveralSinks) -> None:
+    spark.options["left.columns"] = '{"number": "value"}'
+    spark.batch(0, [(1, "left"), (2, None)])
+    assert Memory.stores["l"].rows() == [{"number": 1}, {"number": 2}]
+    assert spark.seen("r") == [2]
+
+
+def test_without_a_route_column_every_sink_gets_every_row(spark: SeveralSinks) -> None:
+    del spark.options["routeColumn"]
+    spark.batch(0, [(1, "left"), (2, "nowhere")])
+    assert spark.seen("l") == spark.seen("r") == [1, 2]
+
+
+def test_a_row_for_an_unknown_sink_fails_its_task(spark: SeveralSinks) -> None:
+    with pytest.raises(RowRefusedError, match=r'ROUTE_UNKNOWN.*"rigth"'):
+        spark.part(spark.planned(0), 0, 0, (1, "left"), (2, "rigth"))
+    assert Memory.stores["l"].unfinished() == []
+
+
+def test_another_driver_ends_the_run_in_all_stores(spark: SeveralSinks) -> None:
+    spark.batch(0, [(1, None)])
+    writer = spark.planned(1)
+    message = spark.part(writer, 1, 0, (2, None))
+    spark.drive("second driver")
+    spark.planned(1)
+    assert Memory.marks == {"l": 2, "r": 2}
+    with pytest.raises(FencedError):
+        spark.writer().commit([message], 1)
+    assert spark.seen("l") == spark.seen("r") == [1]
