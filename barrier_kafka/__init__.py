@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from connector.delta import idempotent_merge
     from connector.schema_registry.columns import decode_avro, decode_json
     from connector.schema_registry.dead_letters import dead_letters
+    from connector.schema_registry.encode import encode_avro, encode_json
     from connector.serving.lineage import LineageListener
     from connector.serving.metrics import observe_query, register_metrics
     from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
@@ -95,6 +96,8 @@ __all__ = [
     "dead_letters",
     "decode_avro",
     "decode_json",
+    "encode_avro",
+    "encode_json",
     "idempotent_merge",
     "listen",
     "observe_query",
@@ -109,6 +112,7 @@ _ELSEWHERE: Final = {
     "connector.delta": ("idempotent_merge",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
     "connector.schema_registry.dead_letters": ("dead_letters",),
+    "connector.schema_registry.encode": ("encode_avro", "encode_json"),
     "connector.serving.lineage": ("LineageListener",),
     "connector.serving.metrics": ("observe_query", "register_metrics"),
     "connector.sql.staged_sink": ("StagedHandle", "StagedSqlSink", "StagedTransaction"),

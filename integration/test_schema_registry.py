@@ -16,9 +16,11 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import functions as f
 
 from connector.schema_registry.columns import decode_avro, decode_json
 from connector.schema_registry.dead_letters import dead_letters
+from connector.schema_registry.encode import encode_avro, encode_json
 from integration.broker import Cluster
 from integration.schema_registry import RegistryServer
 from transactional.errors import OptionError
@@ -203,3 +205,35 @@ def test_dead_letters_stand_beside_what_could_be_decoded(
     assert [header.key for header in row["__headers"]][:2] == ["trace", "__connect.errors.topic"]
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*decoded.*mode=.ERRORS"):
         dead_letters(kept, decode_json("value", registry, topic="letters"), good="orders", bad="dead")
+
+
+def test_what_is_encoded_is_read_back_and_mistakes_come_before_the_first_row(
+    spark: SparkSession, server: RegistryServer, registry: dict[str, Any]
+) -> None:
+    flights = spark.sql(
+        "SELECT id AS number, timestamp_millis(id) AS departed, map('gate', string(id)) AS tags FROM range(3)"
+    )
+    flight = f.struct("tags", "number", "departed")
+    avro = encode_avro(flight, registry, topic="written", schema=FLIGHT)
+    again = encode_avro(f.struct("departed", "tags", "number"), registry, topic="written")
+    both = flights.select(avro.alias("a"), again.alias("b")).where("a = b")
+    read = values(both.select(decode_avro("a", registry, topic="written")))
+    assert [(row.number, row.tags) for row in read] == [(number, {"gate": str(number)}) for number in range(3)]
+    json_value = encode_json(
+        f.struct(f.lit(1).alias("id"), f.array(f.lit("ä")).alias("lines")), registry, topic="w", schema=ORDER
+    )
+    (found,) = values(spark.range(1).select(json_value.alias("j")).select(decode_json("j", registry, topic="w")))
+    assert tuple(found) == (1, ["ä"])
+    number = server.register("elsewhere", ORDER, "JSON")
+    with pytest.raises(OptionError, match=rf"UNSUPPORTED_SCHEMA.*{number}.*JSON, not AVRO"):
+        encode_avro(flight, registry, schema_id=number)
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*schema_id.*424242"):
+        encode_avro(flight, registry, schema_id=424242)
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*schema_id alone"):
+        encode_avro(flight, registry, schema_id=number, topic="written")
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*unheard-value"):
+        encode_json("value", registry, topic="unheard")
+    with pytest.raises(OptionError, match="UNSUPPORTED_SCHEMA"):
+        encode_avro(flight, registry, topic="odd", schema={"type": "no such type"})
+    with pytest.raises(Exception, match=r"COLUMNS_MISMATCH.*number: the column does not have it"):
+        flights.select(encode_avro(f.struct("tags", "departed"), registry, topic="written")).collect()

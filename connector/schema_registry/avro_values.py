@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-__all__ = ["AvroDecoder", "ColumnType", "column_type"]
+__all__ = ["AvroDecoder", "ColumnType", "column_type", "parsed_schema"]
 
 _HEADER: Final = struct.Struct(">bI")
 
@@ -64,6 +64,11 @@ def column_type(definition: Definition) -> ColumnType:
     named: dict[str, Any] = {}
     schema = _parsed(definition, named, times=True)
     return _Walk(named).of(schema, "the schema", ())
+
+
+def parsed_schema(definition: Definition) -> Any:
+    """Return a schema as fastavro's writer takes it."""
+    return _parsed(definition, {}, times=True)
 
 
 class AvroDecoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -62,11 +62,14 @@ class Definition:
         ``AVRO``, ``JSON`` or ``PROTOBUF``.
     references : Sequence[tuple[str, str]]
         Name and text of each, in the order in which they need one another.
+    id : int
+        At the registry.
     """
 
     text: str
     kind: str
     references: Sequence[tuple[str, str]] = ()
+    id: int = 0
 
 
 class Registry:
@@ -147,7 +150,7 @@ class Registry:
                 "its name is made of",
                 version=version,
             ) from None
-        definition = self._definition(answer.schema)
+        definition = replace(self._definition(answer.schema), id=int(answer.schema_id))
         if definition.kind != wanted:
             hint = {"AVRO": "; use decode_avro", "JSON": "; use decode_json"}.get(definition.kind, "")
             raise OptionError(
@@ -166,7 +169,21 @@ class Registry:
         UnknownSchemaError
         StoreError
         """
-        return self._definition(self._ask(lambda client: client.get_schema(number)))
+        return replace(self._definition(self._ask(lambda client: client.get_schema(number))), id=number)
+
+    def register(self, subject: str, text: str, kind: str) -> Definition:
+        """Register a schema under a subject, unless it is there already; return it with its id.
+
+        Raises
+        ------
+        StoreError
+            ``REGISTRY_REFUSED``: it is no schema, or incompatible with the subject's others; ``REGISTRY_UNREACHABLE``.
+        """
+        self._connected()
+        from confluent_kafka.schema_registry import Schema
+
+        number = self._ask(lambda client: client.register_schema(subject, Schema(text, kind)))
+        return Definition(text, kind, id=int(number))
 
     def scrub(self, text: str) -> str:
         """Return the text without any secret of the settings."""

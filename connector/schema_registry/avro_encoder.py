@@ -1,0 +1,165 @@
+"""Columns to Avro in the Schema Registry's wire format. *Made on the driver, used in tasks*."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.schema_registry.avro_values import column_type, parsed_schema
+from connector.schema_registry.registry import Definition
+from transactional.errors import RowRefusedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["AvroEncoder"]
+
+_HEADER: Final = struct.Struct(">bI")
+
+
+class AvroEncoder:
+    """Encodes a column of records with one schema.
+
+    Parameters
+    ----------
+    definition : Definition
+        With its id at the registry.
+
+    Raises
+    ------
+    OptionError
+        ``UNSUPPORTED_SCHEMA``: no column can hold it, with the field's name.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._type = column_type(definition).raw
+        self._schema: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_schema": None}
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        """Encode one Arrow batch; null stays null.
+
+        Raises
+        ------
+        RowRefusedError
+            ``COLUMNS_MISMATCH``: the column's type is not the schema's; before any row is encoded.
+            ``ROW_NOT_ENCODED``: a value does not fit.
+        """
+        import pyarrow as pa
+
+        target = _target(values.type, self._type, "the column")
+        try:
+            exact = values.cast(target)
+        except pa.ArrowInvalid:
+            raise self._refused("a time or a decimal has digits that the schema does not keep") from None
+        return pa.array(self._encoded(exact.to_pylist(), _plain(target)), pa.binary())
+
+    def _encoded(self, rows: list[Any], plain: Callable[[Any], Any]) -> list[bytes | None]:
+        from fastavro import schemaless_writer
+
+        if self._schema is None:
+            self._schema = parsed_schema(self._definition)
+        header = _HEADER.pack(0, self._definition.id)
+        found: list[bytes | None] = []
+        for row in rows:
+            if row is None:
+                found.append(None)
+                continue
+            out = io.BytesIO()
+            out.write(header)
+            record = plain(row)
+            try:
+                schemaless_writer(out, self._schema, record)
+            except Exception:  # noqa: BLE001 - fastavro's text could show the row; the field's name is enough
+                raise self._refused(f"{self._culprit(record)} does not fit") from None
+            found.append(out.getvalue())
+        return found
+
+    def _culprit(self, record: Any) -> str:
+        from fastavro.validation import ValidationError, validate
+
+        try:
+            validate(record, self._schema)
+        except ValidationError as problem:
+            named = [each.field for each in problem.errors if getattr(each, "field", None)]
+            return f"field {named[0]}" if named else "a value"
+        except Exception:  # noqa: BLE001 - as above
+            return "a value"
+        return "a value"
+
+    def _refused(self, reason: str) -> RowRefusedError:
+        return RowRefusedError("ROW_NOT_ENCODED", schema=self._definition.id, reason=reason)
+
+
+def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
+    """Return the schema's type with the column's order of fields; casting to it changes no value."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    if t.is_struct(found) and t.is_struct(wanted):
+        there, asked = [field.name for field in found], [field.name for field in wanted]
+        for names, others, whose in ((asked, there, "the column"), (there, asked, "the schema")):
+            missing = [name for name in names if name not in others]
+            if missing:
+                raise _differs(f"{path}.{missing[0]}", f"{whose} does not have it")
+        fields = ((name, found.field(name).type, wanted.field(name).type) for name in there)
+        return pa.struct([(name, _target(of, into, f"{path}.{name}")) for name, of, into in fields])
+    if (t.is_list(found) or t.is_large_list(found)) and t.is_list(wanted):
+        return pa.list_(_target(found.value_type, wanted.value_type, f"{path}[]"))
+    if t.is_map(found) and t.is_map(wanted) and t.is_string(found.key_type):
+        return pa.map_(pa.string(), _target(found.item_type, wanted.item_type, f"{path}{{}}"))
+    if not any(are(found) and are(wanted) and fits(found, wanted) for are, fits in _alike()):
+        raise _differs(path, f"it is {found} in the column, {wanted} in the schema")
+    return wanted
+
+
+def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
+    """Return kinds of types, and when one of a kind becomes another without a change of values, or fails."""
+    from pyarrow import types as t
+
+    def text(kind: Any) -> bool:
+        return bool(t.is_string(kind) or t.is_large_string(kind))
+
+    def octets(kind: Any) -> bool:
+        return bool(t.is_binary(kind) or t.is_large_binary(kind))
+
+    return [
+        (t.is_signed_integer, lambda found, wanted: found.bit_width <= wanted.bit_width),
+        (t.is_floating, lambda found, wanted: found.bit_width <= wanted.bit_width),
+        (t.is_timestamp, lambda found, wanted: (found.tz is None) == (wanted.tz is None)),
+        *(
+            (are, lambda found, wanted: True)
+            for are in (text, octets, t.is_decimal, t.is_boolean, t.is_date, t.is_null)
+        ),
+    ]
+
+
+def _differs(path: str, reason: str) -> RowRefusedError:
+    return RowRefusedError("COLUMNS_MISMATCH", owner="encode_avro", reason=f"{path}: {reason}")
+
+
+def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return what makes dicts of Arrow's maps, which are lists of pairs in Python."""
+    from pyarrow import types as t
+
+    if not _has_map(kind):
+        return lambda value: value
+    if t.is_struct(kind):
+        parts: Mapping[str, Callable[[Any], Any]] = {field.name: _plain(field.type) for field in kind}
+        return lambda value: None if value is None else {name: part(value[name]) for name, part in parts.items()}
+    if t.is_list(kind):
+        item = _plain(kind.value_type)
+        return lambda value: None if value is None else [item(each) for each in value]
+    of = _plain(kind.item_type)
+    return lambda value: None if value is None else {key: of(each) for key, each in value}
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    from pyarrow import types as t
+
+    return t.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))

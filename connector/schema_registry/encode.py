@@ -1,0 +1,164 @@
+"""Values in the Schema Registry's wire format from columns: ``encode_avro`` and ``encode_json``.
+
+Needs the extra ``barrier-kafka[schema-registry]``. *Called in the user's driver program*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from connector.schema_registry.columns import subject_name
+from connector.schema_registry.registry import MAGIC_BYTES, Definition, Registry, UnknownSchemaError
+from transactional.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["encode_avro", "encode_json"]
+
+
+def encode_avro(
+    column: Column | str,
+    registry: Mapping[str, Any],
+    *,
+    topic: str | None = None,
+    record: str | None = None,
+    subject: str | None = None,
+    key: bool = False,
+    version: int | Literal["latest"] = "latest",
+    schema: str | Mapping[str, Any] | None = None,
+    schema_id: int | None = None,
+) -> Column:
+    """Encode a column as Avro, with one schema for all rows.
+
+    The schema is the subject's (`version`), or the one of `schema_id`, or `schema`, which is registered under the subject
+    unless it is there. The registry is asked now, and never in a task.
+
+    The column's fields are the schema's, by name, in any order; none is missing, and there is no other. Values are never
+    changed: an ``int`` becomes a ``long``, but not a ``double``, and a timestamp with microseconds is no ``timestamp-millis``.
+
+    Parameters
+    ----------
+    column : Column or str
+        As a rule a struct: ``struct("id", "amount")``.
+    registry : Mapping[str, Any]
+        As in `decode_avro`.
+    topic, record, subject, key
+        The subject's name, as in `decode_avro`.
+    version : int or "latest"
+        The subject's version.
+    schema : str or Mapping[str, Any], optional
+        An Avro schema, to be registered.
+    schema_id : int, optional
+        The id of a schema that the registry has. Without any of the names of a subject.
+
+    Returns
+    -------
+    Column
+        Binary; null if `column` is null.
+
+    Raises
+    ------
+    OptionError
+        ``UNSUPPORTED_SCHEMA``, ``INVALID_OPTION``, ``MISSING_OPTION``.
+    StoreError
+        ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED`` (incompatible with the subject's schemas, say).
+    RowRefusedError
+        In a task: ``COLUMNS_MISMATCH`` before its first row is encoded; ``ROW_NOT_ENCODED``, with the field's name.
+    ImportError
+        Names the extra.
+
+    Examples
+    --------
+    >>> value = encode_avro(struct("id", "amount"), registry, topic="orders")
+    >>> orders.select("key", value.alias("value")).writeStream.format("2pc-kafka")
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import BinaryType
+
+    from connector.schema_registry.avro_encoder import AvroEncoder
+
+    encoder = AvroEncoder(_definition(registry, topic, record, subject, key, version, schema, schema_id, "AVRO"))
+
+    def encode_avro(value: Any) -> Any:
+        return encoder(value)
+
+    encode_avro.__annotations__ = {"value": pa.Array, "return": pa.Array}
+    make: Any = arrow_udf
+    encode: Callable[..., Column] = make(encode_avro, BinaryType())
+    return encode(column)
+
+
+def encode_json(
+    column: Column | str,
+    registry: Mapping[str, Any],
+    *,
+    topic: str | None = None,
+    record: str | None = None,
+    subject: str | None = None,
+    key: bool = False,
+    version: int | Literal["latest"] = "latest",
+    schema: str | Mapping[str, Any] | None = None,
+    schema_id: int | None = None,
+) -> Column:
+    """Encode a column as JSON under a JSON Schema; parameters and errors as in `encode_avro`.
+
+    Spark's own ``to_json`` encodes it, in the JVM: fields that are null are left out. The values are not compared with the
+    schema, as Confluent's serializer does not by default: it only has to be one that `decode_json` can read.
+    """
+    from pyspark.sql import functions as f
+
+    from connector.schema_registry.json_values import json_type
+
+    definition = _definition(registry, topic, record, subject, key, version, schema, schema_id, "JSON")
+    json_type(definition)
+    value = f.col(column) if isinstance(column, str) else column
+    header = bytes(1) + definition.id.to_bytes(MAGIC_BYTES - 1, "big")
+    return f.concat(f.lit(header), f.to_json(value).cast("binary"))
+
+
+def _definition(
+    registry: Mapping[str, Any],
+    topic: str | None,
+    record: str | None,
+    subject: str | None,
+    key: bool,
+    version: int | str,
+    schema: str | Mapping[str, Any] | None,
+    schema_id: int | None,
+    kind: str,
+) -> Definition:
+    asked = Registry(registry)
+    if schema_id is not None:
+        if topic or record or subject or schema is not None:
+            expected = "schema_id alone: it needs no subject, and registers nothing"
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="The registry's encoder",
+                option="schema_id",
+                value=schema_id,
+                expectation=expected,
+            )
+        try:
+            definition = asked.schema(schema_id)
+        except UnknownSchemaError:
+            expected = f"the id of a schema that {asked.url} has"
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="The registry's encoder",
+                option="schema_id",
+                value=schema_id,
+                expectation=expected,
+            ) from None
+        if definition.kind != kind:
+            reason = f"schema {schema_id} at {asked.url} is of type {definition.kind}, not {kind}"
+            raise OptionError("UNSUPPORTED_SCHEMA", reason=reason, found=definition.kind)
+        return definition
+    name = subject or subject_name(topic, record, key=key)
+    if schema is None:
+        return asked.subject(name, version, kind)
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return asked.register(name, text, kind)
