@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connector.sql.binary_rows import as_binary
+from connector.sql.csv_rows import as_csv, numbers, repeated
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.postgresql_table import create_statement
 from connector.sql.staged_sink import StagedHandle
@@ -685,3 +688,82 @@ def test_what_may_hurt_later_is_found(database: PostgresqlServer, table: str) ->
     text = "\n".join(found)
     for said in ("PostgreSQL 18", "fsync is off", "UNLOGGED", "unique index of key", "all that the sink needs"):
         assert said in text, text
+
+
+ALIKE = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "numeric": pa.int64(),
+    "numeric(18,6)": pa.decimal128(18, 6),
+    "numeric(7,0)": pa.decimal128(7, 0),
+    "text": pa.string(),
+    "varchar(40)": pa.large_string(),
+    "json": pa.string(),
+    "jsonb": pa.string(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+
+
+def some_values(chance: random.Random, name: str, kind: pa.DataType, count: int) -> pa.Array:
+    """Values of a type, extremes and nulls among them."""
+
+    def one() -> Any:
+        if chance.random() < 0.2:
+            return None
+        if pa.types.is_boolean(kind):
+            return chance.random() < 0.5
+        if pa.types.is_integer(kind):
+            edge = 2 ** (kind.bit_width - 1)
+            return chance.choice([0, 1, -1, -edge, edge - 1, chance.randrange(-edge, edge)])
+        if pa.types.is_floating(kind):
+            return chance.choice([0.0, -0.0, 1.5, float("inf"), float("nan"), chance.uniform(-1e30, 1e30)])
+        if pa.types.is_decimal(kind):
+            edge = 10**kind.precision - 1
+            return Decimal(chance.choice([0, 1, -edge, edge, chance.randrange(-edge, edge)])).scaleb(-kind.scale)
+        if "json" in name:
+            return chance.choice(["null", '{"a": [1, "ä"]}', '"x"'])
+        if pa.types.is_binary(kind):
+            return chance.choice([b"", b"\0\xff\\x", chance.randbytes(9)])
+        if pa.types.is_date(kind):
+            return chance.choice([0, -719162, 2932896, chance.randrange(-90000, 90000)])
+        if pa.types.is_timestamp(kind):
+            return chance.choice([0, -1, -62135596800000000, 253402300799999999, chance.randrange(-(10**15), 10**15)])
+        return chance.choice(["", " ", "a,b\n\"c'\\", "ä€😀", "NULL", "\\N"])
+
+    return pa.array([one() for _ in range(count)], kind)
+
+
+def test_binary_and_text_are_the_same_rows_to_the_server(database: PostgresqlServer, table: str) -> None:
+    chance = random.Random(7)
+    bases = [name.partition("(")[0] for name in ALIKE]
+    columns = [some_values(chance, name, kind, 2_000) for name, kind in ALIKE.items()]
+    own = "barrier_nonce text, barrier_row bigint"
+    types = ", ".join(f"c{number} {name}" for number, name in enumerate(ALIKE))
+    with database.connect() as connection:
+        for name in ("as_text", "as_binary"):
+            connection.execute(f"CREATE TEMP TABLE {name} ({own}, {types})")
+        binary = as_binary(columns, bases, "n", 0)
+        assert binary is not None
+        names = [f"c{number}" for number in range(len(columns))]
+        float4 = bases.index("float4")
+        columns[float4] = columns[float4].cast(pa.float64())  # as text its digits would be a double's
+        rows = pa.RecordBatch.from_arrays(columns, names)
+        text = as_csv(rows, repeated("n", rows.num_rows), numbers(0, rows.num_rows))
+        for name, form, pieces in (("as_text", "csv", [text]), ("as_binary", "binary", binary)):
+            with connection.cursor().copy(f"COPY {name} FROM STDIN (FORMAT {form})") as copy:
+                for piece in pieces:
+                    copy.write(piece)
+        for column, name in zip(names, ALIKE, strict=True):
+            cast = f"{column}::text" if name == "json" else column
+            one, other = (f"SELECT barrier_nonce, barrier_row, {cast} FROM {each}" for each in ("as_text", "as_binary"))
+            for first, second in ((one, other), (other, one)):
+                found = connection.execute(f"{first} EXCEPT ALL {second} LIMIT 3").fetchall()
+                assert found == [], f"{name}: {found}"
+        assert connection.execute("SELECT count(*) FROM as_binary").fetchone() == (2_000,)

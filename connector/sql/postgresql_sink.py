@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from connector.options import HOST_OPTIONS
+from connector.sql.binary_rows import as_binary
 from connector.sql.connection_url import parse_url
 from connector.sql.control_tables import CONTROL_TABLES, Cursor
 from connector.sql.csv_rows import as_csv, numbers, repeated
@@ -46,6 +47,9 @@ CONNECTION: Final[Mapping[str, str]] = {
 }
 """Parameters that the address may set otherwise; of several hosts the one that is no stand-by. A server that is gone without a
 word is noticed within a minute."""
+
+AT_ONCE: Final = 64 << 20
+"""Bytes of rows that are copied at once, about: their other form is in memory, too."""
 
 OWN_COLUMNS: Final = {"barrier_nonce": "text", "barrier_row": "bigint"}
 """The first columns of a staging table: whose row it is, and which of its rows."""
@@ -267,15 +271,21 @@ class PostgresqlSink(StagedSqlSink):
         return transaction
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
-        """Copy the rows into the staging table, as CSV."""
+        """Copy the rows into the staging table: in binary form if all of their types have one, else as CSV."""
         staging, written, _ = self._place
         names = ", ".join([*OWN_COLUMNS, *(quoted(column.name) for column in written)])
-        rows = batch.num_rows
-        text = as_csv(
-            _widened(batch, written), repeated(transaction.context.nonce, rows), numbers(transaction.rows, rows)
-        )
-        with transaction.cursor.copy(f"COPY {staging} ({names}) FROM STDIN (FORMAT csv)") as copy:
-            copy.write(text)
+        nonce, begin, done = transaction.context.nonce, transaction.rows, 0
+        portion = max(1, min(batch.num_rows, AT_ONCE * batch.num_rows // max(batch.nbytes, 1)))
+        for rows in (batch.slice(at, portion) for at in range(0, batch.num_rows, portion)):
+            whole = as_binary(rows.columns, [column.base for column in written], nonce, begin + done)
+            form = "csv" if whole is None else "binary"
+            if whole is None:
+                count = rows.num_rows
+                whole = [as_csv(_widened(rows, written), repeated(nonce, count), numbers(begin + done, count))]
+            with transaction.cursor.copy(f"COPY {staging} ({names}) FROM STDIN (FORMAT {form})") as copy:
+                for piece in whole:
+                    copy.write(piece)
+            done += rows.num_rows
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
