@@ -80,6 +80,10 @@ bench: $(STAMP) java ## rows per second beside Spark's own connector (ARGS=--wit
 	@$(BIN)/python -m integration.benchmarks.source
 	@$(BIN)/python -m integration.benchmarks.plane
 
+.PHONY: bench-stores
+bench-stores: $(STAMP) java ## PostgreSQL beside Spark's own JDBC writer, several sinks beside one
+	@$(BIN)/python -m integration.benchmarks.stores $(ARGS)
+
 .PHONY: bench-latency
 bench-latency: $(STAMP) java ## how long a row takes from its producer to a read_committed reader, beside the same
 	@$(BIN)/python -m integration.benchmarks.latency $(ARGS)

@@ -690,6 +690,13 @@ def test_what_may_hurt_later_is_found(database: PostgresqlServer, table: str) ->
         assert said in text, text
 
 
+def test_rows_in_a_table_can_not_be_taken_back(database: PostgresqlServer, table: str) -> None:
+    """``barrier rewind --restore-tables`` asks before it begins anything."""
+    sink = PostgresqlSink(Options(options_of(database, table)), SCHEMA)
+    with pytest.raises(StoreError, match="NOT_RESTORABLE.*2pc-postgresql"):
+        sink.checkRestore({})
+
+
 ALIKE = {
     "bool": pa.bool_(),
     "int2": pa.int16(),

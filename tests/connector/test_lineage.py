@@ -49,3 +49,31 @@ def test_each_checkpoint_is_an_event_with_what_was_written_and_a_run_begins_and_
     (written,) = events[1]["outputs"]
     assert (written["namespace"], written["name"]) == ("file", str(place.output))
     assert written["outputFacets"]["outputStatistics"]["rowCount"] == 4
+
+
+def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    options = {
+        "sinks": "Topic, files,table,hidden",
+        "topic.format": "2pc-kafka",
+        "topic.kafka.bootstrap.servers": "one:9092,two:9092",
+        "files.format": "2pc-delta",
+        "files.path": "s3://bucket/events",
+        "table.format": "2pc-postgresql",
+        "table.url": "jdbc:postgresql://db:6432/shop?user=u",
+        "table.dbtable": '"Orders"',
+        "hidden.format": "2pc-postgresql",
+        "hidden.dbtable": "sales.orders",
+    }
+    place.run(setup={"class": "", "options": options, "schema": {}})
+    log = tmp_path / "events"
+    client = OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=str(log), append=True)))
+    listening = Listening(CheckpointLocation(str(place)), barrier_kafka.LineageListener(str(place), client, "orders"))
+    place.decided(0, rows=3, output={"Topic": {"orders-0": 7, "orders-1": 2}, "files": {"version": 3}})
+    listening.poll()
+    (event,) = map(json.loads, log.read_text().splitlines())
+    assert [(written["namespace"], written["name"]) for written in event["outputs"]] == [
+        ("kafka://one:9092", "orders"),
+        ("postgres://db:6432", "shop.public.Orders"),
+        ("s3://bucket", "events"),
+    ]

@@ -1,8 +1,9 @@
-"""``python -m integration.benchmarks.postgresql``: `2pc-postgresql` beside Spark's own JDBC writer, on the same rows.
+"""``make bench-stores``: `2pc-postgresql` beside Spark's own JDBC writer, `2pc-multi` beside its sink alone, on the same rows.
 
-How to read it: all columns are rows a second of this run, on this machine, the server included; only ratios carry over. Rows
-come from Spark's own rate source. JDBC writes in ``foreachBatch``, at-least-once, with the driver's batched inserts; it has no
-upsert, so both of ours stand beside its append. The server syncs its log to the disk, as it does at a user's.
+How to read it: rows a second are of this run, on this machine, the server included; only ratios carry over. Rows come from
+Spark's own rate source. JDBC writes in ``foreachBatch``, at-least-once, with the driver's batched inserts; it has no upsert, so
+both of ours stand beside its append. The server syncs its log to the disk, as it does at a user's. *Commit* is the time from a
+checkpoint's decision until all its rows can be read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from connector.location.location import CheckpointLocation
 from integration.benchmarks.queries import Trigger, rows_per_second, triggers_of
 from integration.benchmarks.sessions import SLOTS, session
 from integration.jars import resolve_postgresql
@@ -36,7 +38,7 @@ COLUMNS = ["value AS id", "timestamp AS time", "value / 7 AS amount", "RPAD(CONC
 
 def main() -> int:
     """Run each way, one after the other, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.postgresql", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.stores", description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000, help="of a micro-batch")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
@@ -44,24 +46,32 @@ def main() -> int:
     ways: dict[str, Callable[[SparkSession, PostgresqlServer, Path, int], StreamingQuery]] = {
         "2pc-postgresql, append": ours,
         "2pc-postgresql, upsert": lambda *given: ours(*given, upsertKey="id"),
+        "2pc-multi of the append": several,
         "JDBC, append, at-least-once": jdbc,
     }
     found: dict[str, list[float]] = {way: [] for way in ways}
+    commits: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(arguments.rounds):
         for way, start in ways.items():
             with tempfile.TemporaryDirectory() as folder, PostgresqlServer(fsync="on", max_wal_size="4GB") as server:
                 done = run(start(spark, server, Path(folder), arguments.rows))
                 count = server.ask("SELECT count(*), count(DISTINCT id) FROM rows")[0]
                 assert count[0] == count[1] >= (BATCHES + 1) * arguments.rows, count
+                commits[way] += commits_of(Path(folder) / "checkpoint")
             found[way].append(rows_per_second(done))
             print(f"{way}, round {number}: {found[way][-1]:,.0f}", flush=True)
     spark.stop()
     table = Table(
-        "", "rows a second", "ratio", title=f"PostgreSQL, micro-batches of {arguments.rows:,} rows of 100 bytes"
+        "",
+        "rows a second",
+        "ratio",
+        "commit, s",
+        title=f"PostgreSQL, micro-batches of {arguments.rows:,} rows of 100 bytes",
     )
     beside = statistics.median(found["JDBC, append, at-least-once"])
     for way, rates in found.items():
-        table.add_row(way, f"{statistics.median(rates):,.0f}", f"{statistics.median(rates) / beside:.2f}")
+        commit = f"{statistics.median(commits[way]):.2f}" if commits[way] else ""
+        table.add_row(way, f"{statistics.median(rates):,.0f}", f"{statistics.median(rates) / beside:.2f}", commit)
     Console(width=100).print(table)
     return 0
 
@@ -76,6 +86,23 @@ def ours(spark: SparkSession, server: PostgresqlServer, folder: Path, rows: int,
     writer = rows_of(spark, rows).writeStream.format("2pc-postgresql").options(**options)
     writer = writer.option("url", server.url).option("dbtable", "rows")
     return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def several(spark: SparkSession, server: PostgresqlServer, folder: Path, rows: int) -> StreamingQuery:
+    """Our sink, as the only one of several."""
+    options = {"sinks": "only", "only.format": "2pc-postgresql", "only.url": server.url, "only.dbtable": "rows"}
+    writer = rows_of(spark, rows).writeStream.format("2pc-multi").options(**options)
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def commits_of(location: Path) -> list[float]:
+    """Return the seconds that the commits of checkpoints took; none without a journal."""
+    found = (
+        CheckpointLocation(str(location)).journal().load().checkpoints.values()
+        if (location / "barrier").exists()
+        else ()
+    )
+    return [(each.settled_at - each.time) / 1000 for each in found if each.settled_at is not None and each.rows]
 
 
 def jdbc(spark: SparkSession, server: PostgresqlServer, folder: Path, rows: int) -> StreamingQuery:
