@@ -693,7 +693,7 @@ def test_what_may_hurt_later_is_found(database: PostgresqlServer, table: str) ->
 def test_rows_in_a_table_can_not_be_taken_back(database: PostgresqlServer, table: str) -> None:
     """``barrier rewind --restore-tables`` asks before it begins anything."""
     sink = PostgresqlSink(Options(options_of(database, table)), SCHEMA)
-    with pytest.raises(StoreError, match="NOT_RESTORABLE.*2pc-postgresql"):
+    with pytest.raises(StoreError, match=r"NOT_RESTORABLE.*2pc-postgresql"):
         sink.checkRestore({})
 
 

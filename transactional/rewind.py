@@ -10,7 +10,7 @@ Between R2 and R7 only the rewind owns the location: a query that starts is refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -295,10 +295,19 @@ def output_ranges(
     return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
 
 
+def _flat(output: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Return what an output names; of several sinks with the sink's name: ``audit.version``."""
+    for name, position in output.items():
+        if isinstance(position, Mapping):
+            yield from ((f"{name}.{own}", each) for own, each in position.items() if own != "partitions")
+        else:
+            yield name, position
+
+
 def _furthest(outputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for output in outputs:
-        for name, position in output.items():
+        for name, position in _flat(output):
             if isinstance(position, int) and not isinstance(position, bool) and name != "partitions":
                 found[name] = max(position, found.get(name, position))
     return found

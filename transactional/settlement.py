@@ -22,8 +22,8 @@ from transactional.recovery import (
     Judgement,
     check_rows,
     committed_behind,
+    gaps,
     judge_checkpoint,
-    lost_batches,
     mismatch,
     out_of_order,
 )
@@ -84,13 +84,15 @@ class Settlement:
                     self.finish(checkpoint, token)
                     return
                 continue
-            gap = min(lost_batches(ledger, checkpoint, states))
-            last = -1 if judgement is Judgement.VOID else gap  # behind it everything is given up
-            over = [part for part in living if part.batch > last]
+            first = gaps(ledger, checkpoint, states)
+            # Given up: everything, or what lies behind a lost micro-batch of the same route.
+            void = judgement is Judgement.VOID
+            over = [part for part in living if void or part.batch > first.get(part.route, part.batch)]
+            given_up = {id(part) for part in over}
             lost = [part for part, state in states if state.outcome is Outcome.LOST]
             if not (self._give_up(lost) and self._give_up(over)):
                 continue
-            judged = [(p, state) for p, state in states if state.outcome is not Outcome.PREPARED or p.batch > last]
+            judged = [(p, state) for p, state in states if state.outcome is not Outcome.PREPARED or id(p) in given_up]
             verdicts = [self._verdict(part, state) for part, state in judged]
             body: dict[str, Any] = {"checkpoint": identifier, "run": token}
             if judgement is Judgement.VOID:
@@ -100,11 +102,12 @@ class Settlement:
             if verdicts:
                 behind = committed_behind(ledger, checkpoint, states)
                 if behind:
-                    log.warning("checkpoint %d: %s", identifier, out_of_order(gap, behind))
+                    log.warning("checkpoint %d: %s", identifier, out_of_order(min(first.values()), behind))
                 body |= {"parts": verdicts} | ({"outOfOrder": behind} if behind else {})
                 self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
                 faults.reach("repair.verdict")
-            if self.commit(checkpoint, [part for part in living if part.batch <= last], recovering=True):
+            kept = [part for part in living if id(part) not in given_up]
+            if self.commit(checkpoint, kept, recovering=True):
                 return  # the lost parts wait for their replay
         raise RetriableError(
             "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times while it was settled"

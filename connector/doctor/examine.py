@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ from connector.kafka.source.data_source import BarrierKafkaDataSource
 from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.kafka.source.topic_reader import Retries, TopicReader
 from connector.location.location import CheckpointLocation
+from connector.multi.names import under_route
+from connector.multi.write_options import parse_write_options as parse_options_of_several
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from connector.sql.postgresql_sink import PostgresqlSink
@@ -37,11 +40,13 @@ from transactional.sink import Options, TwoPhaseCommitSink
 __all__ = ["examine_location", "examine_options"]
 
 SOURCE, SINK, TABLE, DATABASE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "2pc-postgresql", "schema-registry"
+SEVERAL = "2pc-multi"
 
 NO_COLUMN: Final = "barrier-doctor-column"
 """Of rows whose columns are not known."""
 
 REVEALING: Final = {
+    SEVERAL: ("sinks",),
     SOURCE: ("subscribe", "subscribePattern", "assign"),
     TABLE: ("path",),
     DATABASE: ("dbtable",),
@@ -85,9 +90,9 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
     Parameters
     ----------
     options : Mapping[str, str]
-        With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, ``2pc-delta`` if they
-        have a ``path``, ``2pc-postgresql`` if they have a ``dbtable``, ``schema-registry`` if they have a ``url``,
-        else ``2pc-kafka``.
+        With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, ``2pc-multi`` if they
+        have ``sinks``, ``2pc-delta`` if they have a ``path``, ``2pc-postgresql`` if they have a ``dbtable``,
+        ``schema-registry`` if they have a ``url``, else ``2pc-kafka``.
     """
     kind = Options(options).get("format") or _kind(options)
     asked = _without(options, "format")
@@ -101,8 +106,14 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
                 own = {run.prefix for run in place.journal().load().runs.values()}
         except TwoPhaseCommitError as error:
             yield failed(error)
+    yield from _check_format(kind, asked, own)
+
+
+def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
     try:
-        if kind == SOURCE:
+        if kind == SEVERAL:
+            yield from _check_several(asked, own)
+        elif kind == SOURCE:
             yield from _check_source(_without(asked, "checkpointLocation"))
         elif kind == SINK:
             yield from _check_kafka_options(asked, own)
@@ -118,7 +129,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
                 owner="barrier doctor",
                 option="format",
                 value=kind,
-                expectation=f"{SOURCE}, {SINK}, {TABLE}, {DATABASE}, {REGISTRY}; for another sink name its query's LOCATION",
+                expectation=f"{SOURCE}, {SINK}, {TABLE}, {DATABASE}, {SEVERAL}, {REGISTRY}; "
+                "for another sink name its query's LOCATION",
             )
     except TwoPhaseCommitError as error:
         yield failed(error)
@@ -131,6 +143,17 @@ def _kind(options: Mapping[str, str]) -> str:
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.lower() != name.lower()}
+
+
+def _check_several(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
+    interval = {key: value for key, value in options.items() if key.lower() == "barrierinterval"}
+    for each in parse_options_of_several(Options(_without(options, "barrierInterval"))).sinks:
+        known = {under_route(prefix, each.name) for prefix in own}
+        asked = {**_without(each.options, "checkpointLocation"), **interval}
+        if "transactionalidprefix" in asked:
+            asked["transactionalidprefix"] = under_route(asked["transactionalidprefix"], each.name)
+        for found in _check_format(each.format, asked, known):
+            yield replace(found, sentence=f"{each.name}: {found.sentence}")
 
 
 def _check_kafka_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:

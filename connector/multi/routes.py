@@ -43,15 +43,18 @@ def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Ite
         for name in names:
             yield from _rows(name, batch, pc.fill_null(pc.equal(column, name), True))
         return
+    everywhere = pc.indices_nonzero(column.is_null()).cast(pa.int64()) if column.null_count else None
+    there = pc.indices_nonzero(column.is_valid()).cast(pa.int64()) if column.null_count else None
+    column = column if there is None else column.filter(column.is_valid())  # a null may hide values
     if pc.any(pc.equal(pc.list_value_length(column), 0)).as_py():
         raise RowRefusedError("ROUTE_UNKNOWN", routes=["(an empty array)"], sinks=list(names))
-    flat, rows = pc.list_flatten(column), pc.list_parent_indices(column)
+    flat, rows = pc.list_flatten(column), pc.list_parent_indices(column).cast(pa.int64())
+    rows = rows if there is None else there.take(rows)
     if flat.null_count:
         raise RowRefusedError("ROUTE_UNKNOWN", routes=["(a null in an array)"], sinks=list(names))
     _check(flat, names)
-    everywhere = pc.indices_nonzero(column.is_null()).cast(pa.int64()) if column.null_count else None
     for name in names:
-        chosen = pc.unique(rows.filter(pc.equal(flat, name))).cast(pa.int64())
+        chosen = pc.unique(rows.filter(pc.equal(flat, name)))
         if everywhere is not None:
             chosen = pa.concat_arrays([chosen, everywhere])
             chosen = chosen.take(pc.array_sort_indices(chosen))

@@ -84,6 +84,7 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             raise _invalid("routeColumn", settings.route_column or "", expected)
         self._sinks = {each.name: self._one(each, settings.prefix) for each in settings.sinks}
         self.routes = tuple(self._sinks)
+        self._strangers: set[str] = set()  # under another prefix of this query: their names there are not ours
         self.maxPrepared = min((s.maxPrepared for _, s in self._each() if s.maxPrepared is not None), default=None)
 
     def _column(self, option: str, name: str) -> int:
@@ -202,11 +203,13 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
-        """Take, or look after, the prefix of each sink."""
+        """Take, or look after, the prefix of each sink; of a former run's sinks only."""
         marks = {}
+        self._strangers = {one.name for one, _ in self._each() if mark is not None and one.name not in mark}
         for one, sink in self._each():
-            with _naming(one.name):
-                marks[one.name] = dict(sink.guardRun(None if mark is None else mark.get(one.name)))
+            if one.name not in self._strangers:
+                with _naming(one.name):
+                    marks[one.name] = dict(sink.guardRun(None if mark is None else mark[one.name]))
         return marks
 
     def lifetime(self) -> float | None:
@@ -268,7 +271,8 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
                     with _naming(one.name):
                         call(one.sink)(one.of(group), one.decided(checkpoint))
             except TransactionLostError as error:
-                lost += [each for each in mine if each["handle"] in error.handles]
+                named = [each for each in mine if dict(each["handle"]) in error.handles]
+                lost += named or mine  # a sink that does not say which: all are asked about again
             except Exception as error:  # noqa: BLE001 - the others are committed first: theirs may expire
                 problem = problem or error
         if problem is not None:
@@ -291,7 +295,11 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         answers = {}
         for one, own in self._by_sink(handles):
             with _naming(one.name):
-                answers[one.name] = iter(one.sink.inspect(own))
+                states = one.sink.inspect(own)
+            if len(states) != len(own):
+                reason = f"the sink {one.name} was asked about {len(own)} transactions, and answered {len(states)}"
+                raise ProtocolError("PROTOCOL_VIOLATED", reason=reason)
+            answers[one.name] = iter(states)
         return [next(answers[each["sink"]]) for each in handles]
 
     def abort(self, handles: Sequence[Handle]) -> Sequence[Handle]:
@@ -311,7 +319,11 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         for one, own in self._by_sink(handles):
             with _naming(one.name):
                 found = [dict(each) for each in call(one.sink)(own)]
-            committed += [each for each in handles if each["sink"] == one.name and dict(each["handle"]) in found]
+            mine = [each for each in handles if each["sink"] == one.name]
+            named = [each for each in mine if dict(each["handle"]) in found]
+            committed += (
+                named if len(named) == len(found) else mine
+            )  # else it is not known which: all are asked about again
         return committed
 
     def discard(self, handles: Sequence[Handle]) -> None:
@@ -333,8 +345,9 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
     def _swept(self, sweep: Callable[[_One], int]) -> int:
         ended = 0
         for one in self._sinks.values():
-            with _naming(one.name):
-                ended += sweep(one)
+            if one.name not in self._strangers:
+                with _naming(one.name):
+                    ended += sweep(one)
         return ended
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:

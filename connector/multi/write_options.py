@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from connector.multi.names import NAME
-from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_json, as_str
+from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_str
+from connector.spark.confirmed import leads_out
 from transactional.errors import OptionError
+from transactional.secrets import hides_value
 
 __all__ = ["OF_EACH", "WRITE_OPTIONS", "SinkOptions", "WriteOptions", "parse_write_options"]
 
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN: Final = ("kafka", "storage")
 """Prefixes of other options."""
 
@@ -21,9 +25,13 @@ _TAKEN: Final = ("kafka", "storage")
 def _as_names(text: str) -> tuple[str, ...]:
     names = as_columns(text)
     for name in names:
-        if _NAME.fullmatch(name) is None or name.lower() in _TAKEN:
+        if _NAME.fullmatch(name) is None or name in _TAKEN:
             raise ValueError(
-                f"names of sinks with commas between: up to 32 letters, digits and _ each, and none of {', '.join(_TAKEN)}"
+                f"names of sinks with commas between: up to 32 of a to z, digits and _ each, and none of {', '.join(_TAKEN)}"
+            )
+        if hides_value(f"{name}.format") or leads_out(f"{name}.format", ""):
+            raise ValueError(
+                f"another name than {name}: options that begin with it would be taken for secrets or addresses"
             )
     return names
 
@@ -31,11 +39,17 @@ def _as_names(text: str) -> tuple[str, ...]:
 def _as_projection(text: str) -> Sequence[tuple[str | None, str]]:
     if not text.strip().startswith("{"):
         return [(None, column) for column in as_columns(text)]
-    found = as_json(text)
-    pairs = [*found.items()] if isinstance(found, dict) else []
-    if not pairs or not all(isinstance(part, str) and part for pair in pairs for part in pair):
-        raise ValueError('columns with commas between, or JSON: {"name for the sink": "column"}')
-    return pairs
+    pairs: list[tuple[str, Any]] = []
+    with suppress(ValueError):
+        json.loads(text, object_pairs_hook=pairs.extend)
+    names = {name.lower() for name, _ in pairs}
+    if (
+        not pairs
+        or len(names) < len(pairs)
+        or not all(name and column and isinstance(column, str) for name, column in pairs)
+    ):
+        raise ValueError('columns with commas between, or JSON: {"name for the sink": "column"}, each name once')
+    return list(pairs)
 
 
 WRITE_OPTIONS = OptionTable(

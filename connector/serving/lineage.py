@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from connector.location.location import CheckpointLocation
+from connector.options import as_columns
 from connector.serving.facts import QueryFacts, look_at_query
 from connector.spark.listener import CheckpointListener
 
@@ -112,7 +113,7 @@ def _inputs(query: QueryFacts, servers: str) -> list[tuple[str, str]]:
 
 def _outputs(options: Mapping[str, str], output: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     if "sinks" in options:
-        names = [name.strip() for name in options["sinks"].split(",")]
+        names = as_columns(options["sinks"])
         return sorted({each for name in names for each in _outputs(_of(name, options), output.get(name, {}))})
     if SERVERS in options:
         topics = {name.rpartition("-")[0] for name in output}
@@ -128,8 +129,7 @@ def _outputs(options: Mapping[str, str], output: Mapping[str, Any]) -> Sequence[
 
 
 def _of(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    start = f"{name.lower()}."
-    return {key.removeprefix(start): value for key, value in options.items() if key.startswith(start)}
+    return {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
 
 
 def _table(url: str, table: str) -> Sequence[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from connector.multi.names import NAME as SEVERAL
 from connector.spark import internals
 from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
@@ -116,8 +117,9 @@ class HostedBatchWriter(DataSourceArrowWriter):
         options = self._sink.options
         target = [self._sink.type.name(), options.get("path", ""), options.get("topic", "")]
         target += [options["dbtable"]] if "dbtable" in options else []
-        places = (".path", ".topic", ".dbtable", ".format")  # of 2pc-multi
-        target += sorted(f"{key}={value}" for key, value in options.items() if key.endswith(places))
+        if self._sink.type.name() == SEVERAL:
+            places = (".path", ".topic", ".dbtable", ".format")
+            target += sorted(f"{key}={value}" for key, value in options.items() if key.endswith(places))
         made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}
         if WHOSE not in store.names():
             store.create(WHOSE, canonical(made).encode())

@@ -54,7 +54,7 @@ def test_each_checkpoint_is_an_event_with_what_was_written_and_a_run_begins_and_
 def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
     place = CliPlace(tmp_path)
     options = {
-        "sinks": "Topic, files,table,hidden",
+        "sinks": "topic, files,table,hidden",
         "topic.format": "2pc-kafka",
         "topic.kafka.bootstrap.servers": "one:9092,two:9092",
         "files.format": "2pc-delta",
@@ -69,7 +69,7 @@ def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
     log = tmp_path / "events"
     client = OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=str(log), append=True)))
     listening = Listening(CheckpointLocation(str(place)), barrier_kafka.LineageListener(str(place), client, "orders"))
-    place.decided(0, rows=3, output={"Topic": {"orders-0": 7, "orders-1": 2}, "files": {"version": 3}})
+    place.decided(0, rows=3, output={"topic": {"orders-0": 7, "orders-1": 2}, "files": {"version": 3}})
     listening.poll()
     (event,) = map(json.loads, log.read_text().splitlines())
     assert [(written["namespace"], written["name"]) for written in event["outputs"]] == [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,8 @@ from transactional.recovery import (
     check_account,
     check_location,
     check_prefix,
+    committed_behind,
+    gaps,
     judge_checkpoint,
     judge_prepared,
     whose_run,
@@ -171,6 +175,41 @@ def test_what_only_the_newest_micro_batch_of_a_checkpoint_lost_is_repaired(state
     parts = [ledger.part(0, 0), ledger.part(1, 0), ledger.part(1, 1)]
     found = [(part, STATES[state]) for part, state in zip(parts, states, strict=True)]
     assert judge_checkpoint(ledger, ledger.checkpoints[2], found, 1) is judgement
+
+
+def routed(number: int, handles: Mapping[str, int | None]) -> dict[str, Any]:
+    """A micro-batch of one task that wrote to several sinks; None: nothing to this one."""
+    body = batch(number, *handles.values(), covers=[])
+    for part, route in zip(body["parts"], handles, strict=True):
+        part.update(partition=0, route=route)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("states", "judgement"),
+    [({"a": "P", "b": "L"}, Judgement.REPAIR), ({"a": "L", "b": "L"}, Judgement.VOID), ({"b": "L"}, Judgement.VOID)],
+    ids=str,
+)
+def test_a_sink_that_lost_nothing_commits_while_another_is_repaired(
+    states: Mapping[str, str], judgement: Judgement
+) -> None:
+    handles = {route: 1 + number if route in states else None for number, route in enumerate("ab")}
+    ledger = fold((EntryKind.DECIDED, routed(0, handles)))
+    found = [(ledger.part(0, 0, route), STATES[state]) for route, state in states.items()]
+    assert judge_checkpoint(ledger, ledger.checkpoints[1], found, 0) is judgement
+
+
+def test_only_rows_of_one_sink_have_an_order() -> None:
+    ledger = fold(
+        (EntryKind.PREPARED, routed(0, {"a": 1, "b": 2})),
+        (EntryKind.DECIDED, {**routed(1, {"a": 3, "b": 4}), "covers": [0]}),
+    )
+    parts = [ledger.part(number, 0, route) for number in (0, 1) for route in "ab"]
+    states = list(zip(parts, (STATES[state] for state in "CLCP"), strict=True))
+    assert gaps(ledger, ledger.checkpoints[2], states) == {"b": 0}
+    assert committed_behind(ledger, ledger.checkpoints[2], states) == []
+    states = list(zip(parts, (STATES[state] for state in "PLPC"), strict=True))
+    assert committed_behind(ledger, ledger.checkpoints[2], states) == [1]
 
 
 def test_a_prepared_micro_batch_is_kept_written_anew_or_needs_a_rewind() -> None:

@@ -184,4 +184,9 @@ def test_output_ranges_go_from_the_last_known_place_to_the_newest() -> None:
     assert output_ranges(before, after) == {"t-0": (9, 12), "t-1": (2, 7), "t-2": (None, 1)}
     delta = [{"table": "file:/t", "version": version, "app": "a"} for version in (3, 4, 5)]
     assert output_ranges(delta[:1], delta[1:]) == {"version": (3, 5)}
+    several = [
+        {"audit": {"version": 3}, "topic": {"t-0": 1, "partitions": 9}},
+        {"audit": {"version": 4}, "topic": {"t-0": 2}},
+    ]
+    assert output_ranges(several[:1], several[1:]) == {"audit.version": (3, 4), "topic.t-0": (1, 2)}
     assert output_ranges([], []) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,9 @@ from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, LocationError, ReplayMismatchError, RetriableError
 from transactional.history import History, put_back
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import Ledger
+from transactional.ledger import BatchRecord, Ledger, RunRecord, Written
 from transactional.recovery import QueryView
+from transactional.recovery.versions import check_topics, check_written
 from transactional.sink import Handle, Options, TransactionContext
 from transactional.testing import MemoryTransactions, RecordingSink
 
@@ -362,3 +364,31 @@ def test_the_digest_of_all_rows_is_that_of_the_parts_however_they_are_cut() -> N
     assert digest_of_all([digest(1), "1:0000000000000000"]) == digest(1), "no row is the same in both"
     assert digest_of_all([digest(1), ""]) == ""
     assert digest_of_all(["3:0000000000000000"]) == "", "of a newer release"
+
+
+def test_rows_that_took_another_route_are_other_rows() -> None:
+    """All in all they are the same, and one of the sinks would never get them."""
+
+    def parts(left: int, right: int) -> list[Part]:
+        sizes = {"left": left, "right": right}
+        return [Part(0, None, rows, rows, f"2:{rows:016x}", route) for route, rows in sizes.items()]
+
+    written = Written.of([part.to_json() for part in parts(2, 3)])
+    found = BatchRecord(7, "", 1, 1, 1, [], 1, written=written)
+    again, other = (Acknowledgement(1, 7, 0, 0, True, each) for each in (parts(2, 3), parts(3, 2)))
+    check_written(found, [again], 7, True)
+    with pytest.raises(ReplayMismatchError, match="VERSION_HAS_OTHER_ROWS"):
+        check_written(found, [other], 7, True)
+    check_written(found, [other], 7, False)
+    ledger = Ledger(batches={7: found})
+    kept = Ledger.from_json(json.loads(json.dumps(ledger.to_json()))).batches[7].written
+    assert kept == written
+
+
+def test_each_sinks_topic_is_compared_with_its_own() -> None:
+    run = RunRecord(1, "d", "s", "2pc-multi", "/place", "p", {"left.topicId": "A", "right.cluster": "c"})
+    ledger = Ledger(runs={1: run})
+    check_topics(ledger, ["A"], "left")
+    check_topics(ledger, ["B"], "right")
+    with pytest.raises(LocationError, match=r"LOCATION_TAKEN.*left\.topicId was A, is B"):
+        check_topics(ledger, ["B"], "left")

@@ -84,7 +84,7 @@ class Claimant:
         settings, view = self._settings, self._session.view
         identity = self._session.identify()
         self._check_unsettled(identity)
-        position = self._journal.ledger.position
+        position, former = self._journal.ledger.position, self._journal.ledger.newest_run
         seen = self._check_history(identity)
         body = {
             "driver": settings.driver,
@@ -117,6 +117,12 @@ class Claimant:
             *(entry.number, view.queryId, view.location, f" reads {', '.join(topics)}" if topics else ""),
             *(settings.sink, settings.prefix),
         )
+        gone = former.routes - {*self._sink.routes} if former is not None else frozenset[str]()
+        if gone:
+            log.warning(
+                "run %d writes no more to %s: what the former run may have left open there ends by its timeout, or stays",
+                *(entry.number, ", ".join(sorted(gone))),
+            )
         self._sweep_former(entry.number)
         return self._journal.ledger.runs[entry.number]
 

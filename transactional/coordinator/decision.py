@@ -13,6 +13,7 @@ from transactional.checkpoint import (
     AcknowledgeResult,
     CheckpointFailureReason,
     ClosingReason,
+    Part,
     PendingCheckpoint,
 )
 from transactional.clock import Deadline
@@ -161,7 +162,7 @@ class Decision:
         """
         reason = self._closing_reason(len(covered) + (batch not in {record.batch for record in covered}))
         own = [part.handle for part in pending.parts if part.handle is not None]
-        self._check_targets(own)
+        self._check_targets(pending.parts)
         earlier = [(r.batch, part.handles[-1]) for r in covered for part in r.parts if part.handles]
         passed = [number for number, _ in earlier if number <= self._view.committed]
         handles = [handle for _, handle in earlier] + own
@@ -200,10 +201,14 @@ class Decision:
             return ClosingReason.RETAINED
         return ClosingReason.REQUEST if self._journal.ledger.request is not None else None
 
-    def _check_targets(self, handles: Sequence[Mapping[str, Any]]) -> None:
-        targets = self._sink.targets(handles)
-        if self._view.gaps:
-            check_topics(self._journal.ledger, targets)
+    def _check_targets(self, parts: Sequence[Part]) -> None:
+        targets: set[str] = set()
+        for route in self._sink.routes:
+            handles = [part.handle for part in parts if part.handle is not None and part.route == route]
+            own = self._sink.targets(handles)
+            targets.update(own)
+            if self._view.gaps:
+                check_topics(self._journal.ledger, own, route)
         if targets:
             check_schedule(self._view, targets, None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from transactional.entry import EntryKind
@@ -317,6 +317,8 @@ def _numbered(read: Callable[..., Any]) -> Callable[[Mapping[str, Any]], dict[in
 
 def _batch(value: Mapping[str, Any]) -> BatchRecord:
     written = Written(**value["written"]) if value.get("written") else None
+    if written is not None:
+        written = replace(written, routes={route: (rows, digest) for route, (rows, digest) in written.routes.items()})
     return BatchRecord(**{**value, "parts": [PartRecord(**part) for part in value["parts"]], "written": written})
 
 

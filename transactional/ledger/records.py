@@ -78,6 +78,11 @@ class RunRecord:
         """Return which store it writes to; of a sink that is several, which the route does."""
         return self.identity.get(f"{route}.cluster" if route else "cluster")
 
+    @property
+    def routes(self) -> frozenset[str]:
+        """Of a sink that is several: their names."""
+        return frozenset(key.removesuffix(".cluster") for key in self.identity if key.endswith(".cluster"))
+
     def store_key(self, route: str = "") -> str:
         """Return the name of its store and prefix in `Ledger.newest`."""
         return json.dumps([self.sink, self.prefix, self.cluster(route), *([route] if route else [])])
@@ -145,6 +150,11 @@ class PartRecord:
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free, self.route)
 
 
+def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
+    found = list(parts)
+    return sum(part["rows"] for part in found), digest_of_all(part["digest"] for part in found)
+
+
 @dataclass(frozen=True)
 class Written:
     """The result of a batch write under its version; kept when its parts are forgotten.
@@ -156,11 +166,14 @@ class Written:
         Of all its rows, however they were cut into parts; empty if it is unknown.
     frame : str
         Distinguishes the transactions of this write from those of another that was planned under the same version.
+    routes : Mapping[str, tuple[int, str]]
+        Of a sink that is several: rows and digest of each route.
     """
 
     rows: int
     digest: str
     frame: str
+    routes: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
@@ -169,7 +182,11 @@ class Written:
             (dict(part) for part in parts), key=lambda part: (int(part["partition"]), part.get("route", ""))
         )
         frame = hashlib.sha256(canonical(ordered).encode()).hexdigest()[:16]
-        return cls(sum(p["rows"] for p in ordered), digest_of_all(p["digest"] for p in ordered), frame)
+        by_route: dict[str, list[dict[str, Any]]] = {}
+        for part in ordered:
+            by_route.setdefault(part.get("route", ""), []).append(part)
+        sums = {route: _sum(own) for route, own in by_route.items()}
+        return cls(*_sum(ordered), frame, {} if [*sums] == [""] else sums)
 
 
 @dataclass

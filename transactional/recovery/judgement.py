@@ -14,6 +14,7 @@ __all__ = [
     "Judgement",
     "committed_behind",
     "committed_undecided",
+    "gaps",
     "judge_checkpoint",
     "judge_prepared",
     "lost_batches",
@@ -58,8 +59,7 @@ def judge_checkpoint(
                     f"{checkpoint.id}"
                 ),
                 checkpoint=checkpoint.id,
-                batch=part.batch,
-                partition=part.partition,
+                **part.named,
                 rows=part.rows,
                 handle=dict(part.handles[-1]),
                 evidence=state.evidence,
@@ -91,9 +91,7 @@ def judge_checkpoint(
 
 def committed_undecided(part: PartRecord, consequence: str) -> AmbiguousOutcomeError:
     """Make the error of a transaction that was committed without a decision; `consequence` would write its rows again."""
-    return AmbiguousOutcomeError(
-        "COMMITTED_UNDECIDED", batch=part.batch, partition=part.partition, rows=part.rows, consequence=consequence
-    )
+    return AmbiguousOutcomeError("COMMITTED_UNDECIDED", **part.named, rows=part.rows, consequence=consequence)
 
 
 def lost_batches(
@@ -104,6 +102,18 @@ def lost_batches(
     return lost | {part.batch for part in ledger.parts_of(checkpoint) if part.lost}
 
 
+def gaps(
+    ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
+) -> dict[str, int]:
+    """Return the first lost micro-batch of a decided checkpoint, by route: only within one is there an order to keep."""
+    lost = [part for part, state in states if state.outcome is Outcome.LOST]
+    lost += [part for part in ledger.parts_of(checkpoint) if part.lost]
+    found: dict[str, int] = {}
+    for part in lost:
+        found[part.route] = min(part.batch, found.get(part.route, part.batch))
+    return found
+
+
 def committed_behind(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> list[int]:
@@ -111,10 +121,10 @@ def committed_behind(
 
     Commits go out in order, so there are none unless an older version, or another tool, has committed them.
     """
-    committed = {part.batch for part, state in states if state.outcome is Outcome.COMMITTED}
-    committed |= {part.batch for part in ledger.parts_of(checkpoint) if part.committed}
-    gap = min(lost_batches(ledger, checkpoint, states), default=None)
-    return sorted(batch for batch in committed if gap is not None and batch > gap)
+    committed = [part for part, state in states if state.outcome is Outcome.COMMITTED]
+    committed += [part for part in ledger.parts_of(checkpoint) if part.committed]
+    first = gaps(ledger, checkpoint, states)
+    return sorted({part.batch for part in committed if part.batch > first.get(part.route, part.batch)})
 
 
 def out_of_order(gap: int, batches: Sequence[int]) -> str:

@@ -22,13 +22,15 @@ from transactional.errors import (
     FencedError,
     LocationError,
     OptionError,
+    ProtocolError,
     RetriableError,
     RowRefusedError,
+    TransactionLostError,
     TwoPhaseCommitError,
 )
 from transactional.history import History, RunMark
 from transactional.ledger import CheckpointState
-from transactional.sink import Options, TransactionContext
+from transactional.sink import HandleState, Options, Outcome, TransactionContext
 from transactional.testing import FailingSink, MemoryTransactions
 
 SCHEMA = StructType([StructField("value", LongType()), StructField("route", StringType())])
@@ -79,10 +81,29 @@ class Together(Memory):
         return "2pc-together"
 
 
+class Vague(Memory):
+    """Its handles come back in another form, or not at all."""
+
+    said: ClassVar[list[dict[str, Any]]] = []
+
+    @classmethod
+    def name(cls) -> str:
+        return "2pc-vague"
+
+    def commit(self, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> None:
+        try:
+            super().commit(handles, checkpoint)
+        except TransactionLostError:
+            raise TransactionLostError("TRANSACTION_LOST", handles=self.said, reason="some") from None
+
+    def abort(self, handles: Sequence[Any]) -> Sequence[Any]:
+        return [{**handle, "at": 1} for handle in super().abort(handles)]
+
+
 class Several(MultiSink):
     """That knows the two."""
 
-    own: ClassVar[dict[str, type[Memory]]] = {each.name(): each for each in (Memory, Together)}
+    own: ClassVar[dict[str, type[Memory]]] = {each.name(): each for each in (Memory, Together, Vague)}
 
 
 SINK = Several
@@ -191,6 +212,65 @@ def test_what_one_store_lost_is_written_again_there_only(spark: SeveralSinks) ->
     spark.writer().commit([message], 0)
     assert (spark.seen("l"), spark.seen("r")) == ([1, 3], [2, 3])
     assert all(each.state is CheckpointState.SETTLED for each in spark.ledger().checkpoints.values())
+
+
+@pytest.mark.parametrize("said", [[], [{"transaction": 1, "why": "it expired"}]], ids=str)
+def test_a_sink_that_does_not_say_which_it_lost_has_lost_some(
+    spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(Vague, "said", said)
+    spark.options["left.format"] = "2pc-vague"
+    writer = spark.planned(0)
+    messages = [spark.part(writer, 0, 0, *ROWS)]
+    Memory.stores["l"].expire(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Memory, "inspect", lambda self, handles: [HandleState(Outcome.PREPARED) for _ in handles])
+        with pytest.raises(RetriableError, match="LOST_AFTER_DECISION"):
+            spark.writer().commit(messages, 0)
+    spark.drive("second driver")
+    again = spark.planned(0)
+    spark.writer().commit([spark.part(again, 0, 0, *ROWS)], 0)
+    assert (spark.seen("l"), spark.seen("r")) == ([1, 3], [2, 3])
+
+
+def test_a_sink_that_does_not_say_which_are_committed_is_asked_again(spark: SeveralSinks) -> None:
+    """Its transaction looked lost, and the abort finds it committed: to write its rows again would double them."""
+    spark.options["left.format"] = "2pc-vague"
+    decided(spark, *ROWS)
+    store = Memory.stores["l"]
+    store.commit(1)
+    looks = iter([Outcome.LOST])
+    plain = store.outcome
+    Memory.stores["l"].outcome = lambda number: next(looks, None) or plain(number)  # type: ignore[method-assign]
+    again = spark.planned(0)
+    assert again._plan is not None
+    assert again._plan.mode is Mode.DRAIN
+    assert (spark.seen("l"), spark.seen("r")) == ([1, 3], [2, 3])
+
+
+def test_a_sink_that_answers_too_few_is_named(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided(spark, *ROWS)
+    monkeypatch.setattr(Memory, "inspect", lambda self, handles: [])
+    with pytest.raises(ProtocolError, match="the sink left was asked about 1 transactions, and answered 0"):
+        spark.planned(0)
+
+
+def test_another_prefix_leaves_what_was_never_its_own(spark: SeveralSinks, caplog: pytest.LogCaptureFixture) -> None:
+    """A sink that the former run did not have may be another query's under the former prefix."""
+    spark.batch(0, [(1, "left"), (2, "right")])
+    spark.options["left.store"] = "new"
+    del spark.options["right.store"], spark.options["right.format"]
+    spark.options.update(
+        {"sinks": "left,new", "new.format": "2pc-recording", "new.store": "n", "transactionalIdPrefix": "q2"}
+    )
+    stranger = MemoryTransactions()
+    Memory.stores["n"] = stranger
+    theirs = stranger.begin(TransactionContext("other", 0, 0, 0, "q-new", "x"))
+    spark.drive("second driver")
+    spark.planned(1)
+    assert stranger.unfinished() == [theirs]
+    assert Memory.marks["n"] == 1, "its own prefix only"
+    assert "writes no more to right" in caplog.text
 
 
 def test_what_all_stores_lost_is_void_and_written_again(spark: SeveralSinks) -> None:
@@ -324,6 +404,13 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "a name twice": ({"sinks": "left,LEFT"}, "INVALID_OPTION.*sinks"),
     "a name of other options": ({"sinks": "kafka,left"}, "INVALID_OPTION.*sinks.*none of kafka, storage"),
     "a name with a dot": ({"sinks": "left.one,right"}, "INVALID_OPTION.*sinks"),
+    "a name with capitals": ({"sinks": "Left,right"}, "INVALID_OPTION.*sinks.*a to z"),
+    "a name like a secret's": ({"sinks": "tokens,right"}, "INVALID_OPTION.*sinks.*another name than tokens"),
+    "a name like an address": ({"sinks": "accounts,right"}, "INVALID_OPTION.*sinks.*another name than accounts"),
+    "a name for two columns": (
+        {"left.columns": '{"v": "value", "V": "route"}'},
+        "INVALID_OPTION.*columns.*each name once",
+    ),
     "no format": ({"right.format": None}, r"MISSING_OPTION.*right\.format"),
     "an unknown format": ({"right.format": "2pc-nothing"}, "UNKNOWN_SINK.*2pc-nothing.*Sink right"),
     "itself": ({"right.format": "2pc-multi"}, "INVALID_OPTION.*right.format.*do not nest"),

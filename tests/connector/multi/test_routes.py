@@ -60,3 +60,12 @@ def test_a_row_that_would_be_nowhere_is_refused(routes: list[object], shown: str
 @pytest.mark.parametrize("kind", [pa.int64(), pa.binary(), pa.list_(pa.int32()), pa.struct([("a", pa.string())])])
 def test_other_columns_can_not_route(kind: pa.DataType) -> None:
     assert not can_route(kind)
+
+
+def test_what_a_null_hides_is_no_route() -> None:
+    lists = pa.array([["audit"], ["dead"], ["orders"]])
+    hidden = pa.Array.from_buffers(lists.type, 3, [pa.py_buffer(b"\x05"), lists.buffers()[1]], children=[lists.values])
+    assert hidden.to_pylist() == [["audit"], None, ["orders"]]
+    batch = pa.record_batch({"route": hidden, "number": [0, 1, 2]})
+    found = {name: rows["number"].to_pylist() for name, rows in routed(batch, hidden, NAMES)}
+    assert found == {"orders": [1, 2], "audit": [0, 1], "dead": [1]}
