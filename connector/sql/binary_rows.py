@@ -173,7 +173,7 @@ _FIXED: Final[dict[str, Callable[[pa.Array], np.ndarray[Any, Any] | None]]] = {
 
 
 def _numbers(values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None) -> list[pa.Array]:
-    """Return fields of one length; none where there is no value."""
+    """Return fields of one length; no bytes for a null."""
     width, count = values.dtype.itemsize, len(values)
     if valid is None:
         whole = np.empty(count, [("length", ">i4"), ("value", values.dtype)])
