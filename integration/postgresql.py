@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = ["PASSWORD", "USER", "PostgresqlServer"]
 
 PASSWORD = "not a secret"
 USER = "tester"
+_TRY_AGAIN = "the memory of the one before is still in use"
 NOBODY = 65534
 """PostgreSQL refuses to run as root."""
 
@@ -86,6 +88,11 @@ class PostgresqlServer:
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
+        wait_until(self._started, "the PostgreSQL server")
+
+    def _started(self) -> bool:
+        """Start it; False if the last process of the one before still holds on to its memory."""
+        begin = len(self.log())
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -96,13 +103,16 @@ class PostgresqlServer:
                 start_new_session=True,
                 **self._user(),
             )
-        wait_until(self._answers, "the PostgreSQL server")
+        return wait_until(lambda: self._answers(begin), "the PostgreSQL server") is not _TRY_AGAIN
 
     def kill(self) -> None:
-        """Kill all of its processes at once."""
+        """Kill all of its processes at once; a backend is in no group of the server's."""
         process = self._process
         assert process is not None
-        os.killpg(process.pid, signal.SIGKILL)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for number in (process.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
@@ -113,7 +123,8 @@ class PostgresqlServer:
 
     def log(self) -> str:
         """Return what it has logged."""
-        return (self._folder / "log").read_text(errors="replace")
+        log = self._folder / "log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def __exit__(self, *problem: object) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -127,10 +138,13 @@ class PostgresqlServer:
     def _data(self) -> Path:
         return self._folder / "data"
 
-    def _answers(self) -> bool:
+    def _answers(self, begin: int) -> bool | str:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise AssertionError(self.log()[-2000:])
+            said = self.log()[begin:]
+            if "pre-existing shared memory block" in said:
+                return _TRY_AGAIN
+            raise AssertionError(said[-2000:])
         try:
             self.connect(connect_timeout=2).close()
         except psycopg.OperationalError:

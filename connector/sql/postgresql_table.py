@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,6 +82,8 @@ class Target:
         Columns of each unique index that an upsert can use.
     checks : Sequence[tuple[str, frozenset[str]]]
         Check constraints, and the columns in them.
+    acts : bool
+        Whether it, or a partition of it, may do more with a row than keep it: a trigger, a rule.
     """
 
     oid: int
@@ -90,6 +92,13 @@ class Target:
     columns: Sequence[Column]
     keys: Sequence[frozenset[str]]
     checks: Sequence[tuple[str, frozenset[str]]]
+    acts: bool
+
+    def shows_order(self, written: Collection[str]) -> bool:
+        """Return whether one can see in which order rows of these columns were inserted: a sequence counts them, say."""
+        return self.acts or any(
+            column.name not in written and (column.has_default or column.identity) for column in self.columns
+        )
 
     def checks_on(self, columns: Sequence[Column]) -> list[str]:
         """Return the check constraints that name only these columns."""
@@ -123,13 +132,13 @@ def describe(cursor: Any, table: str) -> Target | None:
         It is a view, or another thing that takes no rows.
     """
     found = cursor.execute(
-        "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text "
+        "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhastriggers OR c.relhasrules "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
         (table,),
     ).fetchone()
     if found is None:
         return None
-    oid, schema, name, kind, persistence = found
+    oid, schema, name, kind, persistence, acts = found
     if kind not in ("r", "p") or persistence == "t":
         raise OptionError(
             "INVALID_OPTION",
@@ -141,7 +150,8 @@ def describe(cursor: Any, table: str) -> Target | None:
     columns = [Column(*row) for row in cursor.execute(COLUMNS, (oid,)).fetchall()]
     keys = [frozenset(names) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
     checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
-    return Target(oid, persistence == "u", f"{quoted(schema)}.{quoted(name)}", columns, keys, checks)
+    whole = f"{quoted(schema)}.{quoted(name)}"
+    return Target(oid, persistence == "u", whole, columns, keys, checks, acts or kind == "p")
 
 
 def fit(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
