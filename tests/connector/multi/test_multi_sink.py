@@ -11,13 +11,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from connector.cli import main
+from connector.location.location import CheckpointLocation
 from connector.multi.format import with_sinks
 from connector.multi.names import NAME
 from connector.multi.sink import MultiSink
+from connector.savepoints.take import take
+from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink, TaskMessage
 from tests.connector.test_host import QUERY, Spark
 from transactional.checkpoint import DecidedCheckpoint, Mode
+from transactional.entry import EntryKind
 from transactional.errors import (
     FencedError,
     LocationError,
@@ -487,3 +492,44 @@ def test_another_driver_ends_the_run_in_all_stores(spark: SeveralSinks) -> None:
     with pytest.raises(FencedError):
         spark.writer().commit([message], 1)
     assert spark.seen("l") == spark.seen("r") == [1]
+
+
+def test_a_sinks_secrets_are_in_no_journal_and_no_error(spark: SeveralSinks) -> None:
+    spark.options.update({"left.password": "hunter2", "right.kafka.sasl.jaas.config": "scram hunter3"})
+    spark.batch(0, [(1, None)])
+    run = spark.ledger().newest_run
+    assert run is not None
+    assert run.setup["hidden"] == ["left.password", "right.kafka.sasl.jaas.config"]
+    assert run.setup["options"]["left.store"] == "l"
+    Memory.planted["r"]["write"] = [ValueError("the store was told hunter2 and scram hunter3")]
+    with pytest.raises(RuntimeError, match="ValueError") as failed:
+        spark.part(spark.planned(1), 1, 0, *ROWS)
+    kept = b"".join(file.read_bytes() for file in spark.path.rglob("*") if file.is_file())
+    for text in (str(failed.value), kept.decode(), repr(built(spark).options)):
+        assert "hunter" not in text
+
+
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+def test_a_savepoint_of_such_a_query_goes_on_elsewhere(
+    spark: SeveralSinks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    spark.batch(0, [(1, "left"), (2, "right")])
+    spark.batch(1, [(3, None)])
+    journal = CheckpointLocation(str(spark.path)).journal()
+    journal.append(EntryKind.STOPPED, {"run": max(journal.load().runs)}, lambda ledger: None)
+    saved, new = take(str(spark.path), str(tmp_path / "saved")), tmp_path / "new"
+    assert main(["restore", saved.path, str(new), how, "--yes"]) == 0
+    again = SeveralSinks.__new__(SeveralSinks)
+    again.path, again.patch = new, monkeypatch
+    again.options = {**spark.options, "checkpointlocation": str(new)}
+    if how == "--no-claim":
+        again.options["transactionalIdPrefix"] = "copy"
+    again.drive("driver of the new location")
+    writer = again.planned(2)
+    again.patch.setattr(internals, "task_batch", lambda: (writer._plan.queryId if writer._plan else "", 2, 0, 0))
+    message = writer.write(arrow((4, None)))
+    again.writer().commit([message], 2)
+    assert (again.seen("l"), again.seen("r")) == ([1, 3, 4], [2, 3, 4])
+    assert again.ledger().checkpoints[max(again.ledger().checkpoints)].routes == {"left": 1, "right": 1}
+    contexts = Memory.stores["l"].context(max(Memory.stores["l"].numbers()))
+    assert contexts.prefix == ("q-left" if how == "--claim" else "copy-left")
