@@ -13,10 +13,10 @@ from transactional.ledger.records import (
     RestartRecord,
     Rewind,
     RunRecord,
-    Written,
     between,
 )
 from transactional.ledger.states import TRANSITIONS, CheckpointState, enter
+from transactional.ledger.written import Written
 
 __all__ = [
     "TRANSITIONS",

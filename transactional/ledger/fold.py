@@ -19,10 +19,10 @@ from transactional.ledger.records import (
     RestartRecord,
     Rewind,
     RunRecord,
-    Written,
     between,
 )
 from transactional.ledger.states import CheckpointState, enter
+from transactional.ledger.written import Written
 
 __all__ = ["apply"]
 

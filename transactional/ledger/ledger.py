@@ -19,8 +19,8 @@ from transactional.ledger.records import (
     RestartRecord,
     Rewind,
     RunRecord,
-    Written,
 )
+from transactional.ledger.written import Written
 
 __all__ = ["LAST_WRITTEN", "Ledger", "Restoring"]
 

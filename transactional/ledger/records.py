@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ExpectedPart, PartKey
-from transactional.digest import ENCODING_VERSION, digest_of_all, encoding_of
-from transactional.entry import canonical
+from transactional.digest import ENCODING_VERSION, encoding_of
 from transactional.ledger.states import CheckpointState
+from transactional.ledger.written import Written
 
 __all__ = [
     "BatchRecord",
@@ -25,7 +24,6 @@ __all__ = [
     "RestartRecord",
     "Rewind",
     "RunRecord",
-    "Written",
     "between",
 ]
 
@@ -148,45 +146,6 @@ class PartRecord:
     def expected(self) -> ExpectedPart:
         """Return the rows that a repair has to equal."""
         return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free, self.route)
-
-
-def _sum(parts: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
-    found = list(parts)
-    return sum(part["rows"] for part in found), digest_of_all(part["digest"] for part in found)
-
-
-@dataclass(frozen=True)
-class Written:
-    """The result of a batch write under its version; kept when its parts are forgotten.
-
-    Parameters
-    ----------
-    rows : int
-    digest : str
-        Of all its rows, however they were cut into parts; empty if it is unknown.
-    frame : str
-        Distinguishes the transactions of this write from those of another that was planned under the same version.
-    routes : Mapping[str, tuple[int, str]]
-        Of a sink that is several: rows and digest of each route.
-    """
-
-    rows: int
-    digest: str
-    frame: str
-    routes: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, parts: Iterable[Mapping[str, Any]]) -> Written:
-        """Sum up parts as they stand in the journal: `Part.to_json`."""
-        ordered = sorted(
-            (dict(part) for part in parts), key=lambda part: (int(part["partition"]), part.get("route", ""))
-        )
-        frame = hashlib.sha256(canonical(ordered).encode()).hexdigest()[:16]
-        by_route: dict[str, list[dict[str, Any]]] = {}
-        for part in ordered:
-            by_route.setdefault(part.get("route", ""), []).append(part)
-        sums = {route: _sum(own) for route, own in by_route.items()}
-        return cls(*_sum(ordered), frame, {} if [*sums] == [""] else sums)
 
 
 @dataclass
