@@ -82,7 +82,6 @@ class ExpectedPart:
     bytes: int
     digest: str
     free: bool = False
-    route: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from connector.kafka.source.data_source import BarrierKafkaDataSource
 from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.kafka.source.topic_reader import Retries, TopicReader
 from connector.location.location import CheckpointLocation
+from connector.multi.names import NAME as SEVERAL
 from connector.multi.names import under_route
 from connector.multi.write_options import parse_write_options as parse_options_of_several
 from connector.spark.belonging import refuse_elsewhere
@@ -40,7 +41,6 @@ from transactional.sink import Options, TwoPhaseCommitSink
 __all__ = ["examine_location", "examine_options"]
 
 SOURCE, SINK, TABLE, DATABASE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "2pc-postgresql", "schema-registry"
-SEVERAL = "2pc-multi"
 
 NO_COLUMN: Final = "barrier-doctor-column"
 """Of rows whose columns are not known."""

@@ -85,7 +85,7 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         self._sinks = {each.name: self._one(each, settings.prefix) for each in settings.sinks}
         self.routes = tuple(self._sinks)
         self._strangers: set[str] = set()  # under another prefix of this query: their names there are not ours
-        self.maxPrepared = min((s.maxPrepared for _, s in self._each() if s.maxPrepared is not None), default=None)
+        self.maxPrepared = min((s.maxPrepared for _, s in self.sinks() if s.maxPrepared is not None), default=None)
 
     def _column(self, option: str, name: str) -> int:
         found = [at for at, field in enumerate(self.schema.names) if field.lower() == name.lower()]
@@ -169,52 +169,52 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
 
     def checkStart(self, prefix: str | None) -> None:
         """Let each sink refuse what it would refuse."""
-        for one, sink in self._each():
+        for one in self._sinks.values():
             with _naming(one.name):
-                sink.checkStart(None if prefix is None else one.named(prefix))
+                one.sink.checkStart(None if prefix is None else one.named(prefix))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
         """Return what each sink finds, with the sink's name."""
-        for one, sink in self._each():
+        for one in self._sinks.values():
             known = [one.named(each) for each in own]
             under = None if prefix is None else one.named(prefix)
-            for found in sink.examine(under, own=known, intervalMs=intervalMs):
+            for found in one.sink.examine(under, own=known, intervalMs=intervalMs):
                 yield replace(found, sentence=f"{one.name}: {found.sentence}")
 
     def identify(self) -> Mapping[str, str]:
         """Return what identifies each store under the sink's name, and as ``cluster`` all of them in one text."""
         found: dict[str, str] = {}
         stores = []
-        for one, sink in self._each():
+        for one in self._sinks.values():
             with _naming(one.name):
-                identity = sink.identify()
+                identity = one.sink.identify()
             found |= {f"{one.name}.{key}": value for key, value in identity.items()}
-            stores.append(f"{one.name}={sink.name()}:{identity.get('cluster', '')}")
+            stores.append(f"{one.name}={one.sink.name()}:{identity.get('cluster', '')}")
         return {**found, "cluster": ", ".join(sorted(stores))}
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Let each sink compare its store with its own history."""
         seen = {}
-        for one, sink in self._each():
+        for one in self._sinks.values():
             own = history.routes[one.name]
             own = replace(own, queryId=one.named(own.queryId), handles=one.of(own.handles))
             with _naming(one.name):
-                seen[one.name] = dict(sink.checkHistory(own))
+                seen[one.name] = dict(one.sink.checkHistory(own))
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Take, or look after, the prefix of each sink; of a former run's sinks only."""
         marks = {}
-        self._strangers = {one.name for one, _ in self._each() if mark is not None and one.name not in mark}
-        for one, sink in self._each():
+        self._strangers = {name for name in self._sinks if mark is not None and name not in mark}
+        for one in self._sinks.values():
             if one.name not in self._strangers:
                 with _naming(one.name):
-                    marks[one.name] = dict(sink.guardRun(None if mark is None else mark[one.name]))
+                    marks[one.name] = dict(one.sink.guardRun(None if mark is None else mark[one.name]))
         return marks
 
     def lifetime(self) -> float | None:
         """Return the shortest."""
-        return min((own for _, sink in self._each() if (own := sink.lifetime()) is not None), default=None)
+        return min((own for _, sink in self.sinks() if (own := sink.lifetime()) is not None), default=None)
 
     # -- driver: transactions ---------------------------------------------------------------------------------------
 
@@ -233,15 +233,15 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Refuse if any sink refuses."""
-        for one, sink in self._each():
+        for one in self._sinks.values():
             with _naming(one.name):
-                sink.checkRestore(output.get(one.name, {}))
+                one.sink.checkRestore(output.get(one.name, {}))
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
         """Take each store back."""
-        for one, sink in self._each():
+        for one in self._sinks.values():
             with _naming(one.name):
-                sink.restoreOutput(output.get(one.name, {}), rewind)
+                one.sink.restoreOutput(output.get(one.name, {}), rewind)
 
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
         """Commit in one store after the other, also if one of them is away."""
@@ -352,14 +352,10 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:
         """Return the sinks by name, for commands that look at their stores."""
-        for one, sink in self._each():
-            yield one.name, sink
+        for one in self._sinks.values():
+            yield one.name, one.sink
 
     # -- shared -----------------------------------------------------------------------------------------------------
-
-    def _each(self) -> Iterator[tuple[_One, TwoPhaseCommitSink[Any, Any]]]:
-        for one in self._sinks.values():
-            yield one, one.sink
 
     def _by_sink(self, handles: Sequence[Handle]) -> list[tuple[_One, list[Handle]]]:
         """Return each sink that has any of the handles, with its own.

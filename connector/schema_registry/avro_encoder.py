@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from connector.schema_registry.avro_values import column_type, parsed_schema
-from connector.schema_registry.registry import Definition
+from connector.schema_registry.registry import Definition, wire_header
 from transactional.errors import RowRefusedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["AvroEncoder"]
-
-_HEADER: Final = struct.Struct(">bI")
 
 
 class AvroEncoder:
@@ -64,7 +61,7 @@ class AvroEncoder:
 
         if self._schema is None:
             self._schema = parsed_schema(self._definition)
-        header = _HEADER.pack(0, self._definition.id)
+        header = wire_header(self._definition.id)
         found: list[bytes | None] = []
         for row in rows:
             if row is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from connector.schema_registry.columns import subject_name
-from connector.schema_registry.registry import MAGIC_BYTES, Definition, Registry, UnknownSchemaError
+from connector.schema_registry.registry import Definition, Registry, UnknownSchemaError, wire_header
 from transactional.errors import OptionError
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def encode_json(
     definition = _definition(registry, topic, record, subject, key, version, schema, schema_id, "JSON")
     json_type(definition)
     value = f.col(column) if isinstance(column, str) else column
-    header = bytes(1) + definition.id.to_bytes(MAGIC_BYTES - 1, "big")
-    return f.concat(f.lit(header), f.to_json(value).cast("binary"))
+    return f.concat(f.lit(wire_header(definition.id)), f.to_json(value).cast("binary"))
 
 
 def _definition(

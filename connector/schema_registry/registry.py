@@ -15,7 +15,7 @@ from transactional.errors import OptionError, StoreError
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema
 
-__all__ = ["EXTRA", "MAGIC_BYTES", "Definition", "Registry", "UnknownSchemaError", "missing_extra"]
+__all__ = ["EXTRA", "MAGIC_BYTES", "Definition", "Registry", "UnknownSchemaError", "missing_extra", "wire_header"]
 
 EXTRA: Final = "barrier-kafka[schema-registry]"
 
@@ -37,6 +37,11 @@ bad.
 
 ALSO_SECRET: Final = ("basic.auth.user.info", "bearer.auth.token", "bearer.auth.client.secret", "ssl.key.password")
 """Settings whose values are never shown, besides those that `hides_value` knows by their names."""
+
+
+def wire_header(number: int) -> bytes:
+    """Return the header of a value that is written with the schema of this id."""
+    return bytes(1) + number.to_bytes(MAGIC_BYTES - 1, "big")
 
 
 def missing_extra(problem: ImportError) -> ImportError:

@@ -121,7 +121,6 @@ def owners_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, 
     """
     from connector.kafka.sink.kafka_sink import KafkaSink
     from connector.multi.sink import MultiSink
-    from connector.spark.batch_writer import WHOSE
 
     refuse_elsewhere(location, ledger)
     run = recorded_run(ledger)
@@ -130,9 +129,8 @@ def owners_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, 
     sinks = {"": sink}
     if isinstance(sink, MultiSink):
         sinks = {route: each for route, each in sink.sinks() if isinstance(each, KafkaSink)} or sinks
-    prefixes = frozenset(each.prefix for each in ledger.runs.values()) - set(ledger.originals)
     return [
-        _owner(location, ledger, run, route, each if isinstance(each, KafkaSink) else None, prefixes, WHOSE)
+        _owner(location, ledger, run, route, each if isinstance(each, KafkaSink) else None)
         for route, each in sinks.items()
     ]
 
@@ -143,15 +141,16 @@ def _owner(
     run: RunRecord,
     route: str,
     kafka: KafkaSink | None,
-    prefixes: frozenset[str],
-    whose: str,
 ) -> Owner:
+    from connector.spark.batch_writer import WHOSE
+
+    prefixes = frozenset(each.prefix for each in ledger.runs.values()) - set(ledger.originals)
     claims, written = _claims(ledger, route) if kafka else ({}, frozenset())
     return Owner(
         location.path,
         frozenset(under_route(prefix, route) for prefix in prefixes),
-        run.cluster(route) or "",
-        location.files.exists(f"barrier/{whose}"),
+        run.identified("cluster", route) or "",
+        location.files.exists(f"barrier/{WHOSE}"),
         bool(ledger.undecided() or ledger.unsettled()),
         run.token,
         run.ended,

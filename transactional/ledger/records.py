@@ -72,9 +72,9 @@ class RunRecord:
     binding: bool = True
     marks: list[dict[str, Any]] = field(default_factory=list)
 
-    def cluster(self, route: str = "") -> str | None:
-        """Return which store it writes to; of a sink that is several, which the route does."""
-        return self.identity.get(f"{route}.cluster" if route else "cluster")
+    def identified(self, what: str, route: str = "") -> str | None:
+        """Return a part of its store's identity; of a sink that is several, of the route's store."""
+        return self.identity.get(f"{route}.{what}" if route else what)
 
     @property
     def routes(self) -> frozenset[str]:
@@ -83,7 +83,7 @@ class RunRecord:
 
     def store_key(self, route: str = "") -> str:
         """Return the name of its store and prefix in `Ledger.newest`."""
-        return json.dumps([self.sink, self.prefix, self.cluster(route), *([route] if route else [])])
+        return json.dumps([self.sink, self.prefix, self.identified("cluster", route), *([route] if route else [])])
 
 
 @dataclass
@@ -145,7 +145,7 @@ class PartRecord:
 
     def expected(self) -> ExpectedPart:
         """Return the rows that a repair has to equal."""
-        return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free, self.route)
+        return ExpectedPart(self.partition, self.rows, self.bytes, self.digest, self.free)
 
 
 @dataclass

@@ -20,7 +20,6 @@ from transactional.recovery.judgement import (
     gaps,
     judge_checkpoint,
     judge_prepared,
-    lost_batches,
     out_of_order,
 )
 from transactional.recovery.rows import check_encodings, check_rows, mismatch
@@ -44,7 +43,6 @@ __all__ = [
     "gaps",
     "judge_checkpoint",
     "judge_prepared",
-    "lost_batches",
     "mismatch",
     "out_of_order",
     "replaced_since_planned",

@@ -17,7 +17,6 @@ __all__ = [
     "gaps",
     "judge_checkpoint",
     "judge_prepared",
-    "lost_batches",
     "out_of_order",
 ]
 
@@ -64,16 +63,14 @@ def judge_checkpoint(
                 handle=dict(part.handles[-1]),
                 evidence=state.evidence,
             )
-    lost = lost_batches(ledger, checkpoint, states)
+    lost = {part.batch for part in _lost(ledger, checkpoint, states)}
     if not lost:
         return Judgement.COMMIT
     committed = any(state.outcome is Outcome.COMMITTED for _, state in states)
     committed = committed or any({"committed", "accepted"} & {*part.verdicts} for part in parts)
     # The query has moved past the others: if nothing of them is lost they need no void
     behind = min(checkpoint.batches) < batch
-    routes = {part.route for part in parts if part.handles}
-    whole = routes - {part.route for part, state in states if state.outcome is Outcome.LOST}
-    whole -= {part.route for part in parts if part.lost}
+    whole = {part.route for part in parts if part.handles} - set(gaps(ledger, checkpoint, states))
     repairable = committed or ((behind or bool(whole)) and min(lost) >= batch)
     rewritten = lost if repairable else set(checkpoint.batches)
     if min(rewritten) < batch:
@@ -94,22 +91,20 @@ def committed_undecided(part: PartRecord, consequence: str) -> AmbiguousOutcomeE
     return AmbiguousOutcomeError("COMMITTED_UNDECIDED", **part.named, rows=part.rows, consequence=consequence)
 
 
-def lost_batches(
+def _lost(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
-) -> set[int]:
-    """Return the micro-batches of a decided checkpoint with lost parts, by the store's answers or an earlier verdict."""
-    lost = {part.batch for part, state in states if state.outcome is Outcome.LOST}
-    return lost | {part.batch for part in ledger.parts_of(checkpoint) if part.lost}
+) -> list[PartRecord]:
+    """Return the lost parts of a decided checkpoint, by the store's answers or an earlier verdict."""
+    answered = [part for part, state in states if state.outcome is Outcome.LOST]
+    return answered + [part for part in ledger.parts_of(checkpoint) if part.lost]
 
 
 def gaps(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]]
 ) -> dict[str, int]:
     """Return the first lost micro-batch of a decided checkpoint, by route: only within one is there an order to keep."""
-    lost = [part for part, state in states if state.outcome is Outcome.LOST]
-    lost += [part for part in ledger.parts_of(checkpoint) if part.lost]
     found: dict[str, int] = {}
-    for part in lost:
+    for part in _lost(ledger, checkpoint, states):
         found[part.route] = min(part.batch, found.get(part.route, part.batch))
     return found
 

@@ -168,13 +168,12 @@ def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> N
     ------
     LocationError
     """
-    name = f"{route}.topicId" if route else "topicId"
-    recorded = ledger.newest_run.identity.get(name) if ledger.newest_run else None
+    recorded = ledger.newest_run.identified("topicId", route) if ledger.newest_run else None
     if recorded is None:
         return
     others = sorted(each for each in targets if _one_spelling(each) != _one_spelling(recorded))
     if others:
-        raise _other_target(ledger, f"{name} was {recorded}, is {', '.join(others)}")
+        raise _other_target(ledger, f"{route and f'{route}.'}topicId was {recorded}, is {', '.join(others)}")
 
 
 def _other_target(ledger: Ledger, changed: str) -> LocationError:

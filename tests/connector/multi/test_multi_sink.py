@@ -170,7 +170,7 @@ def test_rows_are_where_they_are_routed_and_a_decision_is_of_all(spark: SeveralS
     (checkpoint,) = spark.ledger().checkpoints.values()
     assert checkpoint.routes == {"left": 2, "right": 3}
     assert (checkpoint.rows, checkpoint.handles, checkpoint.settled) == (5, 3, True)
-    assert Memory.stores["l"].rows() == [{"value": 1}, {"value": 3}], "routeColumn is for nobody to see"
+    assert Memory.stores["l"].rows() == [{"value": 1}, {"value": 3}], "routeColumn is in no store"
 
 
 def test_a_sink_without_rows_has_no_transaction(spark: SeveralSinks) -> None:
@@ -353,7 +353,7 @@ def test_each_store_is_compared_with_its_own_history(spark: SeveralSinks) -> Non
     assert (left.seen, left.binding, left.queryId[-5:]) == ({"of": "l"}, True, "-left")
 
 
-def test_transactions_that_nobody_names_are_swept_in_both_stores(spark: SeveralSinks) -> None:
+def test_transactions_that_are_not_named_are_swept_in_both_stores(spark: SeveralSinks) -> None:
     spark.part(spark.planned(0), 0, 0, *ROWS)  # its driver dies
     spark.drive("second driver")
     spark.planned(0)
@@ -419,7 +419,7 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "no format": ({"right.format": None}, r"MISSING_OPTION.*right\.format"),
     "an unknown format": ({"right.format": "2pc-nothing"}, "UNKNOWN_SINK.*2pc-nothing.*Sink right"),
     "itself": ({"right.format": "2pc-multi"}, "INVALID_OPTION.*right.format.*do not nest"),
-    "an option of nobody": ({"rihgt.store": "x"}, "UNKNOWN_OPTION.*rihgt.store"),
+    "an option of no sink": ({"rihgt.store": "x"}, "UNKNOWN_OPTION.*rihgt.store"),
     "an option of the query": ({"right.txnVersion": "3"}, r"FORBIDDEN_OPTION.*right.txnversion.*without right\."),
     "a path of its own": ({"path": "/tmp/x"}, "INVALID_OPTION.*path.*one sink's"),
     "at least once": ({"deliveryGuarantee": "at-least-once"}, "INVALID_OPTION.*deliveryGuarantee"),
