@@ -1,8 +1,8 @@
 """The names that users import: exactly-once streaming from Kafka through PySpark.
 
-The formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``, ``2pc-postgresql``, ``2pc-multi`` need no import; `register` lets
-``start()`` report mistakes. To write a sink, subclass `TwoPhaseCommitSink` (for a database `StagedSqlSink`), and test it with
-`barrier_kafka.testing`. Names that are not in ``__all__`` may change between releases.
+The formats ``barrier-kafka``, ``2pc-kafka``, ``2pc-delta``, ``2pc-postgresql``, ``2pc-mysql``, ``2pc-multi`` need no import;
+`register` lets ``start()`` report mistakes. To write a sink, subclass `TwoPhaseCommitSink` (for a database `StagedSqlSink`),
+and test it with `barrier_kafka.testing`. Names that are not in ``__all__`` may change between releases.
 """
 
 from __future__ import annotations

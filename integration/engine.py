@@ -29,6 +29,7 @@ from connector.multi.sink import MultiSink
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
+from connector.spark.sinks import SinkType, find_sink
 from integration.jobs import newest
 from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.faults import InjectedFault
@@ -60,6 +61,8 @@ class Work:
         Of the output topic; every task with rows writes into all of them.
     routes : Sequence[str]
         Names of sinks under ``2pc-multi``: rows go to each in turn, and every last one to all of them.
+    format : str
+        Of the sink, Kafka's by default.
     """
 
     location: str
@@ -69,6 +72,7 @@ class Work:
     writers: int = 3
     partitions: int = 1
     routes: Sequence[str] = ()
+    format: str = ""
 
     def route(self, value: int) -> str | None:
         """Where a row goes; None for all sinks."""
@@ -202,7 +206,12 @@ class Engine:
         if self.work.routes:
             schema = schema.add("route", "string")
         options = Options({**self.work.options, "checkpointLocation": self.work.location})
-        return HostedStreamWriter(HostedSink(MultiSink if self.work.routes else MortalSink, options, schema))
+        return HostedStreamWriter(HostedSink(self._sink(), options, schema))
+
+    def _sink(self) -> SinkType:
+        if self.work.routes:
+            return MultiSink
+        return find_sink(self.work.format) if self.work.format else MortalSink
 
     def _write(self, name: str, text: str) -> None:
         """Whole or not at all, as Spark writes its logs."""

@@ -39,6 +39,9 @@ class PostgresqlServer:
         Of ``postgresql.conf``.
     """
 
+    FORMAT = "2pc-postgresql"
+    """Of the sink that writes here."""
+
     def __init__(self, **settings: str) -> None:
         self._ports = Ports()
         self.port = self._ports.reserve()

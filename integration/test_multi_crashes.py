@@ -6,11 +6,9 @@ each store that it was routed to, in none else, and nothing is open or staged in
 
 from __future__ import annotations
 
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,9 @@ import pytest
 
 from integration.broker import Cluster
 from integration.delta_output import DeltaOutput
-from integration.driver_process import DriverProcess, Faults, Place, wait_until
-from integration.engine import Engine, Work, command
+from integration.driver_process import DriverProcess, Output, wait_until
+from integration.engine import Work
+from integration.engine_query import POINTS, EngineQuery, kill_twelve_times
 from integration.jobs import Job
 from integration.multi_output import MultiOutput
 from integration.postgresql import PostgresqlServer
@@ -28,14 +27,12 @@ from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.entry import EntryKind
 from transactional.errors import StoreError
-from transactional.faults import InjectedFault
 
-POINTS = [point for point in faults.POINTS if point not in ("journal.created", "source.latest")]
 SHORT_MS = "5000"
 """A transaction's timeout that a test can wait for."""
 
 
-class Query:
+class Query(EngineQuery):
     """One query with three stores."""
 
     def __init__(self, kafka: Cluster, database: PostgresqlServer, folder: Path, **changes: Any) -> None:
@@ -45,8 +42,7 @@ class Query:
         self.table = SqlOutput(database, f"t_{name}", f"s_{name}")
         self.topic = TopicOutput(kafka.bootstrap_servers, f"multi-{name}", f"q-{name}-topic")
         self.files = DeltaOutput(folder / "table")
-        self.faults = Faults(folder / "faults")
-        self.options = {
+        options = {
             "sinks": "topic,files,table",
             "routeColumn": "route",
             "transactionalIdPrefix": f"q-{name}",
@@ -57,40 +53,17 @@ class Query:
             "files.path": str(self.files.path),
             **{f"table.{key}": value for key, value in self.table.options().items()},
         }
-        routes = ("topic", "files", "table")
-        self.work = Work(str(folder / "location"), self.options, partitions=2, routes=routes, **changes)
-        self.output = MultiOutput({"topic": self.topic, "files": self.files, "table": self.table}, self.work.route)
-        self.place = Place(Path(self.work.location), self.output)
+        outputs: dict[str, Output] = {"topic": self.topic, "files": self.files, "table": self.table}
+        work = Work(str(folder / "location"), options, partitions=2, routes=tuple(outputs), **changes)
+        super().__init__(work, MultiOutput(outputs, work.route), folder)
 
-    def run(self, error: bool = False, **options: str) -> None:
-        """One driver's life, perhaps with other options."""
-        Engine(replace(self.work, options={**self.options, **options})).run(error=error)
-
-    def die(self, *points: str, error: bool = False, **options: str) -> None:
-        """Live until the points have fired."""
-        for point in points:
-            self.faults.arm(point, "raise")
-        with pytest.raises(InjectedFault):
-            self.run(error, **options)
-        assert self.faults.armed() == []
-        self.place.check_partial(self.work.expected)
-
-    def be_killed(self, point: str) -> None:
-        """Live in a process of its own until the point kills it."""
-        self.faults.arm(point, "kill")
-        life = subprocess.run(command(self.work), check=False, capture_output=True, text=True)
-        assert self.faults.armed() == [], life.stderr
-        assert life.returncode < 0, life.stderr
-        self.place.check_partial(self.work.expected)
-
-    def finish(self) -> None:
-        """Run a driver to the end of the work and check everything."""
-        self.run()
-        self.check()
+    def lose_some(self) -> None:
+        """The topic's transactions are aborted."""
+        self.output.lose([name for name in self.output.open_transactions() if name.startswith("topic/")])
 
     def check(self) -> None:
         """Every row is where it should be, once; nothing is left anywhere."""
-        self.place.check_whole(self.work.expected)
+        super().check()
         assert self.table.staged() == 0
 
     def repaired(self) -> list[tuple[int, str]]:
@@ -116,28 +89,12 @@ def make_query(
     return lambda **changes: Query(kafka, database, tmp_path, **changes)
 
 
-def die_at(query: Query, point: str, error: bool, *, kill: bool = False) -> None:
-    """Die at the point, by the shortest way to it."""
-    if point == "abort.journalled":
-        query.die("task.written", point, error=True)
-        return
-    if point == "recovery.settling":
-        query.die("decision.written")
-    if point.startswith("repair."):
-        query.die("commit.one")
-        query.output.lose([name for name in query.output.open_transactions() if name.startswith("topic/")])
-    if kill:
-        query.be_killed(point)
-    else:
-        query.die(point, error=error)
-
-
 @pytest.mark.parametrize(("number", "point"), list(enumerate(POINTS)), ids=POINTS)
 def test_every_row_is_where_it_was_routed_wherever_the_driver_dies(
     make_query: MakeQuery, number: int, point: str
 ) -> None:
     query = make_query()
-    die_at(query, point, error=bool(number % 2))
+    query.die_at(point, error=bool(number % 2))
     query.finish()
 
 
@@ -150,7 +107,7 @@ def test_every_row_is_where_it_was_routed_after_one_and_two_deaths(
 ) -> None:
     query = make_query()
     for _ in range(times):
-        die_at(query, point, how == "error", kill=how == "kill")
+        query.die_at(point, how == "error", kill=how == "kill")
     query.finish()
 
 
@@ -202,19 +159,7 @@ def test_three_stores_equal_an_undisturbed_run_after_twelve_kills(
 ) -> None:
     """Driver, workers and the database itself, in turn, under Spark."""
     query = Query(kafka, database, tmp_path)
-    job = Job(query.work.location, "", "routed", batches=8, restarts=3, sink=query.options)
+    job = Job(query.work.location, "", "routed", batches=8, restarts=3, sink=dict(query.work.options))
     with DriverProcess(tmp_path, job, query.output) as driver:
-        for point in ("task.prepared", "decision.written", "commit.one", "settled.written"):
-            driver.faults.arm(point, "kill-jvm")
-            driver.start()
-            driver.wait_death(point)
-            driver.faults.arm("task.written", "kill")
-            driver.faults.arm(point, "pause")
-            driver.start()
-            driver.wait_fired(point, 2)
-            database.kill()
-            database.start()
-            driver.faults.resume(point)
-            driver.kill()
-        driver.finish()
+        kill_twelve_times(driver, database)
     assert query.table.staged() == 0

@@ -8,7 +8,6 @@ import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,25 +19,17 @@ from connector.sql.binary_rows import as_binary
 from connector.sql.csv_rows import as_csv, numbers, repeated
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.postgresql_table import create_statement
-from connector.sql.staged_sink import StagedHandle
 from integration.driver_process import wait_until
 from integration.postgresql import PASSWORD, PostgresqlServer
-from transactional.checkpoint import DecidedCheckpoint
+from integration.sql_bench import SCHEMA, Bench, options_of
 from transactional.errors import (
     AmbiguousOutcomeError,
-    FencedError,
-    LocationError,
     OptionError,
     RowRefusedError,
     StoreError,
-    StoreReplacedError,
-    TransactionLostError,
 )
-from transactional.history import History
-from transactional.sink import Cutoff, Options, Outcome, TransactionContext
+from transactional.sink import Options, Outcome, TransactionContext
 from transactional.testing import SinkConformance
-
-SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.string())])
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +43,6 @@ def table(database: PostgresqlServer) -> Iterator[str]:
     name = f"t_{uuid.uuid4().hex[:8]}"
     yield name
     database.ask(f"DROP TABLE IF EXISTS {name}")
-
-
-def options_of(database: PostgresqlServer, table: str, **more: str) -> dict[str, str]:
-    return {"url": database.url, "dbtable": table, "transactionalIdPrefix": f"p-{table}", **more}
 
 
 class TestPostgresqlSink(SinkConformance):
@@ -74,51 +61,6 @@ class TestPostgresqlSink(SinkConformance):
         prefix = options["transactionalidprefix"]
         statement = "SELECT count(*) FROM barrier.barrier_transactions WHERE state = 'prepared' AND prefix = %s"
         return int(self.database.ask(statement, prefix)[0][0])
-
-
-class Bench:
-    """A sink of one query on one table."""
-
-    def __init__(self, database: PostgresqlServer, table: str, schema: pa.Schema = SCHEMA, **options: str) -> None:
-        self.database, self.table, self.schema = database, table, schema
-        self.options = options_of(database, table, **options)
-        self.number = 0
-        sink = self.sink()
-        self.identity = sink.identify()
-        self.mark = sink.guardRun(None)
-
-    def sink(self) -> PostgresqlSink:
-        return PostgresqlSink(Options(self.options), self.schema)
-
-    def prepare(self, rows: Sequence[Sequence[Any]], batch: int = 0, partition: int = 0, run: int = 1) -> StagedHandle:
-        sink = self.sink()
-        context = TransactionContext(
-            "q", batch, partition, 0, self.options["transactionalIdPrefix"], os.urandom(8).hex(), run
-        )
-        transaction = sink.beginTransaction(context)
-        for row in rows:
-            columns = {field.name: [value] for field, value in zip(self.schema, row, strict=True)}
-            sink.write(transaction, pa.RecordBatch.from_pydict(columns, schema=self.schema))
-        try:
-            return sink.preCommit(transaction)
-        finally:
-            sink.close()
-
-    def commit(self, *handles: StagedHandle) -> DecidedCheckpoint:
-        self.number += 1
-        checkpoint = DecidedCheckpoint(self.number, (0,), 0, "q", self.options["transactionalIdPrefix"])
-        self.sink().commit(handles, checkpoint)
-        return checkpoint
-
-    def rows(self, columns: str = "*") -> list[Any]:
-        return self.database.ask(f"SELECT {columns} FROM {self.table}")
-
-    def staged(self) -> int:
-        names = self.database.ask(
-            "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables WHERE tablename LIKE %s",
-            f"staged_{self.table}%",
-        )
-        return sum(self.database.ask(f"SELECT count(*) FROM {name}")[0][0] for (name,) in names)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -212,48 +154,16 @@ def test_text_goes_into_what_the_database_can_read_it_as(database: PostgresqlSer
         bench.prepare([[str(one), "{}", "ugly", "10.0.0.1", None]])
 
 
-def test_rows_of_one_key_replace_each_other_in_order(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table, upsertKey="key")
-    late = bench.prepare([[1, "batch 1"], [3, "only"]], batch=1)
-    first = bench.prepare([[1, "a"], [1, "b"], [2, "x"]], batch=0, partition=0)
-    second = bench.prepare([[2, "y"]], batch=0, partition=1)
-    bench.commit(late, second, first)
-    assert sorted(bench.rows()) == [(1, "batch 1"), (2, "y"), (3, "only")]
-    bench.commit(bench.prepare([[3, "again"], [4, "new"]], batch=2))
-    assert sorted(bench.rows()) == [(1, "batch 1"), (2, "y"), (3, "again"), (4, "new")]
-    assert bench.staged() == 0
-
-
-def test_a_table_of_keys_alone_takes_each_once(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table, pa.schema([("key", pa.int64())]), upsertKey="key")
-    bench.commit(bench.prepare([[1], [1], [2]]))
-    bench.commit(bench.prepare([[2], [3]], batch=1))
-    assert sorted(bench.rows()) == [(1,), (2,), (3,)]
-
-
-def test_rows_are_appended_in_order(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE TABLE {table} (number serial, key bigint, value text DEFAULT 'none')")
-    bench = Bench(database, table)
-    handles = [
-        bench.prepare([[batch * 10 + part, "x"], [batch * 10 + part, "y"]], batch, part)
-        for batch in (0, 1)
-        for part in (0, 1)
-    ]
-    bench.commit(*reversed(handles))
-    rows = database.ask(f"SELECT key, value FROM {table} ORDER BY number")
-    assert rows == [(key, value) for key in (0, 1, 10, 11) for value in "xy"]
-
-
 # -- refusals before the first row -----------------------------------------------------------------------------------
 
 REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
-    ("a column too many", "key bigint", SCHEMA, {}, "has no column value"),
-    ("a column too few", "key bigint, value text, more text NOT NULL", SCHEMA, {}, "more of .* is NOT NULL"),
-    ("numbers into text", "key text, value text", SCHEMA, {}, "the column key is bigint, and the table's is text"),
+    ("a column too many", "id bigint", SCHEMA, {}, "has no column value"),
+    ("a column too few", "id bigint, value text, more text NOT NULL", SCHEMA, {}, "more of .* is NOT NULL"),
+    ("numbers into text", "id text, value text", SCHEMA, {}, "the column id is bigint, and the table's is text"),
     (
         "bytes into text",
-        "key bigint, value text",
-        pa.schema([("key", pa.int64()), ("value", pa.binary())]),
+        "id bigint, value text",
+        pa.schema([("id", pa.int64()), ("value", pa.binary())]),
         {},
         "value is bytea",
     ),
@@ -273,22 +183,22 @@ REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
     ("a length of time", "s interval", pa.schema([("s", pa.duration("us"))]), {}, "PostgreSQL has no such type"),
     (
         "a computed column",
-        "key bigint, value text GENERATED ALWAYS AS ('x') STORED",
+        "id bigint, value text GENERATED ALWAYS AS ('x') STORED",
         SCHEMA,
         {},
         "computes the column value",
     ),
-    ("an own identity", "key bigint GENERATED ALWAYS AS IDENTITY, value text", SCHEMA, {}, "computes the column key"),
-    ("no unique index", "key bigint, value text", SCHEMA, {"upsertKey": "key"}, "no unique index of exactly key"),
+    ("an own identity", "id bigint GENERATED ALWAYS AS IDENTITY, value text", SCHEMA, {}, "computes the column id"),
+    ("no unique index", "id bigint, value text", SCHEMA, {"upsertKey": "id"}, "no unique index of exactly id"),
     (
         "a partial one",
-        "key bigint NOT NULL, value text, EXCLUDE (key WITH =)",
+        "id bigint NOT NULL, value text, EXCLUDE (id WITH =)",
         SCHEMA,
-        {"upsertKey": "key"},
+        {"upsertKey": "id"},
         "no unique index",
     ),
-    ("a key that may be null", "key bigint UNIQUE, value text", SCHEMA, {"upsertKey": "key"}, "not NOT NULL"),
-    ("a key that is no column", "key bigint, value text", SCHEMA, {"upsertKey": "id"}, "upsertKey names id"),
+    ("a key that may be null", "id bigint UNIQUE, value text", SCHEMA, {"upsertKey": "id"}, "not NOT NULL"),
+    ("a key that is no column", "id bigint, value text", SCHEMA, {"upsertKey": "no"}, "upsertKey names no"),
 )
 
 
@@ -306,23 +216,8 @@ def test_what_does_not_fit_is_refused_before_the_first_row(
         sink.identify()
 
 
-def test_a_check_creates_nothing_and_the_first_planning_does(database: PostgresqlServer, table: str) -> None:
-    sink = PostgresqlSink(Options(options_of(database, table, stagingSchema=f"s_{table}")), SCHEMA)
-    sink.checkStart(None)
-    assert database.ask("SELECT to_regclass(%s), to_regnamespace(%s)", table, f"s_{table}") == [(None, None)]
-    sink.identify()
-    assert database.ask("SELECT to_regclass(%s)::text", table) == [(table,)]
-    database.ask(f"DROP SCHEMA s_{table} CASCADE")
-
-
-def test_a_view_takes_no_rows(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE VIEW v_{table} AS SELECT 1 AS key, 'x' AS value")
-    with pytest.raises(OptionError, match="a table, and no view"):
-        PostgresqlSink(Options(options_of(database, f"v_{table}")), SCHEMA).checkStart(None)
-
-
 def test_what_a_user_may_not_create_is_printed(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE TABLE {table} (key bigint, value text)")
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
     database.ask(f"CREATE ROLE r_{table} LOGIN PASSWORD 'other'")
     database.ask(f"GRANT SELECT, INSERT, UPDATE ON {table} TO r_{table}")
     options = {
@@ -346,22 +241,6 @@ def test_what_a_user_may_not_create_is_printed(database: PostgresqlServer, table
     database.ask(f"DROP ROLE r_{table}")
 
 
-@pytest.mark.parametrize("how", ["url", "option", "jdbc"])
-def test_a_wrong_password_is_named_and_not_shown(database: PostgresqlServer, table: str, how: str) -> None:
-    secret = "wrong-and-secret"
-    options = options_of(database, table)
-    if how == "url":
-        options["url"] = database.url.replace(database.url.split(":")[2].split("@")[0], secret)
-    elif how == "option":
-        options |= {"url": database.address, "user": "tester", "password": secret}
-    else:
-        options |= {"url": f"jdbc:{database.address}?user=tester&password={secret}"}
-    with pytest.raises(StoreError, match="DATABASE_UNREACHABLE") as refused:
-        PostgresqlSink(Options(options), SCHEMA).checkStart(None)
-    assert secret not in str(refused.value)
-    assert secret not in repr(refused.value.__cause__)
-
-
 @pytest.mark.parametrize("url", ["{jdbc}?user=tester&password={password}", "{plain}?user=tester&password={password}"])
 def test_an_address_as_others_write_it(database: PostgresqlServer, table: str, url: str) -> None:
     address = url.format(jdbc=f"jdbc:{database.address}", plain=database.address, password=PASSWORD.replace(" ", "%20"))
@@ -376,25 +255,12 @@ def test_an_address_as_others_write_it(database: PostgresqlServer, table: str, u
 def test_a_row_that_the_table_would_refuse_is_refused_while_it_is_staged(
     database: PostgresqlServer, table: str
 ) -> None:
-    database.ask(f"CREATE TABLE {table} (key bigint CHECK (key > 0), value varchar(3) NOT NULL)")
+    database.ask(f"CREATE TABLE {table} (id bigint CHECK (id > 0), value varchar(3) NOT NULL)")
     bench = Bench(database, table)
     for row, said in (([0, "a"], "check constraint"), ([1, None], "not-null"), ([1, "long"], "too long")):
         with pytest.raises(RowRefusedError, match=rf"ROW_REFUSED.*{said}"):
             bench.prepare([row])
     assert bench.staged() == 0
-
-
-def test_a_double_key_stops_the_commit_and_can_be_mended(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE TABLE {table} (key bigint PRIMARY KEY, value text)")
-    bench = Bench(database, table)
-    bench.commit(bench.prepare([[1, "a"]]))
-    handle = bench.prepare([[1, "b"]], batch=1)
-    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*unique constraint"):
-        bench.commit(handle)
-    assert bench.sink().inspect([handle])[0].ready
-    database.ask(f"DELETE FROM {table}")
-    bench.commit(handle)
-    assert bench.rows() == [(1, "b")]
 
 
 def test_a_table_that_was_replaced_is_not_taken_for_the_former(database: PostgresqlServer, table: str) -> None:
@@ -403,7 +269,7 @@ def test_a_table_that_was_replaced_is_not_taken_for_the_former(database: Postgre
     database.ask(f"ALTER TABLE {table} RENAME TO old_{table}")
     for missing in (True, False):
         if not missing:
-            database.ask(f"CREATE TABLE {table} (key bigint, value text)")
+            database.ask(f"CREATE TABLE {table} (id bigint, value text)")
         assert bench.sink().inspect([handle])[0].outcome is Outcome.UNKNOWN
         with pytest.raises(AmbiguousOutcomeError, match="not the one that it was prepared for"):
             bench.commit(handle)
@@ -411,72 +277,6 @@ def test_a_table_that_was_replaced_is_not_taken_for_the_former(database: Postgre
     database.ask(f"ALTER TABLE old_{table} RENAME TO {table}")
     bench.commit(handle)
     assert bench.rows() == [(1, "a")]
-
-
-@pytest.mark.parametrize(
-    ("change", "back", "said"),
-    [
-        ("ALTER COLUMN key TYPE integer", "ALTER COLUMN key TYPE bigint", "key was bigint, and is integer"),
-        ("RENAME COLUMN value TO other", "RENAME COLUMN other TO value", "value was text, and is gone"),
-    ],
-)
-def test_a_table_that_was_altered_is_named(
-    database: PostgresqlServer, table: str, change: str, back: str, said: str
-) -> None:
-    bench = Bench(database, table)
-    handle = bench.prepare([[1, "a"]])
-    database.ask(f"ALTER TABLE {table} {change}")
-    with pytest.raises(StoreError, match=rf"TABLE_CHANGED.*{said}"):
-        bench.commit(handle)
-    database.ask(f"ALTER TABLE {table} {back}")
-    bench.commit(handle)
-    assert bench.rows() == [(1, "a")]
-
-
-def test_another_column_does_not_matter(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    handle = bench.prepare([[1, "a"]])
-    database.ask(f"ALTER TABLE {table} ADD COLUMN more text DEFAULT 'm'")
-    again = Bench(database, table).prepare([[2, "b"]], batch=1)
-    bench = Bench(database, table)
-    bench.commit(handle, again)
-    assert sorted(bench.rows()) == [(1, "a", "m"), (2, "b", "m")]
-
-
-@pytest.mark.parametrize("how", ["DELETE FROM", "TRUNCATE", "DROP TABLE"])
-def test_staged_rows_that_someone_deleted_are_lost_and_never_half_committed(
-    database: PostgresqlServer, table: str, how: str
-) -> None:
-    bench = Bench(database, table)
-    handles = [bench.prepare([[1, "a"]]), bench.prepare([[2, "b"]], partition=1)]
-    database.ask(
-        f"{how} {handles[0]['staging']}"
-        + (f" WHERE barrier_nonce = '{handles[0]['nonce']}'" if "DELETE" in how else "")
-    )
-    with pytest.raises(TransactionLostError) as lost:
-        bench.commit(*handles)
-    gone = handles[:1] if "DELETE" in how else handles
-    assert lost.value.handles == gone
-    assert [state.outcome for state in bench.sink().inspect(gone)] == [Outcome.LOST] * len(gone)
-    assert bench.rows() == []
-
-
-def test_a_sweep_touches_only_what_is_over(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    earlier, same, later = (
-        bench.prepare([[1, "a"]], 1, run=3),
-        bench.prepare([[2, "b"]], 2, run=3),
-        bench.prepare([[3, "c"]], run=4),
-    )
-    assert bench.sink().sweep([], Cutoff("other", 9, 9)) == 0
-    assert bench.sink().sweep([], Cutoff("q", 3, 2)) == 1
-    outcomes = [state.outcome for state in bench.sink().inspect([earlier, same, later])]
-    assert outcomes == [Outcome.LOST, Outcome.PREPARED, Outcome.PREPARED]
-    bench.commit(same)
-    assert bench.sink().sweep([later], Cutoff("q", 5, 0)) == 0
-    assert bench.staged() == 1
-    count = "SELECT count(*) FROM barrier.barrier_transactions WHERE prefix = %s"
-    assert database.ask(count, bench.options["transactionalIdPrefix"]) == [(1,)]
 
 
 def test_a_pooler_that_hands_out_another_connection_each_time_changes_nothing(
@@ -497,93 +297,13 @@ def test_a_pooler_that_hands_out_another_connection_each_time_changes_nothing(
             connection.execute("ALTER ROLE tester RESET ALL")
 
 
-# -- another database under the same address ------------------------------------------------------------------------
-
-
-def history(bench: Bench, **known: Any) -> History:
-    return replace(History("q", 100, True, seen={"checkpoint": 0}), **known)
-
-
-def test_a_database_that_went_back_is_named(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    for batch in range(3):
-        bench.commit(bench.prepare([[batch, "a"]], batch))
-    assert bench.sink().checkHistory(history(bench, newest=3)) == {"checkpoint": 3}
-    prefix = bench.options["transactionalIdPrefix"]
-    database.ask(
-        "UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", prefix
-    )  # as in a backup of then
-    with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 2, .* 3 was committed"):
-        bench.sink().checkHistory(history(bench, newest=3))
-    assert bench.sink().checkHistory(history(bench, newest=3, binding=False)) == {"checkpoint": 2}
-
-
-def test_no_commit_covers_up_that_an_earlier_one_is_gone(database: PostgresqlServer, table: str) -> None:
-    """As after a failover that no look at the server's id has noticed."""
-    bench = Bench(database, table)
-    bench.commit(bench.prepare([[0, "a"]]))
-    handle = bench.prepare([[1, "a"]], 1)
-    with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 1, .* 2 was committed"):
-        bench.sink().commit(
-            [handle], DecidedCheckpoint(3, (1,), 0, "q", bench.options["transactionalIdPrefix"], after=2)
-        )
-    assert bench.rows() == [(0, "a")]
-
-
-def test_a_database_that_is_further_is_named(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    bench.number = 100
-    bench.commit(bench.prepare([[1, "a"]]))
-    with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*checkpoint 101"):
-        bench.sink().checkHistory(history(bench))
-
-
-def test_nothing_is_written_after_a_failover_before_it_was_looked_at(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    handle = bench.prepare([[1, "a"]])
-    database.ask(
-        "UPDATE barrier.barrier_prefixes SET server = 'another' WHERE prefix = %s",
-        bench.options["transactionalIdPrefix"],
-    )
-    for attempt in (
-        lambda: bench.commit(handle),
-        lambda: bench.prepare([[2, "b"]]),
-        lambda: bench.sink().guardRun(bench.mark),
-    ):
-        with pytest.raises(StoreReplacedError, match="DATABASE_FAILED_OVER"):
-            attempt()
-    assert bench.rows() == []
-    bench.mark = bench.sink().guardRun(None)
-    bench.commit(handle)
-    assert bench.rows() == [(1, "a")]
-
-
-def test_another_query_that_takes_the_prefix_stops_the_first(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    assert bench.sink().guardRun(bench.mark) == bench.mark
-    Bench(database, table)
-    with pytest.raises(FencedError, match="PREFIX_TAKEN"):
-        bench.sink().guardRun(bench.mark)
-
-
 # -- what hostile readers found ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name", ["number", "place", "turn", "nonce", "s", "o", 'we"ird', "50%", "what?", "select", "é"]
-)
-@pytest.mark.parametrize("upsert", [True, False])
-def test_any_name_of_a_column_will_do(database: PostgresqlServer, table: str, name: str, upsert: bool) -> None:
-    schema = pa.schema([("key", pa.int64()), (name, pa.string())])
-    bench = Bench(database, table, schema, **({"upsertKey": "key"} if upsert else {}))
-    bench.commit(bench.prepare([[1, "a"]]))
-    assert bench.rows() == [(1, "a")]
 
 
 def test_a_table_that_is_swapped_while_the_commit_waits_gets_no_rows(database: PostgresqlServer, table: str) -> None:
     bench = Bench(database, table)
     handle = bench.prepare([[1, "a"]])
-    database.ask(f"CREATE TABLE new_{table} (key bigint, value text)")
+    database.ask(f"CREATE TABLE new_{table} (id bigint, value text)")
     with database.connect() as other, ThreadPoolExecutor(1) as thread:
         with other.transaction():
             other.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
@@ -609,20 +329,9 @@ def test_a_publication_of_all_tables_does_not_matter(database: PostgresqlServer,
         database.ask(f"DROP PUBLICATION p_{table}")
 
 
-def test_a_commit_that_a_lock_holds_up_says_so(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table, commitTimeoutMs="1000")
-    handle = bench.prepare([[1, "a"]])
-    with database.connect() as other, other.transaction():
-        other.execute(f"LOCK TABLE {table}")
-        with pytest.raises(StoreError, match=r"DATABASE_SLOW.*commitTimeoutMs = 1000"):
-            bench.commit(handle)
-    bench.commit(handle)
-    assert bench.rows() == [(1, "a")]
-
-
 def test_a_constraint_that_was_dropped_is_not_kept_in_the_staging_table(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE TABLE {table} (key bigint, value text CONSTRAINT words CHECK (value IN ('new', 'paid')))")
-    database.ask(f"ALTER TABLE {table} ADD CHECK (key > 0 AND {table} IS NOT NULL)")
+    database.ask(f"CREATE TABLE {table} (id bigint, value text CONSTRAINT words CHECK (value IN ('new', 'paid')))")
+    database.ask(f"ALTER TABLE {table} ADD CHECK (id > 0 AND {table} IS NOT NULL)")
     with pytest.raises(RowRefusedError, match="check constraint"):
         Bench(database, table).prepare([[1, "sent"]])
     database.ask(f"ALTER TABLE {table} DROP CONSTRAINT words")
@@ -631,40 +340,8 @@ def test_a_constraint_that_was_dropped_is_not_kept_in_the_staging_table(database
     assert bench.rows() == [(1, "sent")]
 
 
-def test_a_transaction_that_is_committed_while_a_sweep_waits_is_not_forgotten(
-    database: PostgresqlServer, table: str
-) -> None:
-    bench = Bench(database, table)
-    handle = bench.prepare([[1, "a"]])
-    with database.connect() as other, ThreadPoolExecutor(2) as threads:
-        with other.transaction():
-            other.execute(f"LOCK TABLE {table}")
-            commit = threads.submit(bench.commit, handle)
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            wait_until(lambda: database.ask(waiting)[0][0] == 1, "the commit waits")
-            sweep = threads.submit(bench.sink().abortLingering, [])
-            wait_until(lambda: database.ask(waiting)[0][0] == 2, "the sweep waits")
-        commit.result()
-        assert sweep.result() == 0
-    assert [state.outcome for state in bench.sink().inspect([handle])] == [Outcome.COMMITTED]
-    assert list(bench.sink().abort([handle])) == [handle]
-
-
-def test_queries_that_begin_at_once_create_their_tables(database: PostgresqlServer, table: str) -> None:
-    schema = f"s_{table}"
-    for number in range(6):
-        options = options_of(database, table, stagingSchema=f"{schema}_{number}")
-
-        def identify(options: Mapping[str, str] = options) -> str:
-            return PostgresqlSink(Options(options), SCHEMA).identify()["cluster"]
-
-        with ThreadPoolExecutor(4) as threads:
-            assert len({each.result() for each in [threads.submit(identify) for _ in range(4)]}) == 1
-        database.ask(f"DROP SCHEMA {schema}_{number} CASCADE")
-
-
 def test_rows_that_a_rule_drops_are_not_called_committed(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE TABLE {table} (key bigint, value text)")
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
     database.ask(f"CREATE RULE r AS ON INSERT TO {table} DO INSTEAD NOTHING")
     bench = Bench(database, table)
     handle = bench.prepare([[1, "a"]])
@@ -675,26 +352,12 @@ def test_rows_that_a_rule_drops_are_not_called_committed(database: PostgresqlSer
     assert bench.rows() == [(1, "a")]
 
 
-def test_a_table_that_is_gone_when_a_task_begins_is_named(database: PostgresqlServer, table: str) -> None:
-    bench = Bench(database, table)
-    database.ask(f"DROP TABLE {table}")
-    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*not there any more"):
-        bench.prepare([[1, "a"]])
-
-
 def test_what_may_hurt_later_is_found(database: PostgresqlServer, table: str) -> None:
-    database.ask(f"CREATE UNLOGGED TABLE {table} (key bigint PRIMARY KEY, value text)")
+    database.ask(f"CREATE UNLOGGED TABLE {table} (id bigint PRIMARY KEY, value text)")
     found = {each.sentence for each in PostgresqlSink(Options(options_of(database, table)), SCHEMA).examine(None)}
     text = "\n".join(found)
-    for said in ("PostgreSQL 18", "fsync is off", "UNLOGGED", "unique index of key", "all that the sink needs"):
+    for said in ("PostgreSQL 18", "fsync is off", "UNLOGGED", "unique index of id", "all that the sink needs"):
         assert said in text, text
-
-
-def test_rows_in_a_table_can_not_be_taken_back(database: PostgresqlServer, table: str) -> None:
-    """``barrier rewind --restore-tables`` asks before it begins anything."""
-    sink = PostgresqlSink(Options(options_of(database, table)), SCHEMA)
-    with pytest.raises(StoreError, match=r"NOT_RESTORABLE.*2pc-postgresql"):
-        sink.checkRestore({})
 
 
 ALIKE = {

@@ -33,14 +33,18 @@ from connector.multi.names import under_route
 from connector.multi.write_options import parse_write_options as parse_options_of_several
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
-from connector.sql.postgresql_sink import PostgresqlSink
+from connector.spark.sinks import find_sink
+from connector.sql.format import MYSQL, POSTGRESQL
+from connector.sql.mysql_url import is_mysql
 from transactional.errors import OptionError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem, unknown
 from transactional.sink import Options, TwoPhaseCommitSink
 
 __all__ = ["examine_location", "examine_options"]
 
-SOURCE, SINK, TABLE, DATABASE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "2pc-postgresql", "schema-registry"
+SOURCE, SINK, TABLE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "schema-registry"
+
+DATABASES: Final = (POSTGRESQL, MYSQL)
 
 NO_COLUMN: Final = "barrier-doctor-column"
 """Of rows whose columns are not known."""
@@ -49,7 +53,7 @@ REVEALING: Final = {
     SEVERAL: ("sinks",),
     SOURCE: ("subscribe", "subscribePattern", "assign"),
     TABLE: ("path",),
-    DATABASE: ("dbtable",),
+    POSTGRESQL: ("dbtable",),
     REGISTRY: ("url",),
 }
 """Options that reveal a format."""
@@ -91,8 +95,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
     ----------
     options : Mapping[str, str]
         With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, ``2pc-multi`` if they
-        have ``sinks``, ``2pc-delta`` if they have a ``path``, ``2pc-postgresql`` if they have a ``dbtable``,
-        ``schema-registry`` if they have a ``url``, else ``2pc-kafka``.
+        have ``sinks``, ``2pc-delta`` if they have a ``path``, ``2pc-postgresql`` or ``2pc-mysql``, by the ``url``, if they
+        have a ``dbtable``, ``schema-registry`` if they have a ``url`` alone, else ``2pc-kafka``.
     """
     kind = Options(options).get("format") or _kind(options)
     asked = _without(options, "format")
@@ -119,8 +123,8 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> 
             yield from _check_kafka_options(asked, own)
         elif kind == TABLE:
             yield from _check_delta_options(_without(asked, "barrierInterval"), own)
-        elif kind == DATABASE:
-            yield from _check_database_options(_without(asked, "barrierInterval"), own)
+        elif kind in DATABASES:
+            yield from _check_database_options(kind, _without(asked, "barrierInterval"), own)
         elif kind == REGISTRY:
             yield from check_registry(asked)
         else:
@@ -129,7 +133,7 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> 
                 owner="barrier doctor",
                 option="format",
                 value=kind,
-                expectation=f"{SOURCE}, {SINK}, {TABLE}, {DATABASE}, {SEVERAL}, {REGISTRY}; "
+                expectation=f"{SOURCE}, {SINK}, {TABLE}, {POSTGRESQL}, {MYSQL}, {SEVERAL}, {REGISTRY}; "
                 "for another sink name its query's LOCATION",
             )
     except TwoPhaseCommitError as error:
@@ -138,7 +142,8 @@ def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> 
 
 def _kind(options: Mapping[str, str]) -> str:
     given = Options(options)
-    return next((kind for kind, names in REVEALING.items() if any(name in given for name in names)), SINK)
+    kind = next((kind for kind, names in REVEALING.items() if any(name in given for name in names)), SINK)
+    return MYSQL if kind == POSTGRESQL and is_mysql(given.get("url", "")) else kind
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
@@ -180,9 +185,9 @@ def _check_delta_options(options: Mapping[str, str], own: Collection[str]) -> It
     yield from _check_sink(sink, Options(options).get("transactionalIdPrefix"), own, 0)
 
 
-def _check_database_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
+def _check_database_options(kind: str, options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
     """Without the fit of the rows, whose columns are not known."""
-    sink = PostgresqlSink(Options(options), pa.schema([]))
+    sink = find_sink(kind)(Options(options), pa.schema([]))
     yield good("options", "as they should be")
     try:
         yield from sink.examine(Options(options).get("transactionalIdPrefix"), own=own)

@@ -76,7 +76,10 @@ OF_EACH = OptionTable(
     f"a sink of {NAME}",
     (
         Option(
-            "format", REQUIRED, as_str, "The format of the sink: 2pc-kafka, 2pc-delta, 2pc-postgresql, or your own."
+            "format",
+            REQUIRED,
+            as_str,
+            "The format of the sink: 2pc-kafka, 2pc-delta, 2pc-postgresql, 2pc-mysql, or your own.",
         ),
         Option(
             "columns",

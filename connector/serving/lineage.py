@@ -12,6 +12,7 @@ from connector.location.location import CheckpointLocation
 from connector.options import as_columns
 from connector.serving.facts import QueryFacts, look_at_query
 from connector.spark.listener import CheckpointListener
+from connector.sql.mysql_url import is_mysql, named
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
@@ -137,6 +138,9 @@ def _table(url: str, table: str) -> Sequence[tuple[str, str]]:
     where = urlsplit(url.removeprefix("jdbc:"))
     if where.hostname is None:
         return []
+    if is_mysql(url):
+        database, name = named(table, where.path.lstrip("/"))
+        return [(f"mysql://{where.hostname}:{where.port or 3306}", f"{database}.{name}")]
     plain = table.replace('"', "")
     whole = plain if "." in plain else f"public.{plain}"
     return [(f"postgres://{where.hostname}:{where.port or 5432}", f"{where.path.lstrip('/')}.{whole}")]

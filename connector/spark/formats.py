@@ -170,7 +170,13 @@ def _ours() -> dict[str, Any]:
     from connector.delta.format import TwoPhaseDeltaDataSource
     from connector.kafka.sink.kafka_sink import TwoPhaseKafkaDataSource
     from connector.kafka.source.data_source import BarrierKafkaDataSource
-    from connector.sql.format import TwoPhasePostgresqlDataSource
+    from connector.sql.format import TwoPhaseMysqlDataSource, TwoPhasePostgresqlDataSource
 
-    ours = (BarrierKafkaDataSource, TwoPhaseKafkaDataSource, TwoPhaseDeltaDataSource, TwoPhasePostgresqlDataSource)
+    ours = (
+        BarrierKafkaDataSource,
+        TwoPhaseKafkaDataSource,
+        TwoPhaseDeltaDataSource,
+        TwoPhaseMysqlDataSource,
+        TwoPhasePostgresqlDataSource,
+    )
     return {each.name(): each for each in ours}

@@ -29,6 +29,7 @@ GROUPS: Final = (SINKS, "barrier_kafka.hooks", "barrier_kafka.token_providers")
 _OURS: Final = {
     "2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink",
     "2pc-delta": "connector.delta.sink:DeltaSink",
+    "2pc-mysql": "connector.sql.mysql_sink:MysqlSink",
     "2pc-postgresql": "connector.sql.postgresql_sink:PostgresqlSink",
     "2pc-multi": "connector.multi.sink:MultiSink",
 }

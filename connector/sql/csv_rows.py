@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-__all__ = ["as_csv", "as_text", "numbers", "repeated"]
+__all__ = ["as_csv", "as_text", "constant", "hexadecimal", "joined", "numbers", "only_where", "repeated"]
 
 ROWS: Final = 10_000
 """That are written at once: pyarrow keeps their text in memory."""
@@ -44,21 +44,21 @@ def numbers(begin: int, count: int) -> pa.Array:
 
 def repeated(text: str, count: int) -> pa.Array:
     """Return a column of one text."""
-    return pa.repeat(_constant(text), count)
+    return pa.repeat(constant(text), count)
 
 
 def as_text(column: pa.Array) -> pa.Array:
     """Return a column that CSV can hold: bytes as PostgreSQL's hexadecimal text, arrays as its array literals."""
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _hexadecimal(column)
+        return joined(constant("\\x"), hexadecimal(column))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _literals(column)
     return column
 
 
-def _hexadecimal(column: pa.Array) -> pa.Array:
-    r"""Return hexadecimal texts: ``b"\x01\xff"`` -> ``\x01ff``."""
+def hexadecimal(column: pa.Array) -> pa.Array:
+    r"""Return hexadecimal texts: ``b"\x01\xff"`` -> ``01ff``."""
     plain = column.cast(pa.large_binary())
     _, offsets, data = plain.buffers()
     count = len(plain)
@@ -66,7 +66,7 @@ def _hexadecimal(column: pa.Array) -> pa.Array:
     begin, end = int(places[0]), int(places[-1])
     text = bytes(memoryview(data)[begin:end]).hex().encode() if data is not None else b""
     doubled = pa.LargeStringArray.from_buffers(count, pa.py_buffer((places - begin) * 2), pa.py_buffer(text))
-    return _only_where(column, _joined(_constant("\\x"), doubled))
+    return only_where(column, doubled)
 
 
 def _literals(column: pa.Array) -> pa.Array:
@@ -79,25 +79,28 @@ def _literals(column: pa.Array) -> pa.Array:
         text = as_text(values).cast(pa.large_string())
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')
-            text = _joined(_constant('"'), text, _constant('"'))
-    text = pc.coalesce(text, _constant("NULL"))
+            text = joined(constant('"'), text, constant('"'))
+    text = pc.coalesce(text, constant("NULL"))
     lengths = pc.coalesce(pc.list_value_length(column).cast(pa.int64()), numbers(0, 1)[0])
     counts = np.frombuffer(lengths.buffers()[1], np.int64, len(lengths), lengths.offset * 8)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     places = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
     lists = pa.LargeListArray.from_arrays(places, text)
-    return _only_where(column, _joined(_constant("{"), pc.binary_join(lists, _constant(",")), _constant("}")))
+    return only_where(column, joined(constant("{"), pc.binary_join(lists, constant(",")), constant("}")))
 
 
-def _constant(text: str) -> pa.Scalar:
+def constant(text: str) -> pa.Scalar:
+    """Return a text, without importing pandas."""
     data = text.encode()
     offsets = pa.py_buffer(struct.pack("=qq", 0, len(data)))
     return pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(data))[0]
 
 
-def _joined(*texts: pa.Array | pa.Scalar) -> pa.Array:
-    return pc.binary_join_element_wise(*texts, _constant(""))
+def joined(*texts: pa.Array | pa.Scalar) -> pa.Array:
+    """Return texts one after the other, row by row; null if one is."""
+    return pc.binary_join_element_wise(*texts, constant(""))
 
 
-def _only_where(column: pa.Array, text: pa.Array) -> pa.Array:
+def only_where(column: pa.Array, text: pa.Array) -> pa.Array:
+    """Return texts, null if the column is."""
     return pc.if_else(column.is_valid(), text, pa.nulls(1, pa.large_string())[0]) if column.null_count else text

@@ -5,8 +5,9 @@ from __future__ import annotations
 from connector.spark.host import HostedSinkDataSource
 from connector.spark.hosted_sink import SinkType
 
-__all__ = ["POSTGRESQL", "TwoPhasePostgresqlDataSource"]
+__all__ = ["MYSQL", "POSTGRESQL", "TwoPhaseMysqlDataSource", "TwoPhasePostgresqlDataSource"]
 
+MYSQL = "2pc-mysql"
 POSTGRESQL = "2pc-postgresql"
 
 
@@ -23,3 +24,18 @@ class TwoPhasePostgresqlDataSource(HostedSinkDataSource):
         from connector.sql.postgresql_sink import PostgresqlSink
 
         return PostgresqlSink
+
+
+class TwoPhaseMysqlDataSource(HostedSinkDataSource):
+    """The data source through which Spark reaches `connector.sql.mysql_sink.MysqlSink`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return MYSQL
+
+    def sink_type(self) -> SinkType:
+        """See `HostedSinkDataSource`."""
+        from connector.sql.mysql_sink import MysqlSink
+
+        return MysqlSink

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -17,6 +15,8 @@ from connector.sql.binary_rows import as_binary
 from connector.sql.connection_url import parse_url
 from connector.sql.control_tables import CONTROL_TABLES, Cursor
 from connector.sql.csv_rows import as_csv, numbers, repeated
+from connector.sql.database import plain
+from connector.sql.fitting import staging_name
 from connector.sql.format import POSTGRESQL
 from connector.sql.postgresql_examination import examine_database
 from connector.sql.postgresql_table import (
@@ -24,14 +24,13 @@ from connector.sql.postgresql_table import (
     Target,
     create_statement,
     describe,
-    fit,
+    fit_table,
     quoted,
 )
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import POSTGRESQL_OPTIONS
 from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
-from transactional.secrets import without_named_secrets
 from transactional.sink import Options, TransactionContext
 
 __all__ = ["PostgresqlSink"]
@@ -147,7 +146,7 @@ class PostgresqlSink(StagedSqlSink):
         """Return psycopg's errors as ours."""
         import psycopg
 
-        reason = " ".join(without_named_secrets(str(problem)).split())
+        reason = plain(problem)
         slow = (
             psycopg.errors.QueryCanceled,
             psycopg.errors.LockNotAvailable,
@@ -165,7 +164,7 @@ class PostgresqlSink(StagedSqlSink):
         import psycopg
 
         try:
-            with self._opened().transaction():  # type: ignore[attr-defined]
+            with self.database.connection().transaction():
                 return str(cursor.execute(SERVER).fetchone()[0])
         except (
             psycopg.errors.InsufficientPrivilege,
@@ -182,12 +181,12 @@ class PostgresqlSink(StagedSqlSink):
 
     def checkStart(self, prefix: str | None) -> None:
         """Check that the table, if there is one, can take the rows, or could be created."""
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             self._fitting(cursor, self._target(cursor))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
         """Look at the server, the table and this user's rights."""
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             target = self._target(cursor)
             server = self.server(cursor)
             return list(examine_database(cursor, self.described(), server, target, self._key, self._schema))
@@ -210,7 +209,7 @@ class PostgresqlSink(StagedSqlSink):
             raise StoreError("MISSING_DDL", owner=POSTGRESQL, reason=reason, statements=self._statements()) from None
 
     def _created(self) -> dict[str, str]:
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             cursor.execute(ONE_CREATES)
             if cursor.execute("SELECT to_regnamespace(%s)", (quoted(self._schema),)).fetchone()[0] is None:
                 cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
@@ -218,7 +217,7 @@ class PostgresqlSink(StagedSqlSink):
 
     def create_control_tables(self) -> None:
         """Create the control tables unless they are there: a query without the right to create may use them."""
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             cursor.execute(ONE_CREATES)
             for name, columns in CONTROL_TABLES.items():
                 if cursor.execute("SELECT to_regclass(%s)", (self.control_table(name),)).fetchone()[0] is None:
@@ -255,12 +254,12 @@ class PostgresqlSink(StagedSqlSink):
 
     def warmUp(self, context: TransactionContext) -> None:
         """Connect."""
-        self._opened()
+        self.database.connection()
 
     def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
         """Look at the table, and begin."""
         transaction = super().beginTransaction(context)
-        with self._reaching():
+        with self.database.reaching():
             target = self._target(transaction.cursor)
             if target is None:
                 reason = "the table is not there any more"
@@ -330,7 +329,7 @@ class PostgresqlSink(StagedSqlSink):
         import psycopg
 
         unable = psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege
-        with suppress(*unable), self._opened().transaction():  # type: ignore[attr-defined]
+        with suppress(*unable), self.database.connection().transaction():
             cursor.execute(f"LOCK TABLE {staging} IN ACCESS EXCLUSIVE MODE NOWAIT")
             others = cursor.execute(
                 f"SELECT EXISTS (SELECT FROM {staging} WHERE barrier_nonce <> ALL (%s))", (list(nonces),)
@@ -357,14 +356,12 @@ class PostgresqlSink(StagedSqlSink):
         if target is None:
             create_statement(self.schema, self._table, self._key)
             return []
-        return fit(self.schema, target, self._key)
+        return fit_table(self.schema, target, self._key)
 
     def _staging_of(self, target: Target, written: Sequence[Column]) -> str:
         columns = [(column.name, column.type, column.not_null) for column in written]
-        described = repr((self._prefix, target.oid, columns, target.checks_on(written)))
-        mark = hashlib.sha256(described.encode()).hexdigest()[:12]
-        plain = re.sub(r"[^A-Za-z0-9_]", "", target.name.partition(".")[2])[:40]
-        return f"{quoted(self._schema)}.{quoted(f'staged_{plain}_{mark}')}"
+        about = self._prefix, target.oid, columns, target.checks_on(written)
+        return f"{quoted(self._schema)}.{quoted(staging_name(target.name.partition('.')[2], *about))}"
 
     def _columns(self, cursor: Any, staging: str) -> list[str]:
         """Return the columns of staged rows. In the target they have to be as they were: a value might change on its way."""
@@ -385,7 +382,7 @@ class PostgresqlSink(StagedSqlSink):
     def _statements(self) -> str:
         found = [f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}"]
         found += [f"CREATE TABLE IF NOT EXISTS {self.control_table(n)} ({text})" for n, text in CONTROL_TABLES.items()]
-        with suppress(Exception), self._database() as cursor:
+        with suppress(Exception), self.database.transaction() as cursor:
             target = self._target(cursor)
             if target is None:
                 found.append(create_statement(self.schema, self._table, self._key))

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from connector.sql.fitting import check_key, definitions, fit
 from transactional.errors import OptionError
 
-__all__ = ["Column", "Target", "create_statement", "describe", "fit", "quoted", "type_for"]
+__all__ = ["Column", "Target", "create_statement", "describe", "fit_table", "quoted", "type_for"]
 
 NAME: Final = "2pc-postgresql"
 
@@ -65,6 +66,16 @@ class Column:
     identity: str
     generated: str
 
+    @property
+    def computed(self) -> bool:
+        """Whether only the database gives it values."""
+        return bool(self.generated) or self.identity == "a"
+
+    @property
+    def filled(self) -> bool:
+        """Whether the database gives it a value where a row has none."""
+        return self.has_default or bool(self.identity)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -96,9 +107,7 @@ class Target:
 
     def shows_order(self, written: Collection[str]) -> bool:
         """Return whether one can see in which order rows of these columns were inserted: a sequence counts them, say."""
-        return self.acts or any(
-            column.name not in written and (column.has_default or column.identity) for column in self.columns
-        )
+        return self.acts or any(column.name not in written and column.filled for column in self.columns)
 
     def checks_on(self, columns: Sequence[Column]) -> list[str]:
         """Return the check constraints that name only these columns."""
@@ -154,7 +163,7 @@ def describe(cursor: Any, table: str) -> Target | None:
     return Target(oid, persistence == "u", whole, columns, keys, checks, acts or kind == "p")
 
 
-def fit(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
+def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
     """Return the columns of the table that the query's columns go into, in their order.
 
     Raises
@@ -162,43 +171,19 @@ def fit(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
     OptionError
         ``COLUMNS_MISMATCH``
     """
-    found: list[Column] = []
-    for field in schema:
-        column = target.column(field.name)
-        if column is None:
-            raise _mismatch(f"{target.name} has no column {field.name}", column=field.name)
-        if column.generated or column.identity == "a":
-            raise _mismatch(f"the database computes the column {column.name} of {target.name}", column=field.name)
-        if column in found:
-            raise _mismatch(f"two columns go into {column.name}", column=field.name)
-        reason = why_not(field.type, column)
-        if reason:
-            raise _mismatch(f"the column {field.name} is {shown(field.type)}, and {reason}", column=field.name)
-        found.append(column)
-    for column in target.columns:
-        if column not in found and column.not_null and not (column.has_default or column.identity or column.generated):
-            raise _mismatch(f"{column.name} of {target.name} is NOT NULL, and the query has no such column")
-    if key:
-        _check_key(found, target, key)
-    return found
+    found = fit(NAME, schema, target, why_not, shown)
 
-
-def _check_key(written: Sequence[Column], target: Target, key: Sequence[str]) -> None:
-    columns = [column for name in key if (column := target.column(name)) is not None]
-    names = [column.name for column in columns if column in written]
-    if len(names) < len(key):
-        raise _mismatch(
-            f"upsertKey names {', '.join(key)}, and the query does not have all of them", option="upsertKey"
-        )
-    if frozenset(names) not in target.keys:
-        raise _mismatch(
+    def why_no_key(names: Sequence[str]) -> str:
+        if frozenset(names) in target.keys:
+            return ""
+        return (
             f"{target.name} has no unique index of exactly {', '.join(names)} (not partial, not deferrable): "
-            f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(quoted, names))})",
-            option="upsertKey",
+            f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(quoted, names))})"
         )
-    nullable = [column.name for column in columns if not column.not_null]
-    if nullable:
-        raise _mismatch(f"{', '.join(nullable)} of {target.name} is in upsertKey, and not NOT NULL", option="upsertKey")
+
+    if key:
+        check_key(NAME, found, target, key, why_no_key)
+    return found
 
 
 def why_not(kind: pa.DataType, column: Column) -> str:
@@ -290,23 +275,8 @@ def create_statement(schema: pa.Schema, table: str, key: Sequence[str]) -> str:
     OptionError
         ``COLUMNS_MISMATCH``: PostgreSQL has no type for one of them.
     """
-    columns = []
-    for field in schema:
-        name = type_for(field.type)
-        if not name:
-            raise _mismatch(
-                f"the column {field.name} is {shown(field.type)}, which PostgreSQL does not have: convert it, with to_json "
-                "for example",
-                column=field.name,
-            )
-        columns.append(f"{quoted(field.name)} {name}")
-    by_lower = {name.lower(): name for name in schema.names}
-    missing = [name for name in key if name.lower() not in by_lower]
-    if missing:
-        raise _mismatch(f"upsertKey names {', '.join(missing)}, which the query does not have", option="upsertKey")
-    if key:
-        columns.append(f"PRIMARY KEY ({', '.join(quoted(by_lower[name.lower()]) for name in key)})")
-    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})"
+    columns = definitions(NAME, schema, key, lambda kind, _: type_for(kind), quoted, "PostgreSQL")
+    return f"CREATE TABLE IF NOT EXISTS {table} ({columns})"
 
 
 def shown(kind: pa.DataType) -> str:
@@ -318,7 +288,3 @@ def shown(kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
     return type_for(kind) or str(kind)
-
-
-def _mismatch(reason: str, **parameters: Any) -> OptionError:
-    return OptionError("COLUMNS_MISMATCH", owner=NAME, reason=reason, **parameters)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypedDict
-
-import tenacity
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 from connector.sql.control_tables import CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
+from connector.sql.database import Connection, Database, standard_error
 from transactional import faults
-from transactional.clock import Deadline, SystemClock
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
@@ -31,7 +29,6 @@ from transactional.errors import (
     TwoPhaseCommitError,
 )
 from transactional.history import History, RunMark, put_back
-from transactional.secrets import without_named_secrets
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -39,28 +36,10 @@ if TYPE_CHECKING:
 
     from transactional.checkpoint import DecidedCheckpoint
 
-__all__ = ["Connection", "Cursor", "StagedHandle", "StagedSqlSink", "StagedTransaction"]
+__all__ = ["StagedHandle", "StagedSqlSink", "StagedTransaction"]
 
 FORMAT: Final = 1
 """Version of the handles."""
-
-RETRY_SECONDS: Final = 0.2
-
-
-class Connection(Protocol):
-    """A connection of PEP 249 that is not in autocommit mode."""
-
-    def cursor(self) -> Any:
-        """Return a cursor."""
-
-    def commit(self) -> None:
-        """Commit what was done since the last commit."""
-
-    def rollback(self) -> None:
-        """Give up what was done since the last commit."""
-
-    def close(self) -> None:
-        """Close it."""
 
 
 class StagedHandle(TypedDict):
@@ -121,8 +100,6 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         self._prefix = options.get("transactionalIdPrefix", "")
-        self._connection: Connection | None = None
-        self._clock = SystemClock()
 
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
@@ -199,24 +176,24 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     def beginTransaction(self, context: TransactionContext) -> StagedTransaction:
         """Begin a database transaction."""
-        with self._reaching():
-            cursor = self._begin(None)
+        with self.database.reaching():
+            cursor = self.database.begin(None)
             self._must_be_the_same(cursor)
             return StagedTransaction(context, cursor, self.target(cursor))
 
     def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
         """Stage the rows."""
-        with self._reaching():
+        with self.database.reaching():
             self.stage(transaction, batch)
         transaction.rows += batch.num_rows
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
         """Commit the database transaction: the staged rows, and the row that stands for them."""
         context, rows = transaction.context, transaction.rows
-        with self._reaching():
+        with self.database.reaching():
             staging = self.staging(transaction.cursor)
             self._control.add(transaction.cursor, context, rows, staging)
-            self._opened().commit()
+            self.database.connection().commit()
         return StagedHandle(
             format=FORMAT,
             nonce=context.nonce,
@@ -234,19 +211,14 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     def close(self) -> None:
         """Close the connection, after a rollback."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):
-                connection.rollback()
-            with suppress(Exception):
-                connection.close()
+        self.database.close()
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
     def identify(self) -> dict[str, str]:
         """Create what is missing; return the id of the control tables, and the target's."""
         self.create_control_tables()
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             self.create(cursor)
             target = self.target(cursor)
         return {"cluster": f"{self._store()}/{self.table()}", "table": target}
@@ -254,11 +226,11 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     def _store(self) -> str:
         """Return the id of the control tables; the first that asks gives them one."""
         while True:
-            with self._database() as cursor:
+            with self.database.transaction() as cursor:
                 found = self._control.store(cursor)
             if found is not None:
                 return found
-            with suppress(RowRefusedError), self._database() as cursor:  # another query was first
+            with suppress(RowRefusedError), self.database.transaction() as cursor:  # another query was first
                 self._control.name_store(cursor)
 
     def table(self) -> str:
@@ -271,13 +243,13 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     def create_control_tables(self) -> None:
         """Create the control tables unless they are there."""
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             for name, columns in CONTROL_TABLES.items():
                 self.run(cursor, f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns})")
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Check that the database holds all checkpoints of the query that its journal calls committed, and no others."""
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             newest = self._control.newest(cursor, history.queryId)
         if history.binding:
             if newest > max(history.position, (history.seen or {}).get("checkpoint", 0)):
@@ -291,7 +263,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Take the prefix, or check that no other query has, and that the database is still the same."""
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             if mark is None:
                 return {"token": self._control.claim(cursor, self.server(cursor))}
             if self._must_be_the_same(cursor) != mark["token"]:
@@ -306,7 +278,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Move the rows of all into the target, in one database transaction."""
         if not handles:
             return
-        lost = self._try(
+        lost = self.database.retried(
             lambda seconds: self._commit(handles, checkpoint, seconds), f"the commit of checkpoint {checkpoint.id}"
         )
         faults.reach("commit.one")
@@ -320,7 +292,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint, seconds: float
     ) -> list[StagedHandle]:
         """Commit all, or none; return those that are lost."""
-        with self._database(seconds) as cursor:
+        with self.database.transaction(seconds) as cursor:
             self._must_be_the_same(cursor, lock=True)
             self._must_hold(self._control.newest(cursor, checkpoint.queryId), checkpoint.after)
             states = self._control.states(cursor, [handle["nonce"] for handle in handles], lock=True)
@@ -346,20 +318,20 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Set the state of those that are not committed, and delete their staged rows."""
 
         def attempt(seconds: float) -> list[StagedHandle]:
-            with self._database(seconds) as cursor:
+            with self.database.transaction(seconds) as cursor:
                 states = self._control.states(cursor, [handle["nonce"] for handle in handles], lock=True)
                 living = [handle for handle in handles if states.get(handle["nonce"]) == "prepared"]
                 self._control.end(cursor, [handle["nonce"] for handle in living], "aborted")
                 self._unstage(cursor, _by_staging(living))
             return [handle for handle in handles if states.get(handle["nonce"]) == "committed"]
 
-        return self._try(attempt, "an abort") if handles else []
+        return self.database.retried(attempt, "an abort") if handles else []
 
     def inspect(self, handles: Sequence[StagedHandle]) -> Sequence[HandleState]:
         """Return the state of each."""
         if not handles:
             return []
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             states = self._control.states(cursor, [handle["nonce"] for handle in handles])
             target = self.target(cursor)
         return [_outcome(handle, states.get(handle["nonce"]), target) for handle in handles]
@@ -375,7 +347,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         return self._sweep(lambda row: row.nonce not in kept and before.ends(row.query, row.run, row.batch))
 
     def _sweep(self, is_over: Callable[[Prepared], bool]) -> int:
-        with self._database() as cursor:
+        with self.database.transaction() as cursor:
             over = [row for row in self._control.all(cursor) if is_over(row)]
             if not over:
                 return 0
@@ -396,6 +368,20 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
                 self.unstage(cursor, staging, nonces)
 
     # -- statements -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def database(self) -> Database:
+        """The connection, its database transactions and their errors."""
+        return Database(self.connect, self.begin, self.translated, self.commit_seconds)
+
+    @property
+    def commit_seconds(self) -> float:
+        """How long the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
+        return int(self.options.get("commitTimeoutMs", "120000")) / 1000
+
+    def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
+        """Return a database's error as ours: by the names that PEP 249 gives to its classes. None if it is no database's."""
+        return standard_error(problem, self.name(), self.described())
 
     @cached_property
     def _control(self) -> ControlTables:
@@ -431,79 +417,6 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
                     handle=json.loads(json.dumps(handle)),
                     evidence=found.evidence,
                 )
-
-    # -- connections ------------------------------------------------------------------------------------------------
-
-    def _opened(self) -> Connection:
-        if self._connection is None:
-            self._connection = self.connect()
-        return self._connection
-
-    def _begin(self, seconds: float | None) -> Any:
-        cursor = self._opened().cursor()
-        self.begin(cursor, seconds)
-        return cursor
-
-    @contextmanager
-    def _database(self, seconds: float | None = None) -> Iterator[Any]:
-        """Run one database transaction of the driver's; whatever is raised inside rolls it back."""
-        with self._reaching():
-            try:
-                yield self._begin(self.commit_seconds if seconds is None else seconds)
-                self._opened().commit()
-            except BaseException:
-                self.close()
-                raise
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Raise the database's errors as ours."""
-        try:
-            yield
-        except TwoPhaseCommitError:
-            raise
-        except Exception as problem:
-            translated = self.translated(problem)
-            if translated is None:
-                raise
-            raise translated from problem
-
-    def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return a database's error as ours: by the names that PEP 249 gives to its classes. None if it is no database's."""
-        names = {each.__name__ for each in type(problem).__mro__}
-        reason = " ".join(without_named_secrets(str(problem)).split())
-        if {"OperationalError", "InterfaceError"} & names:
-            return StoreError("DATABASE_UNREACHABLE", owner=self.name(), table=self.described(), reason=reason)
-        if {"DataError", "IntegrityError"} & names:
-            return RowRefusedError("ROW_REFUSED", owner=self.name(), reason=f"{self.described()}: {reason}")
-        if "DatabaseError" in names:
-            return StoreError("DATABASE_REFUSED", owner=self.name(), table=self.described(), reason=reason)
-        return None
-
-    @property
-    def commit_seconds(self) -> float:
-        """How long the commit of a checkpoint may take: the option ``commitTimeoutMs``."""
-        return int(self.options.get("commitTimeoutMs", "120000")) / 1000
-
-    def _try(self, attempt: Any, what: str) -> list[StagedHandle]:
-        """Try again while the database can't be reached, until ``commitTimeoutMs`` is over."""
-        deadline = Deadline(self.commit_seconds, self._clock)
-        attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(
-                lambda problem: isinstance(problem, StoreError) and problem.condition == "DATABASE_UNREACHABLE"
-            ),
-            stop=lambda state: deadline.passed(),
-            wait=tenacity.wait_fixed(RETRY_SECONDS),
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
-        try:
-            found: list[StagedHandle] = attempts(lambda: attempt(max(deadline.left(), 1.0)))
-        except StoreError as problem:
-            if problem.condition != "DATABASE_UNREACHABLE":
-                raise
-            raise problem.with_note(f"It was {what}: a new run goes on with it.") from problem
-        return found
 
 
 def _outcome(handle: StagedHandle, state: str | None, target: str) -> HandleState:

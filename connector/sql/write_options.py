@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from connector.options import REQUIRED, Option, OptionTable, as_columns, as_str
 
-__all__ = ["POSTGRESQL_OPTIONS"]
+__all__ = ["MYSQL_OPTIONS", "POSTGRESQL_OPTIONS"]
 
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[A-Za-z_\u0080-\uffff][\w$]*)'
@@ -17,6 +18,18 @@ _TABLE: Final = re.compile(rf"{_PART}(?:\.{_PART})?")
 def _as_table(text: str) -> str:
     if _TABLE.fullmatch(text.strip()) is None:
         raise ValueError('the name of a table, with its schema or without: orders, sales.orders, "Orders" (no query)')
+    return text.strip()
+
+
+_MYSQL_PART: Final = r"(?:`(?:[^`]|``)+`|[\w$]+)"
+_MYSQL_TABLE: Final = re.compile(rf"{_MYSQL_PART}(?:\.{_MYSQL_PART})?")
+
+
+def _as_mysql_table(text: str) -> str:
+    if _MYSQL_TABLE.fullmatch(text.strip()) is None:
+        raise ValueError(
+            "the name of a table, with its database or without: orders, shop.orders, `my orders` (no query)"
+        )
     return text.strip()
 
 
@@ -30,35 +43,41 @@ def _as_password(text: str) -> str:
     return text
 
 
-POSTGRESQL_OPTIONS = OptionTable(
+def _options(owner: str, url: str, dbtable: str, as_table: Callable[[str], str]) -> OptionTable:
+    return OptionTable(
+        owner,
+        (
+            Option("url", REQUIRED, as_str, url),
+            Option("dbtable", REQUIRED, as_table, f"{dbtable} It is created if it is not there."),
+            Option("user", None, as_str, "The user, if the address does not have one."),
+            Option("password", None, _as_password, "The user's password, if the address does not have it."),
+            Option(
+                "upsertKey",
+                (),
+                as_columns,
+                "Columns of a unique index: a row replaces the one of the same key. Without it rows are appended.",
+            ),
+            Option(
+                "stagingSchema",
+                "barrier",
+                _as_schema,
+                "The schema of the staging and control tables. It is created if it is not there, and so are they.",
+            ),
+        ),
+        passthrough_prefixes=(),
+    )
+
+
+POSTGRESQL_OPTIONS = _options(
     "2pc-postgresql",
-    (
-        Option(
-            "url",
-            REQUIRED,
-            as_str,
-            "The database's address: postgresql://host:port/database, with libpq's parameters, or jdbc:postgresql://...",
-        ),
-        Option(
-            "dbtable",
-            REQUIRED,
-            _as_table,
-            'The table, as a statement names it: orders, sales.orders, "Orders". It is created if it is not there.',
-        ),
-        Option("user", None, as_str, "The user, if the address does not have one."),
-        Option("password", None, _as_password, "The user's password, if the address does not have it."),
-        Option(
-            "upsertKey",
-            (),
-            as_columns,
-            "Columns of a unique index: a row replaces the one of the same key. Without it rows are appended.",
-        ),
-        Option(
-            "stagingSchema",
-            "barrier",
-            _as_schema,
-            "The schema of the staging and control tables. It is created if it is not there, and so are they.",
-        ),
-    ),
-    passthrough_prefixes=(),
+    "The database's address: postgresql://host:port/database, with libpq's parameters, or jdbc:postgresql://...",
+    'The table, as a statement names it: orders, sales.orders, "Orders".',
+    _as_table,
+)
+
+MYSQL_OPTIONS = _options(
+    "2pc-mysql",
+    "The database's address: mysql://host:port/database, jdbc:mysql://... or jdbc:mariadb://...",
+    "The table, as a statement names it: orders, shop.orders, `my orders`.",
+    _as_mysql_table,
 )

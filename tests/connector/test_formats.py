@@ -212,7 +212,7 @@ def test_ours_are_registered_over_formats_of_the_same_name(start: Start, session
     """Rows would go to another package's writer, and nothing would say so."""
     session.registered.clear()
     connector.register(session, CheckedSink)  # type: ignore[arg-type]
-    ours = ["2pc-delta", "2pc-kafka", "2pc-multi", "2pc-postgresql", "barrier-kafka"]
+    ours = ["2pc-delta", "2pc-kafka", "2pc-multi", "2pc-mysql", "2pc-postgresql", "barrier-kafka"]
     assert sorted(session.registered) == [*ours, "checked"]
 
 

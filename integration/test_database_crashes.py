@@ -1,4 +1,4 @@
-"""The crash matrix over a table of PostgreSQL: drivers, workers and the server are killed, and every row is there once."""
+"""The crash matrix over a table of a database: drivers, workers and the server are killed, and every row is there once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.delta_output import WholeReader
 from integration.driver_process import DriverProcess, Faults, wait_until
+from integration.engine import Work
+from integration.engine_query import POINTS as ALL_POINTS
+from integration.engine_query import EngineQuery, kill_twelve_times
 from integration.jobs import Job
 from integration.live_query import LiveQuery
+from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.postgresql import PostgresqlServer
-from integration.sql_output import SqlOutput
+from integration.sql_output import DatabaseServer, SqlOutput
 from integration.test_crash_matrix_files import POINTS, REPAIRS, fail_in_one_session
+from transactional.faults import VARIABLE as FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,15 +29,19 @@ if TYPE_CHECKING:
 SQL_POINTS = [point for point in POINTS if point not in REPAIRS]
 """A checkpoint is one commit: where all its micro-batches are at hand, none of it is ever committed and some lost."""
 
+ENGINE_POINTS = [point for point in ALL_POINTS if point in SQL_POINTS]
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[PostgresqlServer]:
-    with PostgresqlServer() as server:
+
+@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
+    if request.param == "mariadb":
+        mariadb_or_skip()
+    with MariadbServer() if request.param == "mariadb" else PostgresqlServer() as server:
         yield server
 
 
 @pytest.fixture
-def output(database: PostgresqlServer) -> SqlOutput:
+def output(database: DatabaseServer) -> SqlOutput:
     name = uuid.uuid4().hex[:8]
     return SqlOutput(database, f"t_{name}", f"s_{name}")
 
@@ -48,16 +56,16 @@ def check(output: SqlOutput) -> None:
     assert output.open_transactions() == []
 
 
-@pytest.mark.parametrize(
-    ("point", "action"), [(point, ["kill", "raise"][number % 2]) for number, point in enumerate(SQL_POINTS)]
-)
-def test_a_table_has_every_row_once_wherever_it_fails(
-    spark: SparkSession, tmp_path: Path, faults: Faults, output: SqlOutput, point: str, action: str
+@pytest.mark.parametrize(("number", "point"), list(enumerate(ENGINE_POINTS)), ids=ENGINE_POINTS)
+def test_a_table_has_every_row_once_wherever_the_driver_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: SqlOutput, number: int, point: str
 ) -> None:
-    live = LiveQuery(spark, tmp_path, job_of(output), output)
-    reader = WholeReader(output.rows, live.job.rows)
-    fail_in_one_session(live, faults, point, 1, action)
-    reader.finish(live.expected)
+    monkeypatch.setenv(FOLDER, str(tmp_path / "faults"))
+    options = output.options(transactionalIdPrefix=tmp_path.name)
+    work = Work(str(tmp_path / "location"), options, format=options.pop("format"))
+    query = EngineQuery(work, output, tmp_path)
+    query.die_at(point, error=bool(number % 2))
+    query.finish()
     check(output)
 
 
@@ -106,7 +114,7 @@ def test_staged_rows_that_vanish_after_the_decision_are_written_again(
 )
 @pytest.mark.slow
 def test_the_server_is_killed_where_the_query_stands(
-    spark: SparkSession, tmp_path: Path, faults: Faults, output: SqlOutput, database: PostgresqlServer, point: str
+    spark: SparkSession, tmp_path: Path, faults: Faults, output: SqlOutput, database: DatabaseServer, point: str
 ) -> None:
     faults.arm(point, "pause")
     with LiveQuery(spark, tmp_path, job_of(output), output) as live:
@@ -125,23 +133,11 @@ def test_the_server_is_killed_where_the_query_stands(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("key", ["", "value"])
 def test_a_table_equals_an_undisturbed_one_after_twelve_kills(
-    tmp_path: Path, output: SqlOutput, database: PostgresqlServer, key: str
+    tmp_path: Path, output: SqlOutput, database: DatabaseServer, key: str
 ) -> None:
     """Driver, workers and the server itself, in turn: between prepare and decision, decision and commit, in the commit."""
     job = replace(job_of(output, **({"upsertKey": key} if key else {})), batches=8, restarts=3)
     with DriverProcess(tmp_path, job, output) as driver:
-        for point in ("task.prepared", "decision.written", "commit.one", "settled.written"):
-            driver.faults.arm(point, "kill-jvm")
-            driver.start()
-            driver.wait_death(point)
-            driver.faults.arm("task.written", "kill")
-            driver.faults.arm(point, "pause")
-            driver.start()
-            driver.wait_fired(point, 2)
-            database.kill()
-            database.start()
-            driver.faults.resume(point)
-            driver.kill()
-        driver.finish()
+        kill_twelve_times(driver, database)
         assert output.rows() == Counter(range(driver.expected))
     check(output)

@@ -1,0 +1,152 @@
+"""A database as a sink uses it: one connection, database transactions, errors as ours, and another try when it is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Protocol, TypeVar
+
+import tenacity
+
+from transactional.clock import Deadline, SystemClock
+from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
+from transactional.secrets import without_named_secrets
+
+__all__ = ["Connection", "Database", "plain", "standard_error"]
+
+RETRY_SECONDS: Final = 0.2
+
+Result = TypeVar("Result")
+
+
+class Connection(Protocol):
+    """A connection of PEP 249 that is not in autocommit mode."""
+
+    def cursor(self) -> Any:
+        """Return a cursor."""
+
+    def commit(self) -> None:
+        """Commit what was done since the last commit."""
+
+    def rollback(self) -> None:
+        """Give up what was done since the last commit."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Database:
+    """A sink's database. It is connected when it is first needed, and again after an error.
+
+    Parameters
+    ----------
+    connect : Callable[[], Connection]
+    begin : Callable[[Cursor, float or None], None]
+        As `StagedSqlSink.begin`.
+    translated : Callable[[Exception], TwoPhaseCommitError or None]
+        As `StagedSqlSink.translated`.
+    seconds : float
+        How long a transaction of the driver's may take.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        begin: Callable[[Any, float | None], None],
+        translated: Callable[[Exception], TwoPhaseCommitError | None],
+        seconds: float,
+    ) -> None:
+        self._connect, self._begin, self._translated, self._seconds = connect, begin, translated, seconds
+        self._connection: Connection | None = None
+        self._clock = SystemClock()
+
+    def connection(self) -> Any:
+        """Return the connection."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def begin(self, seconds: float | None) -> Any:
+        """Begin a database transaction; return its cursor."""
+        cursor = self.connection().cursor()
+        self._begin(cursor, seconds)
+        return cursor
+
+    @contextmanager
+    def transaction(self, seconds: float | None = None) -> Iterator[Any]:
+        """Run one database transaction of the driver's; whatever is raised inside rolls it back."""
+        with self.reaching():
+            try:
+                yield self.begin(self._seconds if seconds is None else seconds)
+                self.connection().commit()
+            except BaseException:
+                self.close()
+                raise
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Raise the database's errors as ours."""
+        try:
+            yield
+        except TwoPhaseCommitError:
+            raise
+        except Exception as problem:
+            translated = self._translated(problem)
+            if translated is None:
+                raise
+            raise translated from problem
+
+    def retried(self, attempt: Callable[[float], Result], what: str) -> Result:
+        """Try again while the database can't be reached, until the driver's time is over.
+
+        Parameters
+        ----------
+        attempt : Callable[[float], Result]
+            Is given the seconds that are left.
+        what : str
+            For the error's note.
+        """
+        deadline = Deadline(self._seconds, self._clock)
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_away),
+            stop=lambda state: deadline.passed(),
+            wait=tenacity.wait_fixed(RETRY_SECONDS),
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        try:
+            return attempts(lambda: attempt(max(deadline.left(), 1.0)))
+        except StoreError as problem:
+            if not _is_away(problem):
+                raise
+            raise problem.with_note(f"It was {what}: a new run goes on with it.") from problem
+
+    def close(self) -> None:
+        """Close the connection, after a rollback."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.rollback()
+            with suppress(Exception):
+                connection.close()
+
+
+def _is_away(problem: BaseException) -> bool:
+    return isinstance(problem, StoreError) and problem.condition == "DATABASE_UNREACHABLE"
+
+
+def plain(problem: Exception) -> str:
+    """Return an error's text in one line, without secrets that it names."""
+    return " ".join(without_named_secrets(str(problem)).split())
+
+
+def standard_error(problem: Exception, owner: str, table: str) -> TwoPhaseCommitError | None:
+    """Return a database's error as ours, by the names that PEP 249 gives to its classes. None if it is no database's."""
+    names = {each.__name__ for each in type(problem).__mro__}
+    if {"OperationalError", "InterfaceError"} & names:
+        return StoreError("DATABASE_UNREACHABLE", owner=owner, table=table, reason=plain(problem))
+    if {"DataError", "IntegrityError"} & names:
+        return RowRefusedError("ROW_REFUSED", owner=owner, reason=f"{table}: {plain(problem)}")
+    if "DatabaseError" in names:
+        return StoreError("DATABASE_REFUSED", owner=owner, table=table, reason=plain(problem))
+    return None

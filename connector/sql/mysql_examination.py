@@ -1,0 +1,67 @@
+"""What may hurt a query that writes to MySQL or MariaDB later, and is right at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from connector.sql.mysql_table import Target
+from transactional.finding import Finding, good, problem, unknown, warning
+
+__all__ = ["examine_database"]
+
+
+def examine_database(
+    cursor: Any, described: str, target: Target | None, key: Sequence[str], galera: bool
+) -> Iterator[Finding]:
+    """Look at a server and a table.
+
+    Parameters
+    ----------
+    cursor : pymysql.cursors.Cursor
+    described : str
+        The table, for people.
+    target : Target, optional
+    key : Sequence[str]
+        Of upserts.
+    galera : bool
+        Whether several servers take writes.
+    """
+
+    def ask(statement: str) -> Any:
+        cursor.execute(statement)
+        return cursor.fetchone()[0]
+
+    yield good("database", f"{described}: {ask('SELECT @@version')}")
+    for name, loses in (
+        ("innodb_flush_log_at_trx_commit", "the server loses rows that it has called committed"),
+        ("sync_binlog", "replicas may have rows that the server has lost, or lack rows that it has"),
+    ):
+        if (name == "sync_binlog" and not ask("SELECT @@log_bin")) or ask(f"SELECT @@{name}") == 1:
+            continue
+        yield problem("database", f"{name} is not 1: when the machine fails, {loses}.", f"Set {name} = 1 in my.cnf.")
+    if ask("SELECT @@log_bin") and ask("SELECT @@binlog_format") == "STATEMENT":
+        yield problem(
+            "database",
+            "binlog_format is STATEMENT: the server refuses transactions that read what is committed.",
+            "Set binlog_format = ROW (or MIXED) in my.cnf.",
+        )
+    if galera:
+        yield warning(
+            "database",
+            "It is a Galera cluster, with which this sink is not tested.",
+            "Let the address lead to one of its servers at a time.",
+        )
+    yield unknown(
+        "rights", "Whether this user may create and write is not checked here.", "The query's start checks it."
+    )
+    if target is not None and not key:
+        written = {column.name for column in target.columns if not column.counted}
+        for index in target.keys:
+            if index.columns <= written:
+                text = ", ".join(sorted(index.columns))
+                yield warning(
+                    "database",
+                    f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
+                    f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
+                )

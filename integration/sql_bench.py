@@ -1,0 +1,97 @@
+"""A sink for a database, called as its host calls it: tasks that prepare, commits, and what is then in the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from connector.spark.sinks import find_sink
+from connector.sql.staged_sink import StagedHandle, StagedSqlSink
+from integration.sql_output import DatabaseServer, SqlOutput
+from transactional.checkpoint import DecidedCheckpoint
+from transactional.sink import Options, TransactionContext
+
+__all__ = ["SCHEMA", "Bench", "options_of", "sink_of"]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
+
+
+def options_of(database: DatabaseServer, table: str, **more: str) -> dict[str, str]:
+    """A query's options."""
+    return {"url": database.url, "dbtable": table, "transactionalIdPrefix": f"p-{table}", **more}
+
+
+def sink_of(database: DatabaseServer, options: dict[str, str], schema: pa.Schema = SCHEMA) -> StagedSqlSink:
+    """The sink of a database."""
+    found = find_sink(database.FORMAT)(Options(options), schema)
+    assert isinstance(found, StagedSqlSink)
+    return found
+
+
+class Bench:
+    """A sink of one query on one table.
+
+    Parameters
+    ----------
+    database : DatabaseServer
+    table : str
+    schema : pyarrow.Schema, optional
+    **options : str
+        Besides those of `options_of`.
+    """
+
+    def __init__(self, database: DatabaseServer, table: str, schema: pa.Schema = SCHEMA, **options: str) -> None:
+        self.database, self.table, self.schema = database, table, schema
+        self.options = options_of(database, table, **options)
+        self.prefix = self.options["transactionalIdPrefix"]
+        self.number = 0
+        sink = self.sink()
+        self.identity = sink.identify()
+        self.mark = sink.guardRun(None)
+        sink.close()
+
+    def sink(self) -> StagedSqlSink:
+        """A new one, with a connection of its own."""
+        return sink_of(self.database, self.options, self.schema)
+
+    def prepare(self, rows: Sequence[Sequence[Any]], batch: int = 0, partition: int = 0, run: int = 1) -> StagedHandle:
+        """Run a task with these rows, each an Arrow batch of its own."""
+        columns = [list(values) for values in zip(*rows, strict=True)]
+        whole = pa.RecordBatch.from_pydict(dict(zip(self.schema.names, columns, strict=True)), schema=self.schema)
+        return self.prepare_batches([whole.slice(at, 1) for at in range(len(rows))], batch, partition, run)
+
+    def prepare_batches(
+        self, batches: Sequence[pa.RecordBatch], batch: int = 0, partition: int = 0, run: int = 1
+    ) -> StagedHandle:
+        """Run a task."""
+        sink = self.sink()
+        try:
+            context = TransactionContext("q", batch, partition, 0, self.prefix, os.urandom(8).hex(), run)
+            transaction = sink.beginTransaction(context)
+            for rows in batches:
+                sink.write(transaction, rows)
+            return sink.preCommit(transaction)
+        finally:
+            sink.close()
+
+    def commit(self, *handles: StagedHandle, after: int = 0) -> DecidedCheckpoint:
+        """Commit a checkpoint."""
+        self.number += 1
+        checkpoint = DecidedCheckpoint(self.number, (0,), 0, "q", self.prefix, after=after)
+        sink = self.sink()
+        try:
+            sink.commit(handles, checkpoint)
+        finally:
+            sink.close()
+        return checkpoint
+
+    def rows(self, columns: str = "*") -> list[Any]:
+        """What is in the table."""
+        return list(self.database.ask(f"SELECT {columns} FROM {self.table}"))
+
+    def staged(self) -> int:
+        """How many rows are staged."""
+        return SqlOutput(self.database, self.table, self.options.get("stagingSchema", "barrier")).staged(self.table)

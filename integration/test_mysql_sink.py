@@ -1,0 +1,360 @@
+"""The MySQL sink on a real MariaDB server: the sinks' contract, and what only this database can do to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.sql.mysql_sink import MysqlSink
+from connector.sql.mysql_table import Flavour, create_statement
+from integration.mariadb import MariadbServer, mariadb_or_skip
+from integration.sql_bench import SCHEMA, Bench, options_of
+from transactional.errors import OptionError, RowRefusedError, StoreError
+from transactional.sink import Options
+from transactional.testing import SinkConformance
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[MariadbServer]:
+    mariadb_or_skip()
+    with MariadbServer(max_allowed_packet="2M") as server:
+        yield server
+
+
+@pytest.fixture
+def table(database: MariadbServer) -> Iterator[str]:
+    name = f"t_{uuid.uuid4().hex[:8]}"
+    yield name
+    database.ask(f"DROP TABLE IF EXISTS {name}")
+
+
+class TestMysqlSink(SinkConformance):
+    sink_type = MysqlSink
+    golden_handles = Path(__file__).parent.parent / "tests" / "golden" / "2pc-mysql"
+
+    @pytest.fixture
+    def sink_options(self, database: MariadbServer, table: str) -> Mapping[str, str]:
+        self.database, self.table = database, table
+        return options_of(database, table)
+
+    def visible(self, options: Mapping[str, str]) -> Sequence[int]:
+        return [int(value) for (value,) in self.database.ask(f"SELECT value FROM {self.table}")]
+
+    def unfinished(self, options: Mapping[str, str]) -> int:
+        prefix = options["transactionalidprefix"]
+        statement = "SELECT count(*) FROM barrier.barrier_transactions WHERE state = 'prepared' AND prefix = %s"
+        return int(self.database.ask(statement, prefix)[0][0])
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+ZONE = dt.timezone.utc
+
+
+def clock(*parts: int) -> dt.datetime:
+    """Return a time without zone."""
+    return dt.datetime(*parts, tzinfo=ZONE).replace(tzinfo=None)  # type: ignore[misc, arg-type]
+
+
+ROWS: Mapping[str, tuple[pa.DataType, list[Any]]] = {
+    "flag": (pa.bool_(), [True, False, None, True]),
+    "tiny": (pa.int8(), [-128, 127, None, 0]),
+    "small": (pa.int16(), [-32768, 32767, None, 0]),
+    "whole": (pa.int32(), [-(2**31), 2**31 - 1, None, 0]),
+    "big": (pa.int64(), [-(2**63), 2**63 - 1, None, 0]),
+    "near": (pa.float32(), [1.5, 2.0**100, None, 2.0**-100]),
+    "far": (pa.float64(), [0.1, -1e308, None, 1 / 3]),
+    "tiniest": (pa.float64(), [5e-324, 2.2250738585072014e-308, None, 1.7976931348623157e308]),
+    "money": (pa.decimal128(38, 6), [Decimal("0.000001"), Decimal("-12345678901234567890.5"), None, Decimal(3)]),
+    "fine": (pa.decimal128(38, 20), [Decimal("1E-20"), Decimal("-0.1"), None, Decimal(0)]),
+    "text": (pa.string(), ["", "a,b\"c'\\n\n\r\n\t\0", None, "äöü €😀 "]),
+    "quotes": (pa.large_string(), ["'", "''", None, "\\'"]),
+    "data": (pa.binary(), [b"", b"\x00\xff\\'", None, b"\x1a"]),
+    "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None, dt.date(2026, 1, 1)]),
+    "moment": (
+        pa.timestamp("us", "UTC"),
+        [
+            dt.datetime(2026, 11, 23, 1, 2, 3, 456789, ZONE),
+            dt.datetime(1, 1, 1, tzinfo=ZONE),
+            None,
+            dt.datetime(1969, 12, 31, 23, 59, 59, 1, ZONE),
+        ],
+    ),
+    "clock": (pa.timestamp("us"), [clock(2026, 11, 23, 1, 2, 3, 456789), clock(9999, 12, 31), None, clock(1970, 1, 1)]),
+}
+
+
+def test_every_type_arrives_as_it_was(database: MariadbServer, table: str) -> None:
+    schema = pa.schema([(name, kind) for name, (kind, _) in ROWS.items()])
+    batch = pa.RecordBatch.from_pydict({name: values for name, (_, values) in ROWS.items()}, schema=schema)
+    bench = Bench(database, table, schema)
+    for piece in (batch, batch.slice(1, 2), batch.slice(3), batch.slice(2, 0)):
+        bench.commit(bench.prepare_batches([piece]))
+        widened = {"near": "CAST(near AS DOUBLE)"}  # its text has six digits
+        found = bench.rows(", ".join(widened.get(name, f"`{name}`") for name in schema.names))
+        wanted = [
+            tuple(value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value for value in row.values())
+            for row in piece.to_pylist()
+        ]
+        assert found == wanted
+        database.ask(f"DELETE FROM {table}")
+
+
+def test_every_number_arrives_as_it_was(database: MariadbServer, table: str) -> None:
+    """A double has one text that is read as it, and no other number."""
+    chance = random.Random(17)
+    far = [chance.uniform(-1, 1) * 10.0 ** chance.randrange(-300, 300) for _ in range(5_000)]
+    near = pa.array(far[:2_500] + [0.1, 1e-30, 3.4e38] * 833 + [7.0], pa.float32())
+    near = pa.array([x if abs(x) < 3e38 else 1.0 for x in near.to_pylist()], pa.float32())
+    schema = pa.schema([("id", pa.int64()), ("far", pa.float64()), ("near", pa.float32())])
+    columns = [pa.array(range(5_000), pa.int64()), pa.array(far, pa.float64()), near]
+    bench = Bench(database, table, schema)
+    bench.commit(bench.prepare_batches([pa.RecordBatch.from_arrays(columns, schema=schema)]))
+    found = database.ask(f"SELECT far, CAST(near AS DOUBLE) FROM {table} ORDER BY id")
+    assert [row[0] for row in found] == far
+    assert [row[1] for row in found] == near.to_pylist()
+
+
+def test_text_goes_into_what_the_database_can_read_it_as(database: MariadbServer, table: str) -> None:
+    columns = "id uuid, doc json, mood enum('good', 'bad', 'it''s'), address inet6, seen datetime, amount decimal(10,2)"
+    database.ask(f"CREATE TABLE {table} ({columns})")
+    schema = pa.schema([(name, pa.string()) for name in ("ID", "doc", "mood", "address", "seen", "amount")])
+    bench = Bench(database, table, schema)
+    one = str(uuid.uuid4())
+    bench.commit(bench.prepare([[one, '{"a": [1]}', "it's", "fe80::1", "2026-01-01 00:00:00", "1.25"]]))
+    assert [row[:3] for row in bench.rows("id, doc, mood")] == [(one, '{"a": [1]}', "it's")]
+    for column, value in (
+        ("doc", "{"),
+        ("mood", "ugly"),
+        ("mood", "1"),
+        ("seen", "2026-01-01 25:00:00"),
+        ("amount", "x"),
+    ):
+        row = dict.fromkeys(schema.names) | {column: value}
+        with pytest.raises(RowRefusedError, match="ROW_REFUSED"):
+            bench.prepare([list(row.values())])
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "said"),
+    [
+        ("varchar(3)", pa.string(), "abc ", "would change a value|Data too long"),
+        ("varchar(3)", pa.string(), "abcd", "Data too long"),
+        ("varchar(9) CHARACTER SET latin1", pa.string(), "漢", "Incorrect string value"),
+        ("decimal(10,2)", pa.string(), "1.239", "would change a value"),
+        ("datetime(6)", pa.string(), "2026-01-01T00:00:00Z", "would change a value|Incorrect datetime"),
+        ("date", pa.string(), "2026-02-30", "Incorrect date"),
+        ("tinyint", pa.int64(), 300, "Out of range"),
+        ("int unsigned", pa.int64(), -1, "Out of range"),
+        ("timestamp(6)", pa.timestamp("us", "UTC"), dt.datetime(1969, 1, 1, tzinfo=ZONE), "Incorrect datetime"),
+        ("timestamp(6) NOT NULL", pa.timestamp("us", "UTC"), None, "CONSTRAINT"),
+        ("int NOT NULL", pa.int32(), None, "cannot be null"),
+        ("int CHECK (c > 0)", pa.int32(), 0, "CONSTRAINT"),
+        ("double", pa.float64(), float("nan"), "has NaN"),
+        ("double", pa.float64(), float("-inf"), "has NaN or an infinite number"),
+        ("bigint AUTO_INCREMENT PRIMARY KEY", pa.int64(), None, "cannot be null"),
+        ("longtext", pa.string(), "x" * (2 << 20), "max_allowed_packet"),
+    ],
+)
+def test_a_value_that_the_table_would_refuse_or_change_is_refused_while_it_is_staged(
+    database: MariadbServer, table: str, column: str, kind: pa.DataType, value: Any, said: str
+) -> None:
+    database.ask(f"CREATE TABLE {table} (c {column})")
+    bench = Bench(database, table, pa.schema([("c", kind)]))
+    with pytest.raises(RowRefusedError, match=f"(?s)ROW_REFUSED.*({said})"):
+        bench.prepare([[value]])
+    assert bench.staged() == 0
+
+
+def test_zero_is_no_request_for_the_next_number(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint AUTO_INCREMENT PRIMARY KEY, value text)")
+    bench = Bench(database, table)
+    bench.commit(bench.prepare([[0, "zero"], [7, "seven"]]))
+    assert sorted(bench.rows()) == [(0, "zero"), (7, "seven")]
+
+
+def test_rows_that_need_many_statements_arrive_in_order(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (n bigint AUTO_INCREMENT PRIMARY KEY, id bigint, value longtext)")
+    bench = Bench(database, table)
+    large = pa.RecordBatch.from_pydict(
+        {"id": range(300), "value": [chr(97 + n % 26) * (n * 97 % 30_000) for n in range(300)]}, schema=SCHEMA
+    )
+    bench.commit(bench.prepare_batches([large.slice(0, 1), large.slice(1)]))
+    found = database.ask(f"SELECT id, value FROM {table} ORDER BY n")
+    assert found == list(zip(*large.to_pydict().values(), strict=True))
+
+
+# -- refusals before the first row -------------------------------------------------------------------------------------
+
+STRUCT = pa.struct([("a", pa.int32())])
+REFUSED: Sequence[tuple[str, str, pa.Schema, Mapping[str, str], str]] = (
+    ("a column too many", "id bigint", SCHEMA, {}, "has no column value"),
+    ("a column too few", "id bigint, value text, more text NOT NULL", SCHEMA, {}, "more of .* is NOT NULL"),
+    ("numbers into text", "id text, value text", SCHEMA, {}, "the column id is bigint, and the table's is text"),
+    ("text into numbers", "value int", pa.schema([("value", pa.string())]), {}, r"value is longtext, .* is int\(11\)"),
+    ("text into a set", "value set('a')", pa.schema([("value", pa.string())]), {}, r"table's is set\('a'\)"),
+    ("bytes into text", "value text", pa.schema([("value", pa.binary())]), {}, "value is longblob"),
+    ("bytes that get zeros", "value binary(4)", pa.schema([("value", pa.binary())]), {}, r"binary\(4\)"),
+    ("a clock as a moment", "at timestamp(6)", pa.schema([("at", pa.timestamp("us"))]), {}, 'cast it to "timestamp"'),
+    ("digits that would be cut", "n decimal(10,2)", pa.schema([("n", pa.decimal128(10, 3))]), {}, r"decimal\(10,2\)"),
+    ("far into near", "n float", pa.schema([("n", pa.float64())]), {}, "the table's is float"),
+    ("a float that rounds", "n float(7,2)", pa.schema([("n", pa.float32())]), {}, "which rounds"),
+    ("a time that rounds", "at datetime", pa.schema([("at", pa.timestamp("us"))]), {}, "which rounds"),
+    ("an array", "s json", pa.schema([("s", pa.list_(pa.int32()))]), {}, "an array, .*to_json"),
+    ("a struct", "s json", pa.schema([("s", STRUCT)]), {}, "a struct, .*to_json"),
+    ("a map", "s json", pa.schema([("s", pa.map_(pa.string(), pa.int32()))]), {}, "a map, .*to_json"),
+    ("a length of time", "s time", pa.schema([("s", pa.duration("us"))]), {}, "no such type"),
+    ("a computed column", "id bigint, value text AS ('x') STORED", SCHEMA, {}, "computes the column value"),
+    ("no unique index", "id bigint NOT NULL, value text", SCHEMA, {"upsertKey": "id"}, "no unique index of exactly id"),
+    (
+        "an index of the first characters",
+        "id bigint, value varchar(99) NOT NULL, UNIQUE (value(3))",
+        SCHEMA,
+        {"upsertKey": "value"},
+        "no unique index",
+    ),
+    (
+        "another unique index",
+        "id bigint PRIMARY KEY, value varchar(9), UNIQUE other (value)",
+        SCHEMA,
+        {"upsertKey": "id"},
+        r"another unique index \(other\)",
+    ),
+    ("a key that may be null", "id bigint UNIQUE, value text", SCHEMA, {"upsertKey": "id"}, "not NOT NULL"),
+    ("a key that is no column", "id bigint, value text", SCHEMA, {"upsertKey": "no"}, "upsertKey names no"),
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "schema", "more", "said"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_what_does_not_fit_is_refused_before_the_first_row(
+    database: MariadbServer, table: str, columns: str, schema: pa.Schema, more: Mapping[str, str], said: str
+) -> None:
+    database.ask(f"CREATE TABLE {table} ({columns})")
+    sink = MysqlSink(Options(options_of(database, table, **more)), schema)
+    with closing(sink):
+        for look in (lambda: sink.checkStart(None), sink.identify):
+            with pytest.raises(OptionError, match=rf"COLUMNS_MISMATCH.*{said}"):
+                look()
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria", "MEMORY"])
+def test_a_table_without_transactions_is_refused(database: MariadbServer, table: str, engine: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint, value varchar(9)) ENGINE={engine}")
+    with pytest.raises(OptionError, match=r"dbtable.*InnoDB"):
+        MysqlSink(Options(options_of(database, table)), SCHEMA).checkStart(None)
+
+
+def test_a_number_that_the_database_counts_is_no_other_key(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (n bigint AUTO_INCREMENT PRIMARY KEY, id bigint NOT NULL UNIQUE, value text)")
+    bench = Bench(database, table, upsertKey="id")
+    bench.commit(bench.prepare([[1, "a"], [2, "b"], [1, "c"]]))
+    assert sorted(bench.rows("id, value")) == [(1, "c"), (2, "b")]
+
+
+def test_no_database_is_named(database: MariadbServer, table: str) -> None:
+    options = options_of(database, table)
+    options["url"] = database.url.removesuffix("/shop")
+    with pytest.raises(OptionError, match=r"dbtable.*database\.table"):
+        MysqlSink(Options(options), SCHEMA)
+    bench = Bench(database, f"shop.{table}", url=options["url"], transactionalIdPrefix=table)
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows() == [(1, "a")]
+
+
+def test_what_a_user_may_not_create_is_printed(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
+    database.ask(f"CREATE USER r_{table} IDENTIFIED BY 'other'")
+    database.ask(f"GRANT SELECT, INSERT, UPDATE ON shop.{table} TO r_{table}")
+    given = {"url": database.address, "user": f"r_{table}", "password": "other", "stagingSchema": f"s_{table}"}
+    sink = MysqlSink(Options(options_of(database, table, **given)), SCHEMA)
+    with closing(sink), pytest.raises(StoreError, match="MISSING_DDL") as refused:
+        sink.identify()
+    for statement in refused.value.parameters["statements"].removesuffix(";").split(";\n"):
+        database.ask(statement)
+    database.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON s_{table}.* TO r_{table}")
+    bench = Bench(database, table, **given)
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows() == [(1, "a")]
+    database.ask(f"DROP DATABASE s_{table}")
+    database.ask(f"DROP USER r_{table}")
+
+
+@pytest.mark.parametrize("scheme", ["mariadb", "jdbc:mysql", "jdbc:mariadb"])
+def test_an_address_as_others_write_it(database: MariadbServer, table: str, scheme: str) -> None:
+    address = database.address.replace("mysql", scheme, 1)
+    bench = Bench(database, table, url=f"{address}?user=tester&password=not%20a%20secret&useSSL=false")
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows() == [(1, "a")]
+
+
+# -- what servers are told otherwise -----------------------------------------------------------------------------------
+
+
+def test_settings_of_the_server_do_not_change_rows(database: MariadbServer, table: str) -> None:
+    """As a pooler, an init_connect or a my.cnf could have them."""
+    settings = {
+        "sql_mode": "'ANSI_QUOTES,NO_UNSIGNED_SUBTRACTION'",
+        "time_zone": "'+05:00'",
+        "sql_select_limit": "1",
+        "tx_isolation": "'SERIALIZABLE'",
+        "check_constraint_checks": "0",
+        "sql_safe_updates": "1",
+    }
+    before = {name: database.ask(f"SELECT @@GLOBAL.{name}")[0][0] for name in settings}
+    database.ask("SET " + ", ".join(f"GLOBAL {name} = {value}" for name, value in settings.items()))
+    try:
+        schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("value", pa.string())])
+        moment = dt.datetime(2026, 2, 1, 12, tzinfo=ZONE)
+        bench = Bench(database, table, schema)
+        handles = [bench.prepare([[n, moment, "a\\'b"]], partition=n) for n in range(3)]
+        bench.commit(*handles)
+        database.ask(f"ALTER TABLE {table} ADD CHECK (id > 0)")
+        with pytest.raises(RowRefusedError, match="CONSTRAINT"):
+            Bench(database, table, schema).prepare([[-1, moment, ""]])
+    finally:
+        for name, value in before.items():
+            database.ask(f"SET GLOBAL {name} = %s", value)
+    assert sorted(bench.rows()) == [(n, moment.replace(tzinfo=None), "a\\'b") for n in range(3)]
+
+
+def test_a_server_that_is_read_only_is_away(database: MariadbServer, table: str) -> None:
+    """It is a replica now, or about to be: its successor, or itself, is waited for."""
+    bench = Bench(database, table, commitTimeoutMs="1000")
+    handle = bench.prepare([[1, "a"]])
+    database.ask("CREATE USER IF NOT EXISTS plain IDENTIFIED BY 'x'")
+    database.ask("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON *.* TO plain")
+    bench.options |= {"url": database.address, "user": "plain", "password": "x"}
+    database.ask("SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(StoreError, match=r"DATABASE_UNREACHABLE.*read-only"):
+            bench.commit(handle)
+    finally:
+        database.ask("SET GLOBAL read_only = 0")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+def test_what_may_hurt_later_is_found(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint PRIMARY KEY, value text)")
+    with closing(MysqlSink(Options(options_of(database, table)), SCHEMA)) as sink:
+        text = "\n".join(each.sentence for each in sink.examine(None))
+    for said in ("MariaDB", "innodb_flush_log_at_trx_commit is not 1", "unique index of id", "not checked"):
+        assert said in text, text
+
+
+def test_what_mysql_calls_otherwise() -> None:
+    """Not run on a server here: its names of variables and collations."""
+    mysql = Flavour(mariadb=False)
+    assert "utf8mb4_0900_bin" in create_statement(SCHEMA, "t", (), mysql)
+    assert (mysql.isolation, mysql.server) == ("transaction_isolation", "SELECT @@server_uuid")
