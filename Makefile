@@ -108,6 +108,10 @@ wheel: $(STAMP) ## an sdist, and a wheel with the compiled helper for any Linux 
 	@cp build/raw/*.tar.gz dist/
 	@ls dist
 
+.PHONY: mariadb
+mariadb: $(STAMP) ## fetch the MariaDB server that tests use (Debian's package, unpacked below the cache folder)
+	@$(BIN)/python -m integration.mariadb
+
 .PHONY: broker
 broker: $(STAMP) java ## run a Kafka broker until Ctrl-C and print its address
 	@$(BIN)/python -m integration.broker $(ARGS)

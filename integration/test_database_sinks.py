@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connector.cli import main
 from integration.driver_process import wait_until
 from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.postgresql import PostgresqlServer
@@ -365,3 +367,13 @@ def test_a_wrong_password_is_named_and_not_shown(database: DatabaseServer, table
         sink_of(database, {**options_of(database, table), **given}, SCHEMA).checkStart(None)
     assert secret not in str(refused.value)
     assert secret not in repr(refused.value.__cause__)
+
+
+def test_the_doctor_knows_the_database_by_its_address(
+    capsys: pytest.CaptureFixture[str], database: DatabaseServer, table: str
+) -> None:
+    words = [f"{name}={value}" for name, value in options_of(database, table).items()]
+    main(["doctor", *(word for each in words for word in ("--option", each)), "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    version = {"2pc-mysql": "MariaDB", "2pc-postgresql": "PostgreSQL"}[database.FORMAT]
+    assert any(version in each["sentence"] for each in findings if each["check"] == "database"), findings

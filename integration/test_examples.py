@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.jars import resolve_delta
+from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.other_spark import ROOT
 from integration.postgresql import PostgresqlServer
 
@@ -165,6 +166,19 @@ class TestMatrix:
             newest = dict(server.ask("SELECT customer, max(id) FROM newest_orders GROUP BY customer"))
             assert sorted(newest) == [f"c{number}" for number in range(7)]
             assert server.ask("SELECT count(*) FROM newest_orders") == [(7,)]
+
+    def test_mysql_table(self, reader: Reader) -> None:
+        mariadb_or_skip()
+        with MariadbServer() as server:
+            server.ask("CREATE USER writer IDENTIFIED BY 'w'")
+            for database in ("shop", "barrier"):
+                server.ask(f"GRANT ALL ON {database}.* TO writer")
+            program = reader.folder / "mysql_table.py"
+            program.write_text(program.read_text().replace("localhost:3306", f"127.0.0.1:{server.port}"))
+            reader.environment["MYSQL_PASSWORD"] = "w"
+            reader.run("mysql_table")
+            ids = sorted(number for (number,) in server.ask("SELECT id FROM orders"))
+        assert ids == sorted(row["id"] for row in self.orders(reader))  # type: ignore[type-var]
 
     def test_merge(self, reader: Reader) -> None:
         jars = ",".join(map(str, resolve_delta()))

@@ -14,8 +14,8 @@ HEAD = """\
 # barrier-kafka
 
 > Exactly-once streaming for PySpark: a Kafka source with checkpoint barriers (`barrier-kafka`), two-phase-commit sinks
-> (`2pc-kafka`, `2pc-delta`, `2pc-postgresql`, several at once by `2pc-multi`, your own by `TwoPhaseCommitSink`), and commands
-> for the one on call.
+> (`2pc-kafka`, `2pc-delta`, `2pc-postgresql`, `2pc-mysql`, several at once by `2pc-multi`, your own by `TwoPhaseCommitSink`),
+> and commands for the one on call.
 """
 
 

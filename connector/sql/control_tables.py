@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from transactional.transaction import TransactionContext
 
-__all__ = ["CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
+__all__ = ["AT_ONCE", "CONTROL_TABLES", "TRANSACTIONS", "ControlTables", "Cursor", "Prepared", "marks", "portions"]
 
 AT_ONCE: Final = 500
 """Names in one statement."""
@@ -60,10 +60,10 @@ def marks(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def portions(values: Sequence[str], size: int = AT_ONCE) -> Iterator[Sequence[str]]:
     """Return pieces that fit into a statement."""
-    for first in range(0, len(values), AT_ONCE):
-        yield values[first : first + AT_ONCE]
+    for first in range(0, len(values), size):
+        yield values[first : first + size]
 
 
 class ControlTables:
@@ -78,6 +78,8 @@ class ControlTables:
     locking : str
         The end of a query that locks what it reads.
     prefix : str
+    at_once : int
+        How many rows a statement that locks may name.
     """
 
     def __init__(
@@ -86,8 +88,9 @@ class ControlTables:
         name: Callable[[str], str],
         locking: str,
         prefix: str,
+        at_once: int = AT_ONCE,
     ) -> None:
-        self._run, self._locking, self._prefix = run, locking, prefix
+        self._run, self._locking, self._prefix, self._at_once = run, locking, prefix, at_once
         self._transactions, self._prefixes = name(TRANSACTIONS), name(PREFIXES)
         self._queries, self._store = name(QUERIES), name(STORE)
 
@@ -103,14 +106,14 @@ class ControlTables:
     def states(self, cursor: Cursor, nonces: Sequence[str], lock: bool = False) -> dict[str, str]:
         """Return the states of those that are there: prepared, committed or aborted. `lock`: they stay so."""
         found: dict[str, str] = {}
-        for some in portions(sorted(nonces)):
+        for some in portions(sorted(nonces), self._at_once if lock else AT_ONCE):
             where = f"WHERE nonce IN ({marks(some)}) ORDER BY nonce{self._locking if lock else ''}"
             found |= dict(self._run(cursor, f"SELECT nonce, state FROM {self._transactions} {where}", some))
         return found
 
     def end(self, cursor: Cursor, nonces: Sequence[str], state: str) -> None:
         """Set the state of transactions that are locked."""
-        for some in portions(nonces):
+        for some in portions(nonces, self._at_once):
             where = f"WHERE nonce IN ({marks(some)})"
             self._run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
 
@@ -122,7 +125,7 @@ class ControlTables:
 
     def forget(self, cursor: Cursor, nonces: Sequence[str]) -> None:
         """Delete transactions that are locked."""
-        for some in portions(nonces):
+        for some in portions(nonces, self._at_once):
             self._run(cursor, f"DELETE FROM {self._transactions} WHERE nonce IN ({marks(some)})", some)
 
     # -- the prefix and the query -----------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ def fit(
     OptionError
         ``COLUMNS_MISMATCH``
     """
+    if not len(schema):
+        raise mismatch(owner, "the query has no columns")
     found: list[AnyColumn] = []
     for field in schema:
         column = target.column(field.name)

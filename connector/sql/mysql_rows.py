@@ -1,6 +1,6 @@
 """Arrow's rows as the values of an INSERT statement, for MySQL and MariaDB: no Python object per value.
 
-Text stands in quotation marks, with each of its own doubled, and nothing else has a meaning in it: the session's sql_mode has
+Text stands in quotation marks, with each of its own, and each backslash, doubled: the session's sql_mode does not have
 NO_BACKSLASH_ESCAPES.
 """
 
@@ -37,13 +37,13 @@ class ValueRows:
         """Return the bytes of the largest row."""
         return int(np.diff(self._places).max(initial=0))
 
-    def portions(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        """Return the rows in pieces of about so many bytes, at least one row each: how many rows, and their text."""
+    def portions(self, limit: int) -> Iterator[bytes]:
+        """Return the rows in pieces of about `limit` bytes, at least one row each."""
         places, first = self._places, 0
         while first < len(places) - 1:
             fitting = int(np.searchsorted(places, places[first] + limit, "right")) - 1
             last = max(first + 1, fitting)
-            yield last - first, bytes(self._data[places[first] + 1 : places[last]])
+            yield bytes(self._data[places[first] + 1 : places[last]])
             first = last
 
 
@@ -86,6 +86,6 @@ def _literals(column: pa.Array, name: str) -> pa.Array:
             column = column.cast(pa.timestamp(kind.unit))  # its text in UTC, without the Z
         text = column.cast(pa.large_string())
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            text = pc.replace_substring(text, "'", "''")
+            text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), "'", "''")
         text = joined(constant("'"), text, constant("'"))
     return pc.coalesce(only_where(column, text), constant("NULL"))

@@ -26,6 +26,7 @@ from connector.sql.mysql_table import (
     fit_table,
     quoted,
     staging_statement,
+    why_no_key,
 )
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
@@ -44,30 +45,43 @@ ROOM: Final = 4096
 
 SETTINGS: Final[Mapping[str, str]] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
-    "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES'",
+    "NO_AUTO_VALUE_ON_ZERO'",
     "time_zone": "'+00:00'",
     "foreign_key_checks": "1",
     "unique_checks": "1",
     "sql_safe_updates": "0",
     "sql_select_limit": "18446744073709551615",
+    "sql_big_selects": "1",
+    "sql_notes": "1",
+    "completion_type": "0",
 }
 """Of each database transaction: what a server, a user or a pooler has set otherwise would change or hide rows."""
 
 IDLE_SECONDS: Final = 8 * 3600
-"""A task waits for its rows as long as MySQL lets sessions wait, unless its server is told otherwise."""
+"""How long a task may wait for its rows: as long as MySQL lets sessions wait by default."""
+
+IDLE_LIMITS: Final = (
+    "idle_transaction_timeout",
+    "idle_readonly_transaction_timeout",
+    "idle_write_transaction_timeout",
+)
+"""MariaDB's, for transactions that wait."""
 
 NO_RIGHT: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 SLOW: Final = frozenset({1205, 1317, 1969, 3024})
 """A lock wait that took too long, and statements that were stopped."""
 
 AWAY: Final = frozenset(
-    {1040, 1044, 1045, 1047, 1049, 1053, 1129, 1130, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226}
+    {
+        *(1040, 1045, 1047, 1049, 1053, 1129, 1130, 1152, 1158),
+        *(1159, 1160, 1161, 1184, 1203, 1226, 1927, 3169, 4031),
+    }
 )
 READ_ONLY: Final = frozenset({1290, 1792, 1836})
 """A server that is a replica now, or is about to be."""
 
-REFUSED_ROWS: Final = frozenset({1364, 1526, 1644})
-"""A column without a value, a row for no partition, a trigger that raises."""
+REFUSED_ROWS: Final = frozenset({1265, 1364, 1366, 1526, 1644, 3819})
+"""A value that a column can't have, a violated CHECK, a column without a value, a row for no partition, a raising trigger."""
 
 
 class MysqlSink(StagedSqlSink):
@@ -87,6 +101,8 @@ class MysqlSink(StagedSqlSink):
     """
 
     marker: ClassVar[str] = "%s"
+
+    at_once: ClassVar[int] = 1
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -130,7 +146,7 @@ class MysqlSink(StagedSqlSink):
             host=address.host,
             port=address.port,
             user=self._user,
-            password=self._password or "",
+            password=(self._password or "").encode(),  # as text it would be taken for Latin 1
             database=address.database or None,
             charset="utf8mb4",
             autocommit=False,
@@ -138,11 +154,12 @@ class MysqlSink(StagedSqlSink):
             read_timeout=limit,
             write_timeout=limit,
             program_name=MYSQL,
-            ssl=address.tls(),
+            ssl=address.tls(MYSQL),
             ssl_disabled=address.mode == "disabled",
         )
         self._flavour = Flavour("mariadb" in connection.get_server_info().lower())
         with connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_big_selects = 1, SESSION completion_type = 0")
             self._is_galera = _variable(cursor, "wsrep_on").upper() == "ON"
             self._packet = int(_variable(cursor, "max_allowed_packet"))
         connection.rollback()
@@ -160,7 +177,7 @@ class MysqlSink(StagedSqlSink):
         }
         if self._flavour.mariadb:
             settings["max_statement_time"] = "0" if seconds is None else str(limit)
-            settings["idle_transaction_timeout"] = "0"
+            settings |= dict.fromkeys(IDLE_LIMITS, "0")
             settings["check_constraint_checks"] = "1"
         if self._is_galera:
             settings["wsrep_sync_wait"] = "15"  # a node that took over has applied what was committed elsewhere
@@ -187,9 +204,16 @@ class MysqlSink(StagedSqlSink):
         return super().translated(problem)
 
     def server(self, cursor: Any) -> str:
-        """Return what distinguishes this server from its replicas."""
+        """Return what distinguishes this server from its replicas. One that is read-only is waited for.
+
+        A user with many rights could write to it nevertheless: to a replica, or to a primary that is about to be one.
+        """
         cursor.execute(self._flavour.server)
-        return str(cursor.fetchone()[0])
+        name, is_read_only = cursor.fetchone()
+        if int(is_read_only):
+            reason = "the server is read-only: a replica, or one that is about to be"
+            raise StoreError("DATABASE_UNREACHABLE", owner=MYSQL, table=self.described(), reason=reason)
+        return str(name)
 
     def control_table(self, name: str) -> str:
         """Return the table in `stagingSchema`."""
@@ -200,7 +224,7 @@ class MysqlSink(StagedSqlSink):
     def checkStart(self, prefix: str | None) -> None:
         """Check that the table, if there is one, can take the rows, or could be created."""
         with self.database.transaction() as cursor:
-            self._fitting(self._target(cursor))
+            self._fitting(self._whole_target(cursor))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
         """Look at the server and the table."""
@@ -214,10 +238,11 @@ class MysqlSink(StagedSqlSink):
             return super().identify()
         except StoreError as problem:
             cause = problem.__cause__
-            if cause is None or not cause.args or cause.args[0] not in NO_RIGHT:
+            number = cause.args[0] if isinstance(cause, Exception) and cause.args else None
+            if number not in NO_RIGHT or not hasattr(self, "_flavour"):  # which a connection has found out
                 raise
             statements = self._statements()
-            raise StoreError("MISSING_DDL", owner=MYSQL, reason=str(cause.args[-1]), statements=statements) from None
+            raise StoreError("MISSING_DDL", owner=MYSQL, reason=str(cause), statements=statements) from None
 
     def create_control_tables(self) -> None:
         """Create the control tables unless they are there: a query without the right to create may use them."""
@@ -234,7 +259,7 @@ class MysqlSink(StagedSqlSink):
         target = self._target(cursor)
         if target is None:
             cursor.execute(self._target_statement())
-            target = self._target(cursor)
+        target = self._whole_target(cursor)
         assert target is not None
         written = self._fitting(target)
         staging = self._staging_of(target, written)
@@ -248,7 +273,7 @@ class MysqlSink(StagedSqlSink):
     def more(self) -> dict[str, Any]:
         """Return the columns, with their types, and those of the key."""
         _, written, key = self._task
-        return {"columns": {column.name: column.type for column in written}, "key": key}
+        return {"columns": {column.name: column.whole for column in written}, "key": key}
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
@@ -272,14 +297,13 @@ class MysqlSink(StagedSqlSink):
         """Insert the rows, many with one statement. What the database would change, it warns of: that is refused."""
         staging, written, _ = self._task
         names = ", ".join(["barrier_nonce", "barrier_row", *(quoted(column.name) for column in written)])
+        columns = [_widened(column, target) for column, target in zip(batch.columns, written, strict=True)]
         begin = f"INSERT INTO {staging} ({names}) VALUES ".encode()
-        rows = as_values(
-            batch.columns, [column.name for column in written], transaction.context.nonce, transaction.rows
-        )
+        rows = as_values(columns, [column.name for column in written], transaction.context.nonce, transaction.rows)
         if rows.largest() > self._packet - ROOM - len(begin):
             size = f"a row of {rows.largest()} bytes, as text, is larger than the server's max_allowed_packet = {self._packet}"
             raise RowRefusedError("ROW_REFUSED", owner=MYSQL, reason=f"{self.described()}: {size}")
-        for _, values in rows.portions(min(STATEMENT_BYTES, self._packet // 2)):
+        for values in rows.portions(min(STATEMENT_BYTES, self._packet // 2)):
             transaction.cursor.execute(begin + values)
             if transaction.cursor.warning_count:
                 transaction.cursor.execute("SHOW WARNINGS LIMIT 1")
@@ -291,16 +315,14 @@ class MysqlSink(StagedSqlSink):
 
     def lock(self, cursor: Any) -> None:
         """Let no one alter or rename the table until the end of the transaction."""
-        target = self._target(cursor)
-        if target is None:
+        if self._whole_target(cursor) is None:
             raise self._refusal("the table is not there any more")
-        cursor.execute(f"SELECT 1 FROM {target.name} LIMIT 0")
 
     def publish(self, cursor: Any, handles: Sequence[StagedHandle]) -> None:
         """Insert the rows, in order; with a key each replaces the one of its key."""
         target = self._target(cursor)
         for handle in handles:
-            self._check_unchanged(target, handle["more"]["columns"])
+            self._check_unchanged(target, **handle["more"])
             names = [quoted(name) for name in handle["more"]["columns"]]
             nonce, keys = handle["nonce"], {quoted(name) for name in handle["more"]["key"]}
             if not nonce.isalnum():
@@ -315,6 +337,12 @@ class MysqlSink(StagedSqlSink):
             count = cursor.execute(statement)
             if not keys and count != handle["rows"]:
                 raise self._refusal(f"it took {count} rows of {handle['rows']}")
+
+    def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
+        """Delete staged rows: of one transaction after the other, by the index, as a scan waits for what open tasks insert."""
+        for nonce in nonces:
+            statement = f"DELETE {staging} FROM {staging} FORCE INDEX (PRIMARY) WHERE barrier_nonce = ?"
+            self.run(cursor, statement, (nonce,))
 
     def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
         """Return how many rows are staged."""
@@ -332,6 +360,17 @@ class MysqlSink(StagedSqlSink):
     def _target(self, cursor: Any) -> Any:
         return describe(cursor, *self._place, self._flavour)
 
+    def _whole_target(self, cursor: Any) -> Any:
+        """Return the table, which no one can alter until the end of the transaction; None if it is not there.
+
+        Who may not read all of its columns is refused: indexes of the others are in no information schema.
+        """
+        target = self._target(cursor)
+        if target is not None:
+            cursor.execute(f"SELECT * FROM {target.name} LIMIT 0")
+            target = self._target(cursor)
+        return target
+
     def _fitting(self, target: Target | None) -> list[Column]:
         if target is None:
             self._target_statement()
@@ -339,7 +378,7 @@ class MysqlSink(StagedSqlSink):
         return fit_table(self.schema, target, self._key)
 
     def _staging_of(self, target: Target, written: Sequence[Column]) -> str:
-        columns = [(column.name, column.staged) for column in written]
+        columns = [column.staged(self._flavour) for column in written]
         return staging_name(target.plain, self._prefix, target.name, columns, target.checks_on(written))
 
     def _qualified(self, staging: str) -> str:
@@ -349,14 +388,16 @@ class MysqlSink(StagedSqlSink):
         statement = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
         return bool(cursor.execute(statement, (self._schema, table)))
 
-    def _check_unchanged(self, target: Target, columns: Mapping[str, str]) -> None:
-        """Check that the columns are as they were: a value might change on its way."""
-        now = {column.name: column.type for column in target.columns}
+    def _check_unchanged(self, target: Target, columns: Mapping[str, str], key: Sequence[str]) -> None:
+        """Check that columns and key are as they were: a value might change on its way, or replace another key's row."""
+        now = {column.name: column.whole for column in target.columns}
         changed = [
             f"{name} was {kind}, and " + (f"is {now[name]}" if name in now else "is gone")
             for name, kind in columns.items()
             if now.get(name) != kind
         ]
+        if key and (reason := why_no_key(target, columns, key)):
+            changed.append(reason)
         if changed:
             raise StoreError("TABLE_CHANGED", table=self.described(), columns="; ".join(changed))
 
@@ -386,6 +427,11 @@ class MysqlSink(StagedSqlSink):
                 staging = self._qualified(self._staging_of(target, written))
                 found.append(staging_statement(staging, target, written, self._flavour))
         return ";\n".join(found) + ";"
+
+
+def _widened(column: pa.Array, target: Column) -> pa.Array:
+    """Return floats as doubles where the table has doubles: the text of 0.1 is another number there."""
+    return column.cast(pa.float64()) if pa.types.is_float32(column.type) and target.base == "double" else column
 
 
 def _variable(cursor: Any, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ __all__ = [
     "fit_table",
     "quoted",
     "staging_statement",
+    "why_no_key",
 ]
 
 NAME: Final = "2pc-mysql"
@@ -39,10 +40,9 @@ ORDER BY index_name, seq_in_index
 """
 
 TEXTS: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
-READ_FROM_TEXT: Final = (
-    *TEXTS,
-    *("json", "enum", "uuid", "inet4", "inet6", "date", "datetime", "timestamp", "time", "decimal"),
-)
+READ_FROM_TEXT: Final = (*TEXTS, "json", "enum", "uuid", "inet4", "inet6")
+"""Not numbers and times: of some texts the database would make another value, without a word."""
+
 BYTES: Final = ("varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 WHOLE: Final = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 
@@ -81,9 +81,9 @@ class Flavour:
 
     @property
     def server(self) -> str:
-        """A query for what distinguishes a server from its replicas."""
+        """A query for what distinguishes a server from its replicas, and for whether it is read-only."""
         which = "CONCAT(@@hostname, ':', @@port, '/', @@server_id)" if self.mariadb else "@@server_uuid"
-        return f"SELECT {which}"
+        return f"SELECT {which}, @@read_only"
 
     @property
     def checks(self) -> str:
@@ -94,7 +94,7 @@ class Flavour:
                 "WHERE constraint_schema = %s AND table_name = %s ORDER BY constraint_name"
             )
         return (
-            "SELECT REPLACE(c.check_clause, '\\'', '''') FROM information_schema.check_constraints AS c "
+            "SELECT c.check_clause FROM information_schema.check_constraints AS c "
             "JOIN information_schema.table_constraints AS t USING (constraint_schema, constraint_name) "
             "WHERE t.table_schema = %s AND t.table_name = %s AND t.enforced = 'YES' ORDER BY constraint_name"
         )
@@ -148,20 +148,28 @@ class Column:
         return self.has_default or self.counted
 
     @property
-    def staged(self) -> str:
-        """Its definition in a staging table, which refuses the values that the target refuses.
-
-        No null in a ``timestamp`` becomes the time of day, and no text of digits the number of one of an ``enum``'s values.
-        """
-        kind, checks, null = self.type, [], " NOT NULL" if self.not_null else ""
-        if self.base == "enum":
-            checks.append(f"{quoted(self.name)} IN {self.type[len('enum') :]}")
-            kind = "varchar(255)"
-        if self.base == "timestamp":
-            checks += [f"{quoted(self.name)} IS NOT NULL"] * self.not_null
-            null = " NULL DEFAULT NULL"
+    def whole(self) -> str:
+        """Its type, and how its texts are compared."""
         charset = f" CHARACTER SET {self.charset} COLLATE {self.collation}" if self.charset and self.collation else ""
-        return f"{quoted(self.name)} {kind}{charset}{null}" + "".join(f" CHECK ({check})" for check in checks)
+        return f"{self.type}{charset}"
+
+    def staged(self, flavour: Flavour) -> str:
+        """Return its definition in a staging table, which refuses the values that the target refuses, or would change.
+
+        No null in a ``timestamp`` becomes the time of day, no text of digits the number of one of an ``enum``'s values, and a
+        ``char`` loses no spaces.
+        """
+        name, kind, check, null = quoted(self.name), self.whole, "", " NOT NULL" if self.not_null else ""
+        if self.base == "enum":
+            kind = f"varchar(255) CHARACTER SET utf8mb4 COLLATE {flavour.collation}"
+            check = f" CHECK (CAST({name} AS BINARY) IN ({', '.join(map(_literal, _values(self.type)))}))"
+        if self.base == "char":
+            kind = f"var{kind}"
+            check = f" CHECK ({name} NOT LIKE '% ')"
+        if self.base == "timestamp":
+            check = f" CHECK ({name} IS NOT NULL)" if self.not_null else ""
+            null = " NULL DEFAULT NULL"
+        return f"{name} {kind}{null}{check}"
 
 
 @dataclass(frozen=True)
@@ -217,6 +225,19 @@ class Target:
         return [text for text, each in zip(self.checks, used, strict=True) if each and each <= names]
 
 
+def _values(enum: str) -> list[str]:
+    """Return the values of an enum by its type: ``enum('a','it''s')`` -> ``["a", "it's"]``."""
+    return [
+        re.sub(r"(\\|')(.)", r"\2", text, flags=re.DOTALL)
+        for text in re.findall(r"'((?:''|\\.|[^'])*)'", enum, re.DOTALL)
+    ]
+
+
+def _literal(text: str) -> str:
+    """Return a text's bytes as they stand in a constraint: of one with a quotation mark the servers make another text."""
+    return f"x'{text.encode().hex()}'"
+
+
 def quoted(name: str) -> str:
     """Return an identifier as it stands in a statement."""
     return "`" + name.replace("`", "``") + "`"
@@ -257,7 +278,7 @@ def describe(cursor: Any, database: str, table: str, flavour: Flavour) -> Target
         Index(name, frozenset(c for c, _ in each if c), all(c and part is None for c, part in each))
         for name, each in parts.items()
     ]
-    checks = [str(text) for (text,) in ask(flavour.checks)]
+    checks = [str(text) if flavour.mariadb else re.sub(r"\\(.)", r"\1", str(text)) for (text,) in ask(flavour.checks)]
     return Target(f"{quoted(database)}.{quoted(table)}", table, columns, keys, checks)
 
 
@@ -270,26 +291,28 @@ def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Col
         ``COLUMNS_MISMATCH``
     """
     found = fit(NAME, schema, target, why_not, shown)
-
-    def why_no_key(names: Sequence[str]) -> str:
-        own = [index for index in target.keys if index.whole and index.columns == frozenset(names)]
-        if not own:
-            return (
-                f"{target.name} has no unique index of exactly {', '.join(names)}, whole: "
-                f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(quoted, names))})"
-            )
-        counted = {column.name for column in target.columns if column.counted and column not in found}
-        others = [index.name for index in target.keys if index not in own and not index.columns & counted]
-        return (
-            f"{target.name} has another unique index ({', '.join(others)}): ON DUPLICATE KEY UPDATE would replace rows of "
-            "other keys, too"
-            if others
-            else ""
-        )
-
     if key:
-        check_key(NAME, found, target, key, why_no_key)
+        written = {column.name for column in found}
+        check_key(NAME, found, target, key, lambda names: why_no_key(target, written, names))
     return found
+
+
+def why_no_key(target: Target, written: Collection[str], names: Sequence[str]) -> str:
+    """Return why columns do not make a key of upserts; empty if they do."""
+    own = [index for index in target.keys if index.whole and index.columns == frozenset(names)]
+    if not own:
+        return (
+            f"{target.name} has no unique index of exactly {', '.join(names)}, whole: "
+            f"ALTER TABLE {target.name} ADD PRIMARY KEY ({', '.join(map(quoted, names))})"
+        )
+    counted = {column.name for column in target.columns if column.counted and column.name not in written}
+    others = [index.name for index in target.keys if index not in own and not index.columns & counted]
+    if not others:
+        return ""
+    return (
+        f"{target.name} has another unique index ({', '.join(others)}): ON DUPLICATE KEY UPDATE would replace rows of "
+        "other keys, too"
+    )
 
 
 def why_not(kind: pa.DataType, column: Column) -> str:
@@ -307,9 +330,7 @@ def why_not(kind: pa.DataType, column: Column) -> str:
     if wanted is None:
         return "the database has no such type"
     if column.base in ("datetime", "timestamp", "time") and column.base in wanted:
-        return (
-            "" if column.precision == 6 or pa.types.is_string(kind) else f"the table's is {column.type}, which rounds"
-        )
+        return "" if column.precision == 6 else f"the table's is {column.type}, which rounds"
     if column.base in ("float", "double") and "(" in column.type:
         return f"the table's is {column.type}, which rounds"
     hint = ': cast it to "timestamp"' if column.base == "timestamp" and pa.types.is_timestamp(kind) else ""
@@ -372,7 +393,7 @@ def create_statement(schema: pa.Schema, name: str, key: Sequence[str], flavour: 
 
 def staging_statement(staging: str, target: Target, written: Sequence[Column], flavour: Flavour) -> str:
     """Return the statement that creates a staging table."""
-    columns = [OWN_COLUMNS, *(column.staged for column in written)]
+    columns = [OWN_COLUMNS, *(column.staged(flavour) for column in written)]
     columns += [f"CHECK ({clause})" for clause in target.checks_on(written)]
     return f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}) {flavour.table_options}"
 

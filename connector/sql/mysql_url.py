@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -73,14 +73,27 @@ class MysqlAddress:
     port: int
     database: str
     user: str | None
-    password: str | None
+    password: str | None = field(repr=False)
     mode: str
     files: Mapping[str, str]
 
-    def tls(self) -> ssl.SSLContext | None:
-        """Return what a connection must have; None if TLS is optional, or off."""
+    def tls(self, owner: str) -> ssl.SSLContext | None:
+        """Return what a connection must have; None if TLS is optional, or off.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: a file can't be read.
+        """
         if self.mode in ("disabled", "preferred"):
             return None
+        try:
+            return self._context()
+        except OSError as problem:  # ssl's are such, too
+            files = ", ".join(self.files.values())
+            raise _invalid(owner, f"an address whose files for TLS can be read: {files}: {problem}") from problem
+
+    def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.files.get("ca"))
         context.check_hostname = self.mode == "verify-identity"
         if self.mode == "required":
@@ -112,18 +125,18 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
     """
 
     def invalid(expectation: str) -> OptionError:
-        return OptionError("INVALID_OPTION", owner=owner, option="url", value="(hidden)", expectation=expectation)
+        return _invalid(owner, expectation)
 
     text = url.removeprefix("jdbc:")
     if not is_mysql(url):
         raise invalid("mysql://host:port/database, jdbc:mysql://host:port/database, or mariadb for mysql")
     try:
         parts = urlsplit(text)
-        port = parts.port or 3306
+        port = 3306 if parts.port is None else parts.port
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise invalid("an address with one host, whose parameters are name=value with & between") from None
-    if "," in parts.netloc or not parts.hostname:
+    if "," in parts.netloc or not parts.hostname or not port:
         raise invalid("an address with one host")
     found: dict[str, str] = {}
     for name, value in given:
@@ -131,7 +144,9 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
         if plain in ("user", "password", "sslmode") or plain in FILES:
             found[plain] = value
         elif plain in ("usessl", "requiressl", "verifyservercertificate"):
-            found.setdefault(plain, value.lower() or "true")
+            if value.lower() not in ("true", "false"):
+                raise invalid(f"an address whose {name} is true or false")
+            found[plain] = value.lower()
         elif plain not in IGNORED:
             raise invalid(
                 "an address with no other parameters than user, password, sslMode, sslCa, sslCert, sslKey, useSSL, requireSSL, "
@@ -146,9 +161,15 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
     if mode is None:
         raise invalid("an address whose sslMode is DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY")
     files = {FILES[name]: value for name, value in found.items() if name in FILES}
+    if files and mode == "disabled":
+        raise invalid("an address that has no files for TLS if TLS is off")
     if files and mode == "preferred":
         mode = "verify-identity" if "ca" in files else "required"
     return MysqlAddress(parts.hostname, port, database, user, password, mode, files)
+
+
+def _invalid(owner: str, expectation: str) -> OptionError:
+    return OptionError("INVALID_OPTION", owner=owner, option="url", value="(hidden)", expectation=expectation)
 
 
 def _mode(found: Mapping[str, str]) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
-from connector.sql.control_tables import CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
+from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
 from connector.sql.database import Connection, Database, standard_error
 from transactional import faults
 from transactional.errors import (
@@ -97,6 +97,9 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     locking: ClassVar[str] = " FOR UPDATE"
     """The end of a query that locks what it reads; empty if a transaction that writes excludes all others."""
 
+    at_once: ClassVar[int] = AT_ONCE
+    """How many rows a statement that locks may name; 1 if the database would read, and lock, the whole table for several."""
+
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         self._prefix = options.get("transactionalIdPrefix", "")
@@ -129,7 +132,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows."""
-        for some in portions(nonces):
+        for some in portions(nonces, self.at_once):
             self.run(cursor, f"DELETE FROM {staging} WHERE barrier_nonce IN ({marks(some)})", some)
 
     def staged(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> Mapping[str, int]:
@@ -385,7 +388,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     @cached_property
     def _control(self) -> ControlTables:
-        return ControlTables(self.run, self.control_table, self.locking, self._prefix)
+        return ControlTables(self.run, self.control_table, self.locking, self._prefix, self.at_once)
 
     def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run a statement whose parameters are written as ``?``; return its rows, if it has any."""

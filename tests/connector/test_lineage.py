@@ -54,7 +54,7 @@ def test_each_checkpoint_is_an_event_with_what_was_written_and_a_run_begins_and_
 def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
     place = CliPlace(tmp_path)
     options = {
-        "sinks": "topic, files,table,hidden",
+        "sinks": "topic, files,table,counts,hidden",
         "topic.format": "2pc-kafka",
         "topic.kafka.bootstrap.servers": "one:9092,two:9092",
         "files.format": "2pc-delta",
@@ -62,6 +62,9 @@ def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
         "table.format": "2pc-postgresql",
         "table.url": "jdbc:postgresql://db:6432/shop?user=u",
         "table.dbtable": '"Orders"',
+        "counts.format": "2pc-mysql",
+        "counts.url": "jdbc:mariadb://db/shop?user=u",
+        "counts.dbtable": "`counts`",
         "hidden.format": "2pc-postgresql",
         "hidden.dbtable": "sales.orders",
     }
@@ -74,6 +77,7 @@ def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
     (event,) = map(json.loads, log.read_text().splitlines())
     assert [(written["namespace"], written["name"]) for written in event["outputs"]] == [
         ("kafka://one:9092", "orders"),
+        ("mysql://db:3306", "shop.counts"),
         ("postgres://db:6432", "shop.public.Orders"),
         ("s3://bucket", "events"),
     ]

@@ -1,10 +1,11 @@
-"""Queries and batch writes into PostgreSQL through Spark: each version once, whole checkpoints for readers, no secret shown."""
+"""Queries and batch writes into a database through Spark: each version once, whole checkpoints for readers, no secret shown."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from connector.spark.formats import register
 from integration.driver_process import Faults, wait_until
-from integration.postgresql import USER, PostgresqlServer
+from integration.mariadb import MariadbServer, mariadb_or_skip
+from integration.postgresql import PostgresqlServer
+from integration.sql_output import DatabaseServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,15 +26,31 @@ ACCOUNTS, BALANCE = 10, 1045
 
 READS = 10_000
 
+USERS = {
+    "2pc-postgresql": (
+        "CREATE ROLE {user} LOGIN PASSWORD '{secret}'",
+        "GRANT CREATE ON DATABASE postgres TO {user}",
+        "GRANT CREATE ON SCHEMA public TO {user}",
+    ),
+    "2pc-mysql": (
+        "CREATE USER {user} IDENTIFIED BY '{secret}'",
+        "GRANT ALL ON shop.* TO {user}",
+        "GRANT ALL ON s_{table}.* TO {user}",
+    ),
+}
+"""What makes a user who may write."""
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[PostgresqlServer]:
-    with PostgresqlServer() as server:
+
+@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest) -> Iterator[DatabaseServer]:
+    if request.param == "mariadb":
+        mariadb_or_skip()
+    with MariadbServer() if request.param == "mariadb" else PostgresqlServer() as server:
         yield server
 
 
 @pytest.fixture
-def table(database: PostgresqlServer) -> Iterator[str]:
+def table(database: DatabaseServer) -> Iterator[str]:
     name = f"t_{uuid.uuid4().hex[:8]}"
     yield name
     database.ask(f"DROP TABLE IF EXISTS {name}")
@@ -41,21 +60,21 @@ def rows(spark: SparkSession, *numbers: int) -> DataFrame:
     return spark.createDataFrame([(number,) for number in numbers], "value long").repartition(2)
 
 
-def save(frame: DataFrame, database: PostgresqlServer, table: str, folder: Path, version: int, **more: str) -> None:
+def save(frame: DataFrame, database: DatabaseServer, table: str, folder: Path, version: int, **more: str) -> None:
     options = {"url": database.url, "dbtable": table, "checkpointLocation": str(folder / "writes"), **more}
     options |= {"txnAppId": "app", "txnVersion": str(version)}
-    frame.write.format("2pc-postgresql").mode("append").options(**options).save()
+    frame.write.format(database.FORMAT).mode("append").options(**options).save()
 
 
 def test_a_version_of_a_batch_write_is_written_once(
-    spark: SparkSession, tmp_path: Path, database: PostgresqlServer, table: str
+    spark: SparkSession, tmp_path: Path, database: DatabaseServer, table: str
 ) -> None:
     for version in (0, 0, 3, 3):
         save(rows(spark, version, version + 1), database, table, tmp_path, version)
     assert sorted(database.ask(f"SELECT value FROM {table}")) == [(0,), (1,), (3,), (4,)]
     with pytest.raises(Exception, match=r"LOCATION_TAKEN"):
         save(rows(spark, 9), database, f"other_{table}", tmp_path, 4)
-    overwriting = rows(spark, 9).write.format("2pc-postgresql").mode("overwrite").option("url", database.url)
+    overwriting = rows(spark, 9).write.format(database.FORMAT).mode("overwrite").option("url", database.url)
     place = {"checkpointLocation": str(tmp_path / "o"), "txnAppId": "o", "txnVersion": "0"}
     with pytest.raises(Exception, match=r"OUTPUT_MODE.*overwrite"):
         overwriting.options(dbtable=table, **place).save()
@@ -70,7 +89,7 @@ def ledger(spark: SparkSession, batches: int) -> DataFrame:
 
 @pytest.mark.slow
 def test_a_reader_sees_whole_checkpoints_only(
-    spark: SparkSession, tmp_path: Path, faults: Faults, database: PostgresqlServer, table: str
+    spark: SparkSession, tmp_path: Path, faults: Faults, database: DatabaseServer, table: str
 ) -> None:
     """Sums over a ledger, in many reads while the query runs, is killed in its commit, and runs again."""
     batches, location = 12, tmp_path / "checkpoint"
@@ -79,13 +98,15 @@ def test_a_reader_sees_whole_checkpoints_only(
     enough = threading.Event()
 
     def read() -> None:
-        with database.connect() as connection:
+        with closing(database.connect()) as connection:
+            cursor = connection.cursor()
             while not (enough.is_set() and sum(seen.values()) >= READS):
-                found = connection.execute(f"SELECT sum(balance), count(*) FROM {table}").fetchone()
+                cursor.execute(f"SELECT sum(balance), count(*) FROM {table}")
+                found = cursor.fetchone()
                 seen[found] = seen.get(found, 0) + 1
 
     def start() -> StreamingQuery:
-        writer = ledger(spark, batches).writeStream.format("2pc-postgresql")
+        writer = ledger(spark, batches).writeStream.format(database.FORMAT)
         options = {"url": database.url, "dbtable": table, "upsertKey": "account", "checkpointLocation": str(location)}
         return writer.options(**options).start()
 
@@ -99,8 +120,8 @@ def test_a_reader_sees_whole_checkpoints_only(
         query = start()
         last = [(number, 100 + (number + batches - 1) % ACCOUNTS) for number in range(ACCOUNTS)]
         look = f"SELECT account, balance FROM {table} ORDER BY account"
-        wait_until(lambda: database.ask(look) == last or not query.isActive, "the last balances", 40)
-        assert database.ask(look) == last, query.exception()
+        wait_until(lambda: list(database.ask(look)) == last or not query.isActive, "the last balances", 40)
+        assert list(database.ask(look)) == last, query.exception()
         query.stop()
     finally:
         enough.set()
@@ -115,37 +136,37 @@ def test_a_reader_sees_whole_checkpoints_only(
 def test_no_secret_is_in_a_journal_a_plan_a_log_or_an_error(
     spark: SparkSession,
     tmp_path: Path,
-    database: PostgresqlServer,
+    database: DatabaseServer,
     capfd: pytest.CaptureFixture[str],
     table: str,
     how: str,
 ) -> None:
     secret = f"hunter-{uuid.uuid4().hex}"
     user = f"u_{table}"
-    database.ask(f"CREATE ROLE {user} LOGIN PASSWORD '{secret}'")
-    database.ask(f"GRANT CREATE ON DATABASE postgres TO {user}")
-    database.ask(f"GRANT CREATE ON SCHEMA public TO {user}")
-    server = database.address.removeprefix("postgresql://")
+    scheme, _, server = database.address.partition("://")
+    for statement in USERS[database.FORMAT]:
+        database.ask(statement.format(user=user, secret=secret, table=table))
     options = {
-        "address": {"url": f"postgresql://{user}:{secret}@{server}"},
-        "jdbc": {"url": f"jdbc:postgresql://{server}?user={user}&password={secret}"},
+        "address": {"url": f"{scheme}://{user}:{secret}@{server}"},
+        "jdbc": {"url": f"jdbc:{scheme}://{server}?user={user}&password={secret}"},
         "option": {"url": database.address, "user": user, "password": secret},
     }[how]
     options |= {"dbtable": table, "stagingSchema": f"s_{table}"}
     register(spark)
     location = tmp_path / "checkpoint"
     frame = ledger(spark, 2)
-    writer = frame.writeStream.format("2pc-postgresql").options(**options, checkpointLocation=str(location))
+    writer = frame.writeStream.format(database.FORMAT).options(**options, checkpointLocation=str(location))
     query = writer.start()
     wait_until(lambda: (location / "commits" / "1").exists() or not query.isActive, "two micro-batches")
     assert query.exception() is None
     plan = query._jsq.explainInternal(True)
     progress = "\n".join(map(str, query.recentProgress))
     query.stop()
-    database.ask(f"ALTER ROLE {user} PASSWORD 'another'")
+    change = "ALTER USER {} IDENTIFIED BY 'another'" if scheme == "mysql" else "ALTER ROLE {} PASSWORD 'another'"
+    database.ask(change.format(user))
     problems = []
     with pytest.raises(Exception, match="DATABASE_UNREACHABLE") as at_start:
-        frame.writeStream.format("2pc-postgresql").options(**options, checkpointLocation=str(location)).start()
+        frame.writeStream.format(database.FORMAT).options(**options, checkpointLocation=str(location)).start()
     problems.append(repr(at_start.value) + str(at_start.value) + str(at_start.value.__cause__))
     with pytest.raises(Exception, match="DATABASE_UNREACHABLE") as in_batch:
         save(rows(spark, 1), database, table, tmp_path / "b", 0, **options)
@@ -161,4 +182,3 @@ def test_no_secret_is_in_a_journal_a_plan_a_log_or_an_error(
         "logs": "".join(logged),
     }
     assert {place for place, text in shown.items() if secret in text} == set()
-    assert USER in database.url
