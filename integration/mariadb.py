@@ -52,6 +52,7 @@ class MariadbServer:
             "innodb_log_file_size": "64M",
             "performance_schema": "off",
             "port": str(self.port),
+            "tmpdir": str(self._folder),
             "skip_name_resolve": "on",
             "socket": str(self._folder / "socket"),
             "pid_file": str(self._folder / "pid"),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tests.model_engine import Result, search
 from tests.model_ledger import Entry
+from tests.model_marks import MARK_BREAKS, MarksModel
 from tests.model_move import CLAIM, MoveModel
 from tests.model_put_back import PutBackModel
 from tests.model_rewind import RewindModel
@@ -70,6 +71,8 @@ BREAKS = {
     "unsettled-unknown": "a claim forgets that what was decided may have been committed",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
+
+BREAKS |= MARK_BREAKS
 
 SEEN_BY_EXITS = (
     *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
@@ -277,6 +280,16 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         Scenario("AB", parts=1, closes=(True, True), copied=True, expiries=0),
         Scenario("ABC", parts=1, copied=True, expiries=0),
     ),
+    "marks": (
+        Scenario("AB", closes=(True, True), marks=True),
+        Scenario("ABC", parts=1, closes=(True, True), marks=True),
+    ),
+    "marks-restart": (
+        replace(
+            repair_start(ABORTED), drivers="BB", closes=(True, True), zombie=True, tolerant=True, expiries=0, marks=True
+        ),
+        replace(repair_start(ABORTED), drivers="BBC", closes=(True, True), zombie=True, tolerant=True, marks=True),
+    ),
     "lone": (
         Scenario("A", closes=(True, False, True, True), expiries=0, lone=True, snapshots=2),
         Scenario("A", closes=(True, False, False, True, True), expiries=0, lone=True, snapshots=1),
@@ -319,6 +332,8 @@ def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) 
 
 
 def _model(scenario: Scenario, broken: str) -> Model:
+    if scenario.marks:
+        return MarksModel(scenario, broken)
     return PutBackModel(scenario, broken) if scenario.copied else Model(scenario, broken)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.model_engine import Interned
 from tests.model_ledger import Entry, Ledger, Record, lost_parts, open_handles
@@ -84,6 +84,8 @@ class Scenario:
         The location is copied, and the copy put back later; see `PutBackModel`.
     disposes : bool
         Somebody may delete the savepoint at any moment.
+    marks : bool
+        The sink publishes marks: `MarksModel`.
     """
 
     drivers: str
@@ -109,6 +111,7 @@ class Scenario:
     saved: int = 0
     copied: bool = False
     disposes: bool = False
+    marks: bool = False
 
 
 class Session(NamedTuple):
@@ -131,6 +134,7 @@ class Session(NamedTuple):
     stopped: bool = False
     spark: int = -1
     seen: int = -1  # at the store, by `PutBackModel`
+    mark: tuple[Any, ...] = ()  # see `MarksModel`
 
 
 class Shared(NamedTuple):
@@ -152,6 +156,7 @@ class Shared(NamedTuple):
     disposed: bool = False  # the savepoint is gone
     epoch: int = 0  # of the prefix; see `PutBackModel`
     copy: tuple[int, ...] = ()  # of the location: node, offsets and commits
+    marks: tuple[int, ...] = ()  # see `MarksModel`
 
 
 Move = tuple[str, Session, Shared, str]

@@ -54,6 +54,10 @@ FOUND_BY = {
     "unmarked-judged": "put-back",
     "unsettled-unknown": "put-back",
     "void-forgotten": "prepared",
+    "mark-none": "marks",
+    "mark-first": "marks",
+    "mark-after": "marks",
+    "mark-unconfirmed": "marks",
     "stop-judge": "stop",
     "stop-forever": "stop",
 }

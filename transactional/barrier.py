@@ -17,6 +17,7 @@ __all__ = [
     "CheckpointBarrier",
     "SourceLine",
     "closes_checkpoint",
+    "lineage_of",
     "new_barriers",
     "sources_digest",
 ]
@@ -103,6 +104,12 @@ class SourceLine:
         return max(self._of("interval") or 0, self._of("minPause") or 0)
 
     @property
+    def cut(self) -> Mapping[str, Any] | None:
+        """Of a source that follows other queries' barriers: the newest that it contains (`lineage`), and if nothing more."""
+        found: Mapping[str, Any] | None = self._of("cut")
+        return found
+
+    @property
     def meaning(self) -> str:
         """The parts that a replay of the micro-batch repeats: our positions and barrier, another source's whole line."""
         if self.offset is None:
@@ -117,6 +124,19 @@ def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | N
     """Return the barriers that stand in these lines, and not in the same line of the micro-batch before."""
     pairs = zip_longest((line.barrier for line in lines), (line.barrier for line in previous or ()))
     return [new for new, old in pairs if new is not None and new != old]
+
+
+def lineage_of(lines: Sequence[SourceLine]) -> dict[str, Any]:
+    """Return which barriers of other queries a micro-batch ends at, and whether it ends exactly there, as JSON.
+
+    A source that follows no other query's barriers has no lineage: its query is an origin.
+    """
+    cuts = [cut for line in lines if (cut := line.cut) is not None]
+    lineage: dict[str, int] = {}
+    for cut in cuts:
+        for origin, barrier in cut["lineage"].items():
+            lineage[origin] = min(barrier, lineage.get(origin, barrier))
+    return {"lineage": dict(sorted(lineage.items())), "exact": all(cut["exact"] for cut in cuts)}
 
 
 def sources_digest(lines: Sequence[SourceLine]) -> str:

@@ -13,6 +13,7 @@ __all__ = [
     "AcknowledgeResult",
     "Acknowledgement",
     "CheckpointFailureReason",
+    "CheckpointMark",
     "ClosingReason",
     "DecidedCheckpoint",
     "ExpectedPart",
@@ -26,6 +27,38 @@ __all__ = [
 
 PartKey = tuple[int, str]
 """Partition id and route: which part of its micro-batch one is."""
+
+
+@dataclass(frozen=True)
+class CheckpointMark:
+    """What other queries need to know of a checkpoint whose rows can be read.
+
+    Parameters
+    ----------
+    query : str
+        The query's id, which stays when its location is moved.
+    checkpoint : int
+    after : int
+        The query's checkpoint before it; 0 for the first.
+    lineage : Mapping[str, int]
+        The newest barrier of each origin that it contains: of the queries that its rows come from, and of its own.
+    exact : bool
+        Whether it contains nothing behind those barriers.
+    rows : int
+    timestamp : int
+        Of its decision, in milliseconds since the epoch.
+    restarted : bool
+        Whether rows of checkpoints after `after` are written again: a rewind allowed it.
+    """
+
+    query: str
+    checkpoint: int
+    after: int
+    lineage: Mapping[str, int]
+    exact: bool
+    rows: int
+    timestamp: int
+    restarted: bool
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ POINTS = (
     "journal.created",
     "commit.one",
     "commit.done",
+    "mark.published",
     "settled.written",
     "abort.journalled",
     "recovery.claimed",

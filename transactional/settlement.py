@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from transactional import faults
-from transactional.checkpoint import Acknowledgement, DecidedCheckpoint
+from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.errors import RetriableError, RewindRequiredError, TransactionLostError
 from transactional.journal import Journal
@@ -145,11 +145,15 @@ class Settlement:
         return True
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
-        """Record that all handles are committed (C9). Their rows are visible before `settled` is journalled."""
+        """C9: record that all handles are committed. Before that their rows are visible, and the mark is published."""
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
         repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)] if committed else []
+        if checkpoint.mark is not None and self._sink.publishesMarks:
+            judge = may_settle(token, checkpoint.id)
+            self._sink.publishMark(self._mark(checkpoint, checkpoint.mark), lambda: judge(self._journal.load()))
+        faults.reach("mark.published")
         output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
         handles = [handle for part in parts for handle in part.handles]
         body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output}
@@ -165,6 +169,22 @@ class Settlement:
         log.info(
             "checkpoint %d: %d rows up to micro-batch %d are visible, %d ms after its decision",
             *(settled.id, settled.rows, max(settled.batches), (settled.settled_at or settled.time) - settled.time),
+        )
+
+    def _mark(self, checkpoint: CheckpointRecord, mark: Mapping[str, Any]) -> CheckpointMark:
+        ledger = self._journal.ledger
+        query, run = ledger.identity(self._query_id), ledger.newest_run
+        settled = (each.id for each in ledger.checkpoints.values() if each.settled and each.id < checkpoint.id)
+        after = max(settled, default=0)
+        return CheckpointMark(
+            query=query,
+            checkpoint=checkpoint.id,
+            after=after,
+            lineage={**mark["lineage"], query: checkpoint.id},
+            exact=mark["exact"],
+            rows=checkpoint.rows,
+            timestamp=checkpoint.time,
+            restarted=run is not None and ledger.newest_at(run) > after,
         )
 
     def _decided(self, checkpoint: CheckpointRecord) -> DecidedCheckpoint:

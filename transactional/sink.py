@@ -7,7 +7,7 @@ commits: a *handle* (a small JSON mapping, which Flink calls a committable) is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
@@ -17,7 +17,7 @@ from transactional.transaction import ONE, Cutoff, HandleState, Options, Outcome
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.checkpoint import DecidedCheckpoint
+    from transactional.checkpoint import CheckpointMark, DecidedCheckpoint
     from transactional.finding import Finding
 
 __all__ = [
@@ -320,6 +320,30 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
             Some rows can't be seen. The checkpoint stays unsettled, and the next start calls it again.
         """
         return ()
+
+    @property
+    def publishesMarks(self) -> bool:
+        """Whether `publishMark` does anything: then checkpoints without rows are published, too. Default: no."""
+        return False
+
+    def publishMark(self, mark: CheckpointMark, confirm: Callable[[], None]) -> None:
+        """Make known, to readers outside of the query, that a checkpoint's rows can be read. *Driver; repeatable.*
+
+        Called after `ensureVisible`, before the checkpoint is recorded as settled, and again by recovery if that was
+        interrupted: readers may find it twice.
+
+        Parameters
+        ----------
+        mark : CheckpointMark
+        confirm : Callable[[], None]
+            Raises if another process has gone on with the query meanwhile. Call it after the last question to the store, and
+            before the mark is written: what the store holds may be of a later checkpoint else.
+
+        Raises
+        ------
+        TwoPhaseCommitError
+            The checkpoint stays unsettled, and the next start calls it again.
+        """
 
     def recoverAndCommit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
         """Commit what an earlier run left. Default: `commit`."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from connector.multi.names import NAME, under_route
 from connector.multi.routes import can_route, routed
-from connector.multi.write_options import SinkOptions, parse_write_options
+from connector.multi.write_options import OF_EACH, SinkOptions, parse_write_options
 from connector.spark.sinks import SinkType, find_sink
 from transactional.errors import OptionError, ProtocolError, TransactionLostError, TwoPhaseCommitError
 from transactional.sink import (
@@ -107,7 +107,11 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             kind = self.own.get(settings.format.lower()) or find_sink(settings.format.lower())
             options = Options(settings.options).replaced(transactionalidprefix=under_route(prefix, name))
             schema = pa.schema(fields)
-            return _One(name, kind(options, schema), columns, schema)
+            sink = kind(options, schema)
+        if sink.publishesMarks:
+            expectation = "not set under 2pc-multi, which publishes no marks"
+            raise OF_EACH.invalid(f"{name}.barrierTopic", settings.options["barriertopic"], expectation)
+        return _One(name, sink, columns, schema)
 
     @classmethod
     def name(cls) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transactional import faults, hooks
-from transactional.barrier import BarrierKind, closes_checkpoint, new_barriers, sources_digest
+from transactional.barrier import BarrierKind, closes_checkpoint, lineage_of, new_barriers, sources_digest
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -111,7 +111,7 @@ class Decision:
                     states = hooks.trigger(self._settings.hooks, context)  # C6
                 faults.reach("hooks.triggered")
                 entry = self._journal.append(
-                    EntryKind.DECIDED, {**body, "covers": covers, "hooks": states}, judge
+                    EntryKind.DECIDED, {**body, "covers": covers, "hooks": states, **self._mark()}, judge
                 )  # C7
                 break
             except (HookError, JournalError) as problem:
@@ -138,11 +138,22 @@ class Decision:
         states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
         reason, writers = ClosingReason.STOP.name, last.writers
         body = record_body(
-            token, last.batch, last.sources, began, writers=writers, reason=reason, hooks=states, covers=covers
+            token,
+            last.batch,
+            last.sources,
+            began,
+            writers=writers,
+            reason=reason,
+            hooks=states,
+            covers=covers,
+            **self._mark(),
         )
         judge = may_record(token, last.batch, True, covers, self._view.gaps)
         entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
         self._commit_decided(entry.number, token)  # C8, C9
+
+    def _mark(self) -> dict[str, Any]:
+        return {"mark": lineage_of(self._view.lines)} if self._sink.publishesMarks else {}
 
     def _commit_decided(self, identifier: int, token: int) -> None:
         faults.reach("decision.written")

@@ -201,6 +201,8 @@ class CheckpointRecord:
         Micro-batches whose own checkpoint had been declined.
     routes : dict[str, int]
         Of a sink that is several: rows of each route.
+    mark : dict[str, Any] or None
+        If its sink publishes marks: `lineage` and `exact` as in `CheckpointMark`, without the query itself.
     """
 
     id: int
@@ -218,6 +220,7 @@ class CheckpointRecord:
     output: dict[str, Any] = field(default_factory=dict)
     subsumed: list[int] = field(default_factory=list)
     routes: dict[str, int] = field(default_factory=dict)
+    mark: dict[str, Any] | None = None
 
     @property
     def settled(self) -> bool:

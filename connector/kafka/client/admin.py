@@ -127,14 +127,16 @@ class KafkaAdmin(KafkaConnection):
         )
 
     def end_offsets(
-        self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo]
+        self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False
     ) -> dict[Partition, tuple[int, int]]:
-        """Return the high watermarks of partitions and their leaders' epochs."""
+        """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs."""
         by_leader: dict[int, list[Partition]] = {}
         for partition in partitions:
             by_leader.setdefault(topics[partition.topic].leaders[partition.number], []).append(partition)
         ends: dict[Partition, tuple[int, int]] = {}
-        for answer in self.send_all([(leader, latest_request(of_it)) for leader, of_it in by_leader.items()]):
+        for answer in self.send_all(
+            [(leader, latest_request(of_it, committed=committed)) for leader, of_it in by_leader.items()]
+        ):
             if isinstance(answer, Exception):
                 raise RetriableError(
                     "KAFKA_TIMEOUT", reason=f"a partition's leader did not answer: {answer}"

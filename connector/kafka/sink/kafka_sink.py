@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +13,7 @@ from connector.kafka.client.kept_admin import borrow_admin, give_back
 from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.release import check_release
 from connector.kafka.client.topics import short_id
+from connector.kafka.marks.barrier_topic import BarrierTopic
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.errors import transactions_lost
 from connector.kafka.sink.examination import check_prefix, check_timeout, check_topic
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from connector.kafka.client.admin import KafkaAdmin
     from connector.kafka.client.config import ClientConfig
-    from transactional.checkpoint import DecidedCheckpoint
+    from transactional.checkpoint import CheckpointMark, DecidedCheckpoint
 
 __all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
 
@@ -194,6 +195,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
                 # Without it there is no way to learn how a transaction ended whose id was initialised again.
                 raise missing_right("READ", f"topic {topic}")
             identity.update(topic=topic, topicId=info.topic_id)
+        if self._settings.barrier_topic is not None:
+            BarrierTopic.kept(client, self._settings.barrier_topic).ensure(admin)
         settings: dict[str, Any] = {}
         timeout_ms = int(DEFAULT_MESSAGE_SECONDS * 1000)
         if self._settings.exactly_once:
@@ -288,6 +291,18 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     ) -> Sequence[Mapping[str, Any]]:
         """Wait until each written partition shows the rows; write the markers that a coordinator has left out."""
         return self._ender().ensure_readable(_parsed(handles), self._commit_deadline()) if handles else ()
+
+    @property
+    def publishesMarks(self) -> bool:
+        """Whether the option ``barrierTopic`` is set."""
+        return self._settings.barrier_topic is not None
+
+    def publishMark(self, mark: CheckpointMark, confirm: Callable[[], None]) -> None:
+        """Write the checkpoint's mark to the barrier topic."""
+        topic, barrier_topic = self._settings.topic, self._settings.barrier_topic
+        if topic is not None and barrier_topic is not None:
+            marks = BarrierTopic.kept(self._settings.client, barrier_topic)
+            marks.publish(mark, topic, self._driver_admin(), confirm, self._commit_deadline())
 
     def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
         """Abort and fence all of them; return those found committed."""

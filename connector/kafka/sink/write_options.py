@@ -70,6 +70,12 @@ WRITE_OPTIONS = OptionTable(
             "How long the broker keeps a prepared transaction, from its first row. By default what the brokers allow "
             "(transaction.max.timeout.ms), at most 15 min. A checkpoint has to be decided within it.",
         ),
+        Option(
+            "barrierTopic",
+            None,
+            _as_topic,
+            "A topic that gets a mark for each checkpoint: where it ends in the option topic's. Created if it is not there.",
+        ),
     ),
 )
 
@@ -92,6 +98,7 @@ class WriteOptions:
     exactly_once : bool
     queue_bytes : int
         Bytes of outstanding rows, at most: kafka.buffer.memory if the user set it.
+    barrier_topic : str or None
     by_objects : bool
         Whether rows go through confluent-kafka's objects: librdkafka's batch call takes no headers.
     """
@@ -103,6 +110,7 @@ class WriteOptions:
     commit_seconds: float
     exactly_once: bool
     queue_bytes: int
+    barrier_topic: str | None = None
     by_objects: bool = False
 
 
@@ -121,6 +129,14 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     if kbytes is not None and not (kbytes.isdecimal() and int(kbytes) > 0):
         key = f"kafka.{client.origins.get(KBYTES, KBYTES)}"
         raise WRITE_OPTIONS.invalid(key, parsed.passthrough[key], "a whole number from 1")
+    barrier_topic = values["barrierTopic"]
+    if barrier_topic is not None:
+        if values["topic"] is None or values["topic"] == barrier_topic:
+            expectation = "another topic than the one of the rows, which the option topic names"
+            raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
+        if values["deliveryGuarantee"] != "exactly-once":
+            expectation = "not set: at-least-once has no checkpoints whose ends are known"
+            raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
     return WriteOptions(
         client=client.with_setting(KBYTES, LONGEST_KBYTES),
         topic=values["topic"],
@@ -128,5 +144,6 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         timeout_ms=values["kafka.transaction.timeout.ms"],
         commit_seconds=values["commitTimeoutMs"] / 1000,
         exactly_once=values["deliveryGuarantee"] == "exactly-once",
+        barrier_topic=barrier_topic,
         queue_bytes=min(QUEUED_BYTES, int(kbytes) * 1024) if kbytes else QUEUED_BYTES,
     )

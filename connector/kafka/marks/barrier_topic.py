@@ -1,0 +1,238 @@
+"""A barrier topic: one partition that holds a query's marks, in the order of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.client.admin import KafkaAdmin, TopicInfo
+from connector.kafka.client.brokers import check_brokers
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.connection import backing_off
+from connector.kafka.client.topics import Partition
+from connector.kafka.marks.mark import Mark
+from transactional.checkpoint import CheckpointMark
+from transactional.clock import Deadline
+from transactional.errors import OptionError, RetriableError, StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+__all__ = ["BarrierTopic", "newest_mark"]
+
+SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "compact,delete"}
+"""Of a barrier topic that is created. How long marks are kept is left to the brokers' retention."""
+
+OPTION: Final = "barrierTopic"
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
+
+TAIL: Final = 64
+"""Offsets before the end in which the newest mark is looked for first: some may be compacted."""
+
+READ_SECONDS: Final = 30.0
+
+_lock = threading.Lock()
+
+_kept: dict[tuple[Any, ...], BarrierTopic] = {}
+"""Of this process, by their settings: a producer costs a connection, and is used once in each checkpoint."""
+
+
+class BarrierTopic:
+    """Writes a query's marks.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    name : str
+        Of the barrier topic.
+    """
+
+    def __init__(self, config: ClientConfig, name: str) -> None:
+        self._config, self.name = config, name
+        self._producer: Producer | None = None
+        self._newest: Mark | None = None
+        self._looked = False
+
+    @classmethod
+    def kept(cls, config: ClientConfig, name: str) -> BarrierTopic:
+        """Return the one of this process with these settings."""
+        key = (os.getpid(), name, frozenset(config.settings.items()))
+        with _lock:
+            return _kept.setdefault(key, cls(config, name))
+
+    # -- before the first row ---------------------------------------------------------------------------------------
+
+    def ensure(self, admin: KafkaAdmin) -> None:
+        """Create the topic unless it is there; check what it is.
+
+        Raises
+        ------
+        OptionError
+            ``INVALID_OPTION``: it has several partitions, or may not be created; the error has the command that does it.
+        """
+        if not admin.topics([self.name]):
+            self._create(admin)
+        self.check(admin)
+
+    def check(self, admin: KafkaAdmin) -> None:
+        """Check that the topic, if it is there, has one partition."""
+        found = admin.topics([self.name]).get(self.name)
+        if found is not None and len(found.leaders) != 1:
+            raise self._invalid(f"a topic with one partition: {self.name} has {len(found.leaders)}")
+
+    def _create(self, admin: KafkaAdmin) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import NewTopic
+
+        client = check_brokers(self._config)
+        try:
+            client.create_topics([NewTopic(self.name, 1, config=dict(SETTINGS))])[self.name].result(READ_SECONDS)
+        except KafkaException as problem:
+            if problem.args[0].name() == "TOPIC_ALREADY_EXISTS":
+                return
+            command = (
+                f"kafka-topics.sh --bootstrap-server {self._config.bootstrap_servers} --create --topic {self.name} "
+                f"--partitions 1 --config cleanup.policy=[compact,delete]"
+            )
+            reason = self._config.scrub(problem.args[0].str())
+            raise self._invalid(
+                f"a topic that is there, as this user may not create it ({reason}): {command}"
+            ) from None
+
+    def _invalid(self, expectation: str) -> OptionError:
+        owner = self._config.name
+        return OptionError("INVALID_OPTION", owner=owner, option=OPTION, value=self.name, expectation=expectation)
+
+    # -- marks ------------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        mark: CheckpointMark,
+        topic: str,
+        admin: KafkaAdmin,
+        confirm: Callable[[], None],
+        deadline: Deadline,
+    ) -> None:
+        """Write where a checkpoint ends, whose rows can be read and behind which no row is written yet.
+
+        Raises
+        ------
+        StoreError
+            ``BARRIER_TOPIC_TAKEN``, ``KAFKA_TIMEOUT``
+        """
+        newest = self._newest_known(mark.query)
+        ids, ends = self._stable(topic, admin, newest, deadline)
+        confirm()
+        self._write(Mark(mark, ends, ids), deadline)
+
+    def _newest_known(self, query: str) -> Mark | None:
+        if not self._looked:
+            self._newest = newest_mark(self._config.for_librdkafka(), self.name)
+            self._looked = True
+        if self._newest is not None and self._newest.checkpoint.query != query:
+            other = self._newest.checkpoint.query
+            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self.name, other=other, query=query)
+        return self._newest
+
+    def _stable(
+        self, topic: str, admin: KafkaAdmin, newest: Mark | None, deadline: Deadline
+    ) -> tuple[dict[str, str], dict[Partition, int]]:
+        """Return the last stable offsets: a leader that was deposed may show earlier ones than the mark before this has."""
+
+        def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
+            info: TopicInfo = admin.topics([topic])[topic]
+            partitions = [Partition(topic, number) for number in info.leaders]
+            try:
+                found = admin.end_offsets(partitions, {topic: info}, committed=True)
+            except RetriableError:
+                return None
+            ends = {partition: offset for partition, (offset, _) in found.items()}
+            before = newest.ends if newest is not None and newest.ids.get(topic) == info.topic_id else {}
+            if any(ends.get(partition, 0) < end for partition, end in before.items()):
+                return None
+            return {topic: info.topic_id}, ends
+
+        found = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
+        if found is None:
+            raise RetriableError("KAFKA_TIMEOUT", reason=f"the ends of {topic} lie before those of its newest mark")
+        return found
+
+    def _write(self, mark: Mark, deadline: Deadline) -> None:
+        from confluent_kafka import Producer
+
+        if self._producer is None:
+            # A mark that is there twice does no harm; an idempotent producer would wait half a second for its id.
+            more = {"enable.idempotence": False, "acks": "all", "linger.ms": 0, "log_level": 0}
+            settings = {**self._config.for_librdkafka(), **more}
+            self._producer = Producer(settings)
+        problems: list[str] = []
+
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
+                problems.append(error.str())
+
+        self._producer.produce(self.name, mark.to_json(), mark.key, 0, on_delivery=report)
+        waiting = self._producer.flush(max(deadline.left(), 1.0))
+        if waiting or problems:
+            self._producer, self._looked = None, False  # whether it was written is asked again
+            reason = self._config.scrub(problems[0]) if problems else "no answer"
+            raise RetriableError(
+                "KAFKA_TIMEOUT",
+                reason=f"the mark of checkpoint {mark.checkpoint.checkpoint} was not written to {self.name}: {reason}",
+            )
+        self._newest = mark
+
+
+def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False) -> Mark | None:
+    """Return the mark of the newest checkpoint in a barrier topic; None if it has none.
+
+    Parameters
+    ----------
+    settings : Mapping[str, Any]
+        librdkafka's.
+    topic : str
+    exact : bool
+        Of those only that contain nothing behind the barriers of their lineage.
+
+    Raises
+    ------
+    StoreError
+        ``FORMAT_UNKNOWN``, ``KAFKA_TIMEOUT``
+    """
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    reading = {"group.id": "barrier-kafka-marks", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, **reading, "log_level": 0})
+    deadline = Deadline(READ_SECONDS)
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=READ_SECONDS)
+        length = TAIL
+        while high > low:
+            begin = max(low, high - length)
+            consumer.assign([TopicPartition(topic, 0, begin)])
+            found = [mark for mark in _read_to(consumer, topic, high, deadline) if mark.checkpoint.exact or not exact]
+            if found or begin == low:
+                return max(found, key=lambda mark: mark.checkpoint.checkpoint, default=None)
+            length *= 16
+        return None
+    except KafkaException as problem:
+        raise RetriableError("KAFKA_TIMEOUT", reason=f"{topic} could not be read: {problem.args[0].str()}") from None
+    finally:
+        consumer.close()
+
+
+def _read_to(consumer: Any, topic: str, high: int, deadline: Deadline) -> list[Mark]:
+    from confluent_kafka import TopicPartition
+
+    found: list[Mark] = []
+    while True:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append(Mark.from_json(message.value(), f"{topic}, offset {message.offset()}"))
+        if consumer.position([TopicPartition(topic, 0)])[0].offset >= high:
+            return found
+        if deadline.passed():
+            raise RetriableError("KAFKA_TIMEOUT", reason=f"{topic} could not be read up to offset {high}")

@@ -1,0 +1,103 @@
+"""A mark, as it stands in a barrier topic: where one checkpoint of a query ends in its output topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.kafka.client.topics import Partition
+from transactional.checkpoint import CheckpointMark
+from transactional.errors import StoreError
+
+__all__ = ["VERSION", "Mark"]
+
+VERSION: Final = 1
+"""Of the records in barrier topics."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A record of a barrier topic.
+
+    Parameters
+    ----------
+    checkpoint : CheckpointMark
+    ends : Mapping[Partition, int]
+        For each partition an offset below which all rows of checkpoints up to this one are, and none of a later one.
+    ids : Mapping[str, str]
+        Ids of the topics, by their names.
+    """
+
+    checkpoint: CheckpointMark
+    ends: Mapping[Partition, int]
+    ids: Mapping[str, str]
+
+    @property
+    def key(self) -> bytes:
+        """The record's key: of the records of one checkpoint, compaction keeps the last."""
+        return json.dumps([self.checkpoint.query, self.checkpoint.checkpoint]).encode()
+
+    def to_json(self) -> bytes:
+        """Return the record's value."""
+        topics: dict[str, Any] = {name: {"id": self.ids[name], "ends": {}} for name in sorted(self.ids)}
+        for (topic, number), end in sorted(self.ends.items()):
+            topics[topic]["ends"][str(number)] = end
+        mark = self.checkpoint
+        value = {
+            "version": VERSION,
+            "query": mark.query,
+            "checkpoint": mark.checkpoint,
+            "after": mark.after,
+            "lineage": dict(sorted(mark.lineage.items())),
+            "exact": mark.exact,
+            "rows": mark.rows,
+            "time": mark.timestamp,
+            "restarted": mark.restarted,
+            "topics": topics,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, value: bytes | None, where: str) -> Mark:
+        """Parse a record's value.
+
+        Parameters
+        ----------
+        value : bytes or None
+        where : str
+            Its barrier topic and offset, for errors.
+
+        Raises
+        ------
+        StoreError
+            ``FORMAT_UNKNOWN``: it is no mark, or a newer release's.
+        """
+        try:
+            read = json.loads(value or b"")
+            version = read["version"]
+        except (ValueError, TypeError, KeyError):
+            raise _unknown(where, "something else") from None
+        if version != VERSION:
+            raise _unknown(where, f"version {version}")
+        try:
+            mark = CheckpointMark(
+                query=str(read["query"]),
+                checkpoint=int(read["checkpoint"]),
+                after=int(read["after"]),
+                lineage={str(origin): int(barrier) for origin, barrier in read["lineage"].items()},
+                exact=bool(read["exact"]),
+                rows=int(read["rows"]),
+                timestamp=int(read["time"]),
+                restarted=bool(read["restarted"]),
+            )
+            topics = read["topics"].items()
+            ends = {Partition(name, int(n)): int(end) for name, topic in topics for n, end in topic["ends"].items()}
+            return cls(mark, ends, {name: str(topic["id"]) for name, topic in topics})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise _unknown(where, "a record that lacks something") from None
+
+
+def _unknown(where: str, found: str) -> StoreError:
+    return StoreError("FORMAT_UNKNOWN", what=f"The record at {where}", found=found, known=f"marks of version {VERSION}")

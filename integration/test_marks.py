@@ -1,0 +1,239 @@
+"""Marks of a query's checkpoints in a barrier topic, on a real broker: each is where a whole checkpoint ends, whoever died."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from barrier_kafka.reader import complete_offsets
+from connector.cli import main
+from integration.broker import Cluster
+from integration.driver_process import wait_until
+from integration.engine import Engine, MortalSink, Work
+from integration.engine_query import POINTS, EngineQuery
+from integration.topic_output import TopicOutput
+from transactional import faults
+from transactional.entry import EntryKind
+from transactional.errors import OptionError, StoreError
+
+PARTITIONS = 3
+
+
+class Query(EngineQuery):
+    """A query that writes a topic, and its marks to another."""
+
+    def __init__(self, kafka: Cluster, folder: Path, **changes: Any) -> None:
+        name = uuid.uuid4().hex[:8]
+        self.topic, self.barriers = f"rows-{name}", f"marks-{name}"
+        kafka.create_topic(self.topic, partitions=PARTITIONS)
+        self.servers = kafka.bootstrap_servers
+        options = {
+            "kafka.bootstrap.servers": self.servers,
+            "topic": self.topic,
+            "barrierTopic": self.barriers,
+            "transactionalIdPrefix": f"q-{name}",
+        }
+        work = Work(str(folder / f"location-{name}"), options, partitions=PARTITIONS, **changes)
+        super().__init__(work, TopicOutput(self.servers, self.topic, f"q-{name}"), folder)
+
+    def complete(self) -> dict[str, dict[int, int]]:
+        """Where the newest whole checkpoint ends."""
+        with closing(reader(self.servers)) as consumer:
+            return complete_offsets(consumer, self.barriers)
+
+    def whole(self) -> Counter[int]:
+        """What a reader sees that stops there; rows of whole checkpoints, each once."""
+        ends = self.complete().get(self.topic, {})
+        found: Counter[int] = Counter()
+        with closing(reader(self.servers)) as consumer:
+            for number, end in ends.items():
+                place = TopicPartition(self.topic, number, 0)
+                consumer.assign([place])
+                while consumer.position([place])[0].offset < end:
+                    message = consumer.poll(0.05)
+                    if message is not None and message.error() is None and (message.offset() or 0) < end:
+                        found[int(message.value() or b"")] += 1
+        rows = self.work.rows
+        assert found == Counter(range(found.total())), "whole checkpoints, in order"
+        assert found.total() % rows == 0, found
+        return found
+
+    def check(self) -> None:
+        """All rows are there, and the newest mark is behind the last."""
+        super().check()
+        assert self.whole().total() == self.work.expected
+
+
+def reader(servers: str) -> Consumer:
+    """A plain consumer."""
+    return Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False})
+
+
+MakeQuery = Callable[..., Query]
+
+
+@pytest.fixture
+def make_query(kafka: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeQuery]:
+    monkeypatch.setenv(faults.VARIABLE, str(tmp_path / "faults"))
+    yield lambda **changes: Query(kafka, tmp_path, **changes)
+    MortalSink.bury()
+
+
+MARKED = [
+    "commit.looked",
+    "decision.written",
+    "commit.one",
+    "commit.done",
+    "mark.published",
+    "settled.written",
+    "repair.handles",
+]
+"""Around the record: before it, between it and `settled`, and behind."""
+
+
+@pytest.mark.parametrize(("number", "point"), list(enumerate(MARKED)), ids=MARKED)
+def test_a_mark_is_where_a_whole_checkpoint_ends_wherever_the_driver_dies(
+    make_query: MakeQuery, number: int, point: str
+) -> None:
+    query = make_query(batches=3)
+    query.die_at(point, error=bool(number % 2))
+    query.whole()
+    query.finish()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("how", ["death", "error", "kill"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_mark_is_where_a_whole_checkpoint_ends_after_one_and_two_deaths(
+    make_query: MakeQuery, point: str, how: str, times: int
+) -> None:
+    query = make_query()
+    for _ in range(times):
+        query.die_at(point, how == "error", kill=how == "kill")
+        query.whole()
+    query.finish()
+
+
+def marks_of(query: Query) -> list[dict[str, Any]]:
+    """All records of the barrier topic."""
+    with closing(reader(query.servers)) as consumer:
+        place = TopicPartition(query.barriers, 0, 0)
+        _, high = consumer.get_watermark_offsets(place, timeout=30)
+        consumer.assign([place])
+        found = []
+        while consumer.position([place])[0].offset < high:
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                found.append(json.loads(message.value() or b""))
+        return found
+
+
+def test_a_mark_names_its_checkpoint_and_the_one_before(make_query: MakeQuery) -> None:
+    query = make_query(batches=3)
+    query.die_at("mark.published", error=False)
+    query.finish()
+    ledger = query.place.ledger()
+    identifiers = sorted(ledger.checkpoints)
+    marks = marks_of(query)
+    # The first is published again by the recovery: the same checkpoint, an end that is as good.
+    assert [mark["checkpoint"] for mark in marks] == [identifiers[0], *identifiers]
+    assert [mark["after"] for mark in marks] == [0, 0, *identifiers[:-1]]
+    assert all(mark["lineage"] == {mark["query"]: mark["checkpoint"]} and mark["exact"] for mark in marks)
+    assert [mark["rows"] for mark in marks] == [query.work.rows] * 4
+    assert not any(mark["restarted"] for mark in marks)
+
+
+def test_a_rewind_that_writes_rows_again_says_so(make_query: MakeQuery) -> None:
+    query = make_query(batches=3)
+    Engine(query.work).run()
+    first, second, third = sorted(query.place.ledger().checkpoints)
+    words = ["rewind", query.work.location, "--to", str(first), "--allow-reemit", "--yes", "--query-stopped"]
+    assert main(words) == 0
+    Engine(query.work).run()
+    again = [(mark["after"], mark["restarted"]) for mark in marks_of(query)][3:]
+    assert again[0] == (first, True)
+    assert [restarted for _, restarted in again[1:]] == [False]
+    assert {second, third}.isdisjoint(mark["checkpoint"] for mark in marks_of(query)[3:])
+
+
+def test_the_command_prints_what_batch_readers_take(make_query: MakeQuery, capsys: pytest.CaptureFixture[str]) -> None:
+    query = make_query(batches=1)
+    query.finish()
+    capsys.readouterr()
+    assert main(["offsets", query.barriers, "--bootstrap-server", query.servers]) == 0
+    ends = {str(number): end for number, end in query.complete()[query.topic].items()}
+    assert json.loads(capsys.readouterr().out) == {query.topic: ends}
+
+
+def test_no_mark_is_written_by_a_driver_whose_query_goes_on_elsewhere(make_query: MakeQuery) -> None:
+    """It stood still after the commit; the next run has published the checkpoint, and later ones, since."""
+    query = make_query(batches=3)
+    query.faults.arm("commit.done", "pause")
+    with ThreadPoolExecutor(1) as pool:
+        life = pool.submit(Engine(query.work).run)
+        wait_until(lambda: query.faults.fired("commit.done") or life.done(), "the commit")
+        Engine(query.work).run()
+        before = marks_of(query)
+        query.faults.resume("commit.done")
+        with pytest.raises(Exception, match=r"FENCED|SUPERSEDED|CONCURRENT_COMMIT|RUN_"):
+            life.result()
+    assert marks_of(query) == before
+    query.check()
+
+
+def test_a_checkpoint_without_rows_has_a_mark(make_query: MakeQuery) -> None:
+    query = make_query(batches=2, rows=0)
+    Engine(query.work).run()
+    assert [mark["rows"] for mark in marks_of(query)] == [0, 0]
+    assert query.place.kinds().count(EntryKind.SETTLED) == 2
+
+
+def test_a_barrier_topic_has_one_query(make_query: MakeQuery) -> None:
+    first, second = make_query(batches=1), make_query(batches=1)
+    first.finish()
+    options = {**second.work.options, "barrierTopic": first.barriers}
+    with pytest.raises(StoreError, match=rf"BARRIER_TOPIC_TAKEN.*{first.barriers}"):
+        Engine(replace(second.work, options=options)).run()
+    first.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"barrierTopic": "rows", "topic": "rows"}, "another topic than the one of the rows"),
+        ({"deliveryGuarantee": "at-least-once"}, "at-least-once has no checkpoints"),
+        ({"barrierTopic": "not a name"}, "one topic's name"),
+    ],
+)
+def test_a_barrier_topic_that_can_not_be_is_refused(make_query: MakeQuery, options: dict[str, str], said: str) -> None:
+    query = make_query()
+    with pytest.raises(OptionError, match=said):
+        Engine(replace(query.work, options={**query.work.options, **options})).run()
+
+
+def test_a_barrier_topic_with_several_partitions_is_refused(kafka: Cluster, make_query: MakeQuery) -> None:
+    query = make_query()
+    kafka.create_topic(query.barriers, partitions=2)
+    with pytest.raises(OptionError, match=r"barrierTopic.*one partition"):
+        Engine(query.work).run()
+
+
+def test_what_is_no_mark_is_not_read_as_one(make_query: MakeQuery) -> None:
+    query = make_query(batches=1)
+    query.finish()
+    producer = Producer({"bootstrap.servers": query.servers})
+    producer.produce(query.barriers, b'{"version": 2}', b"key")
+    producer.flush()
+    with pytest.raises(ValueError, match="no mark of version 1"):
+        query.complete()
