@@ -117,6 +117,7 @@ def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_
         die("repair.verdict")
         die("repair.handles")
         die("commit.done")  # in the recovery of the repaired one
+        die("mark.published")
         assert place.kinds()[-1] != "settled"
         die("settled.written")  # of micro-batch 2
         assert place.kinds()[-1] == "settled"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -67,6 +69,19 @@ def lock_table(connection: Any, mariadb: bool, table: str) -> None:
     statements = [f"LOCK TABLES {table} WRITE"] if mariadb else ["BEGIN", f"LOCK TABLE {table}"]
     for statement in statements:
         connection.cursor().execute(statement)
+
+
+def test_a_sink_that_is_dropped_drops_its_connection(database: DatabaseServer, table: str) -> None:
+    """At once, not when garbage is collected next: a server has few connections."""
+    sink = sink_of(database, options_of(database, table))
+    sink.identify()
+    connection = weakref.ref(sink.database.connection())
+    gc.disable()
+    try:
+        del sink
+        assert connection() is None
+    finally:
+        gc.enable()
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------

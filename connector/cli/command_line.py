@@ -16,6 +16,7 @@ from connector.cli import checkpoints, savepoint, transactions
 from connector.cli.adopt import adopt
 from connector.cli.doctor import doctor
 from connector.cli.import_offsets import import_offsets
+from connector.cli.inject import inject
 from connector.cli.offsets import offsets
 from connector.cli.recover import recover_query
 from connector.cli.report import EXIT_STATUS, Output, ReaderGoneError, Report, Status, writing
@@ -158,6 +159,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (app, "adopt", adopt),
     (app, "resolve", resolve),
     (app, "import-offsets", import_offsets),
+    (app, "inject", inject),
     (app, "offsets", offsets),
 )
 for _app, _name, _command in _COMMANDS:

@@ -6,8 +6,9 @@ All statements are of SQL-92, with ``?`` for a parameter.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from transactional.transaction import TransactionContext
 
@@ -66,31 +67,33 @@ def portions(values: Sequence[str], size: int = AT_ONCE) -> Iterator[Sequence[st
         yield values[first : first + size]
 
 
+class Owner(Protocol):
+    """The sink that the tables are for: a part of `StagedSqlSink`."""
+
+    locking: ClassVar[str]
+    at_once: ClassVar[int]
+
+    def control_table(self, name: str) -> str:
+        """Return a table's name as it stands in a statement."""
+
+    def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Run a statement; return its rows."""
+
+
 class ControlTables:
     """Statements on the control tables, of one prefix. Each runs in the database transaction of its cursor.
 
     Parameters
     ----------
-    run : Callable[[Cursor, str, Sequence], list]
-        Runs a statement; returns its rows.
-    name : Callable[[str], str]
-        Returns a table's name as it stands in a statement.
-    locking : str
-        The end of a query that locks what it reads.
+    owner : Owner
+        Is not kept alive.
     prefix : str
-    at_once : int
-        How many rows a statement that locks may name.
     """
 
-    def __init__(
-        self,
-        run: Callable[[Cursor, str, Sequence[Any]], list[Any]],
-        name: Callable[[str], str],
-        locking: str,
-        prefix: str,
-        at_once: int = AT_ONCE,
-    ) -> None:
-        self._run, self._locking, self._prefix, self._at_once = run, locking, prefix, at_once
+    def __init__(self, owner: Owner, prefix: str) -> None:
+        name = owner.control_table
+        self._owner: Owner = weakref.proxy(owner)
+        self._locking, self._at_once, self._prefix = owner.locking, owner.at_once, prefix
         self._transactions, self._prefixes = name(TRANSACTIONS), name(PREFIXES)
         self._queries, self._store = name(QUERIES), name(STORE)
 
@@ -101,32 +104,32 @@ class ControlTables:
         names = "nonce, prefix, query, run, batch, task, staged, staging, state"
         task = (context.queryId, context.run, context.batchId, context.partitionId)
         values = (context.nonce, self._prefix, *task, rows, staging, "prepared")
-        self._run(cursor, f"INSERT INTO {self._transactions} ({names}) VALUES ({marks(values)})", values)
+        self._owner.run(cursor, f"INSERT INTO {self._transactions} ({names}) VALUES ({marks(values)})", values)
 
     def states(self, cursor: Cursor, nonces: Sequence[str], lock: bool = False) -> dict[str, str]:
         """Return the states of those that are there: prepared, committed or aborted. `lock`: they stay so."""
         found: dict[str, str] = {}
         for some in portions(sorted(nonces), self._at_once if lock else AT_ONCE):
             where = f"WHERE nonce IN ({marks(some)}) ORDER BY nonce{self._locking if lock else ''}"
-            found |= dict(self._run(cursor, f"SELECT nonce, state FROM {self._transactions} {where}", some))
+            found |= dict(self._owner.run(cursor, f"SELECT nonce, state FROM {self._transactions} {where}", some))
         return found
 
     def end(self, cursor: Cursor, nonces: Sequence[str], state: str) -> None:
         """Set the state of transactions that are locked."""
         for some in portions(nonces, self._at_once):
             where = f"WHERE nonce IN ({marks(some)})"
-            self._run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
+            self._owner.run(cursor, f"UPDATE {self._transactions} SET state = ? {where}", (state, *some))
 
     def all(self, cursor: Cursor) -> list[Prepared]:
         """Return all transactions of the prefix."""
         names = ", ".join(Prepared._fields)
         statement = f"SELECT {names} FROM {self._transactions} WHERE prefix = ? ORDER BY nonce"
-        return [Prepared(*row) for row in self._run(cursor, statement, (self._prefix,))]
+        return [Prepared(*row) for row in self._owner.run(cursor, statement, (self._prefix,))]
 
     def forget(self, cursor: Cursor, nonces: Sequence[str]) -> None:
         """Delete transactions that are locked."""
         for some in portions(nonces, self._at_once):
-            self._run(cursor, f"DELETE FROM {self._transactions} WHERE nonce IN ({marks(some)})", some)
+            self._owner.run(cursor, f"DELETE FROM {self._transactions} WHERE nonce IN ({marks(some)})", some)
 
     # -- the prefix and the query -----------------------------------------------------------------------------------
 
@@ -136,19 +139,19 @@ class ControlTables:
         statement = f"INSERT INTO {self._prefixes} (token, server, prefix) VALUES (?, ?, ?)"
         if self.claimed(cursor, lock=True) is not None:
             statement = f"UPDATE {self._prefixes} SET token = ?, server = ? WHERE prefix = ?"
-        self._run(cursor, statement, (token, server, self._prefix))
+        self._owner.run(cursor, statement, (token, server, self._prefix))
         return token
 
     def claimed(self, cursor: Cursor, lock: bool = False) -> tuple[str, str] | None:
         """Return the token of the newest run, and the server on which it began; None if there is none. `lock`: it stays so."""
         where = f"WHERE prefix = ?{self._locking if lock else ''}"
-        found = self._run(cursor, f"SELECT token, server FROM {self._prefixes} {where}", (self._prefix,))
+        found = self._owner.run(cursor, f"SELECT token, server FROM {self._prefixes} {where}", (self._prefix,))
         return (str(found[0][0]), str(found[0][1])) if found else None
 
     def newest(self, cursor: Cursor, query: str) -> int:
         """Return the newest checkpoint of a query that is committed; 0 if none is."""
         whose = (self._prefix, query)
-        found = self._run(cursor, f"SELECT checkpoint FROM {self._queries} WHERE prefix = ? AND query = ?", whose)
+        found = self._owner.run(cursor, f"SELECT checkpoint FROM {self._queries} WHERE prefix = ? AND query = ?", whose)
         return int(found[0][0]) if found else 0
 
     def record(self, cursor: Cursor, query: str, checkpoint: int) -> None:
@@ -157,15 +160,15 @@ class ControlTables:
         statement = f"INSERT INTO {self._queries} (checkpoint, prefix, query) VALUES (?, ?, ?)"
         if newest:
             statement = f"UPDATE {self._queries} SET checkpoint = ? WHERE prefix = ? AND query = ?"
-        self._run(cursor, statement, (max(newest, checkpoint), self._prefix, query))
+        self._owner.run(cursor, statement, (max(newest, checkpoint), self._prefix, query))
 
     # -- the whole --------------------------------------------------------------------------------------------------
 
     def store(self, cursor: Cursor) -> str | None:
         """Return the id of these tables; None if they have none yet."""
-        found = self._run(cursor, f"SELECT id FROM {self._store}", ())
+        found = self._owner.run(cursor, f"SELECT id FROM {self._store}", ())
         return str(found[0][0]) if found else None
 
     def name_store(self, cursor: Cursor) -> None:
         """Give them an id; the database refuses a second one."""
-        self._run(cursor, f"INSERT INTO {self._store} (one, id) VALUES (1, ?)", (uuid.uuid4().hex,))
+        self._owner.run(cursor, f"INSERT INTO {self._store} (one, id) VALUES (1, ?)", (uuid.uuid4().hex,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
@@ -12,7 +13,7 @@ from transactional.clock import Deadline, SystemClock
 from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.secrets import without_named_secrets
 
-__all__ = ["Connection", "Database", "plain", "standard_error"]
+__all__ = ["Connection", "Database", "Owner", "plain", "standard_error"]
 
 RETRY_SECONDS: Final = 0.2
 
@@ -35,41 +36,46 @@ class Connection(Protocol):
         """Close it."""
 
 
+class Owner(Protocol):
+    """The sink that a database is for: a part of `StagedSqlSink`."""
+
+    def connect(self) -> Connection:
+        """Connect to the database."""
+
+    def begin(self, cursor: Any, seconds: float | None) -> None:
+        """Begin a database transaction."""
+
+    def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
+        """Return the database's error as ours."""
+
+
 class Database:
     """A sink's database. It is connected when it is first needed, and again after an error.
 
     Parameters
     ----------
-    connect : Callable[[], Connection]
-    begin : Callable[[Cursor, float or None], None]
-        As `StagedSqlSink.begin`.
-    translated : Callable[[Exception], TwoPhaseCommitError or None]
-        As `StagedSqlSink.translated`.
+    owner : Owner
+        Is not kept alive: a sink that is dropped without `close` drops its connection with it, not at the next collection.
     seconds : float
         How long a transaction of the driver's may take.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection],
-        begin: Callable[[Any, float | None], None],
-        translated: Callable[[Exception], TwoPhaseCommitError | None],
-        seconds: float,
-    ) -> None:
-        self._connect, self._begin, self._translated, self._seconds = connect, begin, translated, seconds
+    def __init__(self, owner: Owner, seconds: float) -> None:
+        self._owner: Owner = weakref.proxy(owner)
+        self._seconds = seconds
         self._connection: Connection | None = None
         self._clock = SystemClock()
 
     def connection(self) -> Any:
         """Return the connection."""
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = self._owner.connect()
         return self._connection
 
     def begin(self, seconds: float | None) -> Any:
         """Begin a database transaction; return its cursor."""
         cursor = self.connection().cursor()
-        self._begin(cursor, seconds)
+        self._owner.begin(cursor, seconds)
         return cursor
 
     @contextmanager
@@ -91,7 +97,7 @@ class Database:
         except TwoPhaseCommitError:
             raise
         except Exception as problem:
-            translated = self._translated(problem)
+            translated = self._owner.translated(problem)
             if translated is None:
                 raise
             raise translated from problem

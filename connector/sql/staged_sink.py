@@ -375,7 +375,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     @cached_property
     def database(self) -> Database:
         """The connection, its database transactions and their errors."""
-        return Database(self.connect, self.begin, self.translated, self.commit_seconds)
+        return Database(self, self.commit_seconds)
 
     @property
     def commit_seconds(self) -> float:
@@ -388,7 +388,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     @cached_property
     def _control(self) -> ControlTables:
-        return ControlTables(self.run, self.control_table, self.locking, self._prefix, self.at_once)
+        return ControlTables(self, self._prefix)
 
     def run(self, cursor: Cursor, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Run a statement whose parameters are written as ``?``; return its rows, if it has any."""

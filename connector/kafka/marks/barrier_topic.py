@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.kafka.client.admin import KafkaAdmin, TopicInfo
+from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import backing_off
@@ -20,7 +20,7 @@ from transactional.errors import OptionError, RetriableError, StoreError
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-__all__ = ["BarrierTopic", "newest_mark"]
+__all__ = ["BarrierTopic", "newest_mark", "stable_ends"]
 
 SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "compact,delete"}
 """Of a barrier topic that is created. How long marks are kept is left to the brokers' retention."""
@@ -124,7 +124,7 @@ class BarrierTopic:
             ``BARRIER_TOPIC_TAKEN``, ``KAFKA_TIMEOUT``
         """
         newest = self._newest_known(mark.query)
-        ids, ends = self._stable(topic, admin, newest, deadline)
+        ids, ends = stable_ends(topic, admin, newest, deadline)
         confirm()
         self._write(Mark(mark, ends, ids), deadline)
 
@@ -136,29 +136,6 @@ class BarrierTopic:
             other = self._newest.checkpoint.query
             raise StoreError("BARRIER_TOPIC_TAKEN", topic=self.name, other=other, query=query)
         return self._newest
-
-    def _stable(
-        self, topic: str, admin: KafkaAdmin, newest: Mark | None, deadline: Deadline
-    ) -> tuple[dict[str, str], dict[Partition, int]]:
-        """Return the last stable offsets: a leader that was deposed may show earlier ones than the mark before this has."""
-
-        def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
-            info: TopicInfo = admin.topics([topic])[topic]
-            partitions = [Partition(topic, number) for number in info.leaders]
-            try:
-                found = admin.end_offsets(partitions, {topic: info}, committed=True)
-            except RetriableError:
-                return None
-            ends = {partition: offset for partition, (offset, _) in found.items()}
-            before = newest.ends if newest is not None and newest.ids.get(topic) == info.topic_id else {}
-            if any(ends.get(partition, 0) < end for partition, end in before.items()):
-                return None
-            return {topic: info.topic_id}, ends
-
-        found = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
-        if found is None:
-            raise RetriableError("KAFKA_TIMEOUT", reason=f"the ends of {topic} lie before those of its newest mark")
-        return found
 
     def _write(self, mark: Mark, deadline: Deadline) -> None:
         from confluent_kafka import Producer
@@ -184,6 +161,46 @@ class BarrierTopic:
                 reason=f"the mark of checkpoint {mark.checkpoint.checkpoint} was not written to {self.name}: {reason}",
             )
         self._newest = mark
+
+
+def stable_ends(
+    topic: str, admin: KafkaAdmin, newest: Mark | None, deadline: Deadline
+) -> tuple[dict[str, str], dict[Partition, int]]:
+    """Return a topic's id, and the last stable offsets of its partitions.
+
+    Parameters
+    ----------
+    topic : str
+    admin : KafkaAdmin
+    newest : Mark or None
+        The mark before: a leader that was deposed may show earlier offsets than it has.
+    deadline : Deadline
+
+    Raises
+    ------
+    RetriableError
+        ``KAFKA_TIMEOUT``
+    """
+
+    def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
+        info = admin.topics([topic]).get(topic)
+        if info is None:
+            return None
+        try:
+            found = admin.end_offsets([Partition(topic, n) for n in info.leaders], {topic: info}, committed=True)
+        except RetriableError:
+            return None
+        ends = {partition: offset for partition, (offset, _) in found.items()}
+        before = newest.ends if newest is not None and newest.ids.get(topic) == info.topic_id else {}
+        if any(ends.get(partition, 0) < end for partition, end in before.items()):
+            return None
+        return {topic: info.topic_id}, ends
+
+    stable = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
+    if stable is None:
+        reason = f"the ends of {topic} can't be asked, or lie before those of its newest mark"
+        raise RetriableError("KAFKA_TIMEOUT", reason=reason)
+    return stable
 
 
 def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False) -> Mark | None:

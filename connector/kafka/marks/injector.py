@@ -1,0 +1,211 @@
+"""Barriers for a topic that no query writes: marks at where it ends, one every few seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.marks.barrier_topic import BarrierTopic, newest_mark, stable_ends
+from connector.kafka.marks.mark import Mark
+from transactional.checkpoint import CheckpointMark
+from transactional.clock import Clock, Deadline, SystemClock
+from transactional.errors import FencedError, OptionError, RetriableError, StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+__all__ = ["Injector", "inject_barriers"]
+
+PREFIX: Final = "barrier-inject."
+"""Of the transactional id: the barrier topic's name follows."""
+
+FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+
+SECONDS: Final = 30.0
+"""Of each question and each write."""
+
+log = logging.getLogger(__name__)
+
+
+class Injector:
+    """Writes marks of a topic to a barrier topic. The newest injector of a barrier topic fences all others.
+
+    The topic is an origin: its barriers are numbered, and each mark is where one ends. A context manager.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    topic : str
+    barrier_topic : str
+    clock : Clock, optional
+    """
+
+    def __init__(self, config: ClientConfig, topic: str, barrier_topic: str, clock: Clock | None = None) -> None:
+        self._config, self._topic, self._barrier_topic = config, topic, barrier_topic
+        self._clock = clock or SystemClock()
+        self._admin: KafkaAdmin | None = None
+        self._producer: Producer | None = None
+        self._newest: Mark | None = None
+        self._origin = ""
+
+    def __enter__(self) -> Injector:
+        """Check the topics, fence the injector before, and find where it has ended.
+
+        Raises
+        ------
+        OptionError
+            ``UNKNOWN_TOPIC``, ``INVALID_OPTION``
+        StoreError
+            ``BARRIER_TOPIC_TAKEN``: it has marks of a query, or of a topic that was deleted and created again.
+        """
+        self._admin = KafkaAdmin(self._config, self._clock)
+        try:
+            info = self._admin.topics([self._topic]).get(self._topic)
+            if info is None:
+                raise OptionError("UNKNOWN_TOPIC", option="TOPIC", topic=self._topic)
+            BarrierTopic(self._config, self._barrier_topic).ensure(self._admin)
+            self._origin = f"{self._topic}/{info.topic_id}"
+            self._producer = self._fencing()
+            self._newest = newest_mark(self._config.for_librdkafka(), self._barrier_topic)
+            if self._newest is not None and self._newest.checkpoint.query != self._origin:
+                other = self._newest.checkpoint.query
+                raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=other, query=self._origin)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _fencing(self) -> Producer:
+        from confluent_kafka import Producer
+
+        name = f"{PREFIX}{self._barrier_topic}"
+        producer = Producer({**self._config.for_librdkafka(), "transactional.id": name, "log_level": 0})
+        with self._reaching():
+            producer.init_transactions(SECONDS)
+        return producer
+
+    def inject(self) -> Mark | None:
+        """Write a mark at where the topic ends now; None if nothing was written since the one before.
+
+        Raises
+        ------
+        FencedError
+            ``INJECTOR_FENCED``: another injector writes to this barrier topic now.
+        RetriableError
+            ``KAFKA_TIMEOUT``
+        """
+        if self._admin is None or self._producer is None:
+            raise ValueError("the injector is not entered")
+        before = self._newest
+        ids, ends = stable_ends(self._topic, self._admin, before, Deadline(SECONDS, self._clock))
+        if self._origin != f"{self._topic}/{ids[self._topic]}":
+            now = f"{self._topic}/{ids[self._topic]}"
+            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=self._origin, query=now)
+        if before is not None and before.ends == ends:
+            return None
+        number = before.checkpoint.checkpoint + 1 if before is not None else 1
+        offsets = sum(ends.values()) - (sum(before.ends.values()) if before is not None else 0)
+        barrier = CheckpointMark(
+            query=self._origin,
+            checkpoint=number,
+            after=number - 1,
+            lineage={self._origin: number},
+            exact=True,
+            rows=offsets,
+            timestamp=int(self._clock.now() * 1000),
+            restarted=False,
+        )
+        mark = Mark(barrier, ends, ids)
+        with self._reaching():
+            self._producer.begin_transaction()
+            self._producer.produce(self._barrier_topic, mark.to_json(), mark.key, 0)
+            self._producer.commit_transaction(SECONDS)
+        self._newest = mark
+        return mark
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Raise the client's errors as ours."""
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as problem:
+            error = problem.args[0]
+            if error.name() in FENCED:
+                raise FencedError("INJECTOR_FENCED", topic=self._barrier_topic) from None
+            reason = f"{self._barrier_topic} could not be written: {self._config.scrub(error.str())}"
+            raise RetriableError("KAFKA_TIMEOUT", reason=reason) from None
+
+    def __exit__(self, *problem: object) -> None:
+        """Close the clients."""
+        self._producer = None
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+
+def inject_barriers(
+    topic: str,
+    barrierTopic: str,
+    options: Mapping[str, str],
+    *,
+    intervalSeconds: float = 10.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Write a mark of a topic every few seconds, until `stop` returns true; for a topic that no query of ours writes.
+
+    A mark is left out if nothing was written since the one before. What fails for a while is tried again at the next interval.
+
+    Parameters
+    ----------
+    topic : str
+    barrierTopic : str
+        Created if it is not there.
+    options : Mapping[str, str]
+        ``kafka.bootstrap.servers``, and others as `2pc-kafka` takes them.
+    intervalSeconds : float
+        From mark to mark.
+    stop : Callable[[], bool]
+        Asked often.
+
+    Returns
+    -------
+    int
+        How many marks were written.
+
+    Raises
+    ------
+    FencedError
+        ``INJECTOR_FENCED``: another injector has taken over.
+    OptionError, StoreError
+        Before the first mark: the topics are not as they have to be.
+    """
+    from connector.kafka.sink.write_options import parse_write_options
+    from transactional.sink import Options
+
+    if not intervalSeconds > 0:
+        raise ValueError("intervalSeconds must be above 0")
+    config = replace(parse_write_options(Options(options)).client, name="barrier inject")
+    written, due = 0, 0.0
+    with Injector(config, topic, barrierTopic) as injector:
+        while not stop():
+            if time.monotonic() < due:
+                time.sleep(min(0.1, intervalSeconds))
+                continue
+            due = time.monotonic() + intervalSeconds
+            try:
+                mark = injector.inject()
+            except RetriableError as problem:
+                log.warning("No barrier was injected into %s for now: %s", barrierTopic, problem)
+                continue
+            if mark is not None:
+                written += 1
+                log.info("barrier %d of %s: %d offsets", mark.checkpoint.checkpoint, topic, mark.checkpoint.rows)
+    return written
