@@ -37,6 +37,10 @@ help: ## list the targets
 demo: $(STAMP) java ## 336,776 flights through an exactly-once query that is killed three times
 	@$(BIN)/python -m integration.demo $(ARGS)
 
+.PHONY: demo-transfers
+demo-transfers: $(STAMP) java ## transfers through three queries that are killed: checkpoints that agree, beside some that do not
+	@$(BIN)/python -m integration.transfers $(ARGS)
+
 .PHONY: test
 test: $(STAMP) java $(ARCHIVE) ## unit and integration tests, every crash point once
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

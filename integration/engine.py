@@ -168,21 +168,33 @@ class Engine:
         last = self.work.batches if batches is None else batches
         while (batch := self._next()) < last:
             if newest(location, "offsets") < batch:
-                self._write(f"offsets/{batch}", f"v1\n{{}}\n{self.work.offset(batch)}\n")
+                line = self._line(batch)
+                if line is None:
+                    return
+                self._write(f"offsets/{batch}", f"v1\n{{}}\n{line}\n")
             self._micro_batch(batch, error)
             self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}\n')
+
+    def _line(self, batch: int) -> str | None:
+        """The source's line of a new micro-batch; None if it has nothing."""
+        return self.work.offset(batch)
+
+    def _rows(self, batch: int) -> Sequence[Iterator[pa.RecordBatch]]:
+        """The rows of each of a micro-batch's tasks."""
+        return [self.work.task(batch, partition) for partition in range(self.work.writers)]
 
     def _next(self) -> int:
         return max(newest(self.work.location, "offsets"), newest(self.work.location, "commits") + 1)
 
     def _micro_batch(self, batch: int, error: bool) -> None:
-        messages: list[WriterCommitMessage | None] = [None] * self.work.writers
+        rows = self._rows(batch)
+        messages: list[WriterCommitMessage | None] = [None] * len(rows)
         with mock.patch.object(internals, "driver_identity", return_value=self._driver):
             planned = self._writer()
             planned.prepare(overwrite=False)
             try:
-                for partition in range(self.work.writers):
-                    messages[partition] = self._task(planned, batch, partition)
+                for partition, batches in enumerate(rows):
+                    messages[partition] = self._task(planned, batch, partition, batches)
                 self._prepared(batch)
                 self._writer().commit(messages, batch)
             except Exception as problem:
@@ -190,12 +202,14 @@ class Engine:
                     self._writer().abort(messages, batch)
                 raise
 
-    def _task(self, planned: HostedStreamWriter, batch: int, partition: int) -> WriterCommitMessage:
+    def _task(
+        self, planned: HostedStreamWriter, batch: int, partition: int, rows: Iterator[pa.RecordBatch]
+    ) -> WriterCommitMessage:
         writer: HostedStreamWriter = pickle.loads(pickle.dumps(planned))
         query = json.loads((Path(self.work.location) / "metadata").read_text())["id"]
         attempt, self.attempt = self.attempt, self.attempt + 1
         with mock.patch.object(internals, "task_batch", return_value=(query, batch, partition, attempt)):
-            message = writer.write(self.work.task(batch, partition))
+            message = writer.write(rows)
         copy: WriterCommitMessage = pickle.loads(pickle.dumps(message))
         return copy
 

@@ -20,6 +20,7 @@ __all__ = [
     "lineage_of",
     "new_barriers",
     "sources_digest",
+    "waited_for",
 ]
 
 
@@ -111,10 +112,11 @@ class SourceLine:
 
     @property
     def meaning(self) -> str:
-        """The parts that a replay of the micro-batch repeats: our positions and barrier, another source's whole line."""
+        """The parts that a replay of the micro-batch repeats: our positions and barriers, another source's whole line."""
         if self.offset is None:
             return self.text
-        return canonical({"barrier": self._of("barrier"), "topics": self._of("topics")})
+        cut = {} if self.cut is None else {"cut": self.cut}
+        return canonical({"barrier": self._of("barrier"), "topics": self._of("topics"), **cut})
 
     def _of(self, key: str) -> Any:
         return None if self.offset is None else self.offset.get(key)
@@ -133,10 +135,18 @@ def lineage_of(lines: Sequence[SourceLine]) -> dict[str, Any]:
     """
     cuts = [cut for line in lines if (cut := line.cut) is not None]
     lineage: dict[str, int] = {}
+    exact = all(cut["exact"] for cut in cuts)
     for cut in cuts:
         for origin, barrier in cut["lineage"].items():
+            exact = exact and lineage.get(origin, barrier) == barrier  # else one source is behind another's barrier
             lineage[origin] = min(barrier, lineage.get(origin, barrier))
-    return {"lineage": dict(sorted(lineage.items())), "exact": all(cut["exact"] for cut in cuts)}
+    return {"lineage": dict(sorted(lineage.items())), "exact": exact}
+
+
+def waited_for(lines: Sequence[SourceLine]) -> dict[str, int] | None:
+    """Return how long the marks of each channel waited for those of others, in milliseconds; None if no source follows any."""
+    cuts = [cut for line in lines if (cut := line.cut) is not None]
+    return {name: ms for cut in cuts for name, ms in cut.get("waited", {}).items()} if cuts else None
 
 
 def sources_digest(lines: Sequence[SourceLine]) -> str:

@@ -69,6 +69,9 @@ class CheckpointHistory:
         Of a declined one: the checkpoint that took its micro-batch in.
     routes : Mapping[str, int]
         Of a sink that is several: rows of each.
+    cut : Mapping[str, Any] or None
+        Of a query that follows other queries' barriers: the newest that it contains (`lineage`), whether it contains nothing
+        behind them (`exact`), and how many milliseconds the marks of each channel `waited` for those of others.
     """
 
     id: int
@@ -93,6 +96,7 @@ class CheckpointHistory:
     subsumes: Sequence[int] = field(default_factory=list)
     subsumed_by: int | None = None
     routes: Mapping[str, int] = field(default_factory=dict)
+    cut: Mapping[str, Any] | None = None
 
     @property
     def time(self) -> int:
@@ -259,6 +263,7 @@ def _of_checkpoint(found: CheckpointRecord) -> CheckpointHistory:
         hooks=sorted(found.hooks),
         subsumes=list(found.subsumed),
         routes=dict(found.routes),
+        cut=found.cut,
     )
 
 

@@ -87,12 +87,25 @@ def checkpoint_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
         *rows,
         ("rows", f"{found.rows} in {found.handles} transactions, {found.bytes} bytes"),
         *([("rows of sinks", output_text(found.routes))] if found.routes else []),
+        *_cut_pairs(found),
         ("barrier", time_text(found.barrier)),
         ("prepared", f"{time_text(found.prepared)}  after {duration_text(found.preparing_ms)}"),
         ("decided", f"{time_text(found.decided)}  after {duration_text(found.deciding_ms)}"),
         ("committed", f"{time_text(found.committed)}  after {duration_text(found.committing_ms)}"),
         ("output", output_text(found.output)),
         ("hooks", ", ".join(found.hooks) or "-"),
+    ]
+
+
+def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
+    """Return which barriers of other queries a checkpoint contains."""
+    if found.cut is None:
+        return []
+    exact = "" if found.cut["exact"] else ", and rows behind them"
+    waited = ", ".join(f"{name} {duration_text(ms)}" for name, ms in sorted(found.cut["waited"].items()))
+    return [
+        ("barriers", f"{output_text(found.cut['lineage'])}{exact}"),
+        *([("marks waited", waited)] if waited else []),
     ]
 
 

@@ -33,21 +33,30 @@ class Driver:
     Parameters
     ----------
     arguments : Sequence[str]
-        Of `integration.demo.query`.
+        Of the program.
     folder : Path
         Its working directory and its temporary files.
     log : Path
         Gets all it prints; several drivers may share one.
     faults : Path, optional
         The folder with armed fault points.
+    program : str
+        The module that it runs.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path, log: Path, faults: Path | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        log: Path,
+        faults: Path | None = None,
+        program: str = "integration.demo.query",
+    ) -> None:
         self.log = log
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "integration.demo.query", "--scratch", str(folder), *arguments],
+                [sys.executable, "-m", program, "--scratch", str(folder), *arguments],
                 # Nothing is ever written to it: it breaks when we are gone.
                 stdin=subprocess.PIPE,
                 stdout=output,

@@ -49,26 +49,32 @@ def _airlines() -> Column:
     return F.create_map(*[F.lit(text) for pair in airline_names().items() for text in pair])
 
 
-def run(chosen: argparse.Namespace) -> None:
-    """Run the query until it has read what the topic held at its start."""
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("flights")
+def small_session(name: str, scratch: str, cores: int = 2, memory: str = "1g") -> SparkSession:
+    """Start a session whose files are all in a folder of the demo's."""
+    session = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1g")
+        .config("spark.driver.memory", memory)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # Half a minute of a JVM is not worth its second compiler. The rest keeps all files in the demo's folder.
+        # Half a minute of a JVM is not worth its second compiler.
         .config(
             "spark.driver.extraJavaOptions",
-            f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={chosen.scratch}",
+            f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={scratch}",
         )
-        .config("spark.local.dir", chosen.scratch)
-        .config("spark.sql.warehouse.dir", f"{chosen.scratch}/warehouse")
+        .config("spark.local.dir", scratch)
+        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Run the query until it has read what the topic held at its start."""
+    spark = small_session("flights", chosen.scratch)
     options = dict(pair.split("=", 1) for pair in chosen.option)
     messages = (
         spark.readStream.format("barrier-kafka")
@@ -94,7 +100,7 @@ def run(chosen: argparse.Namespace) -> None:
     spark.stop()
 
 
-def _end_with_the_demo() -> None:
+def end_with_the_demo() -> None:
     """End this process group when the pipe to the demo breaks: it is gone, however it went."""
     with contextlib.suppress(OSError):
         os.read(0, 1)
@@ -111,7 +117,7 @@ def main() -> int:
         "--option", action="append", default=[], help="KEY=VALUE of the sink; kafka.* of the source, too"
     )
     chosen = parser.parse_args()
-    threading.Thread(target=_end_with_the_demo, daemon=True).start()
+    threading.Thread(target=end_with_the_demo, daemon=True).start()
     run(chosen)
     return 0
 

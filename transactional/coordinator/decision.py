@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transactional import faults, hooks
-from transactional.barrier import BarrierKind, closes_checkpoint, lineage_of, new_barriers, sources_digest
+from transactional.barrier import (
+    BarrierKind,
+    SourceLine,
+    closes_checkpoint,
+    lineage_of,
+    new_barriers,
+    sources_digest,
+    waited_for,
+)
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -111,7 +119,9 @@ class Decision:
                     states = hooks.trigger(self._settings.hooks, context)  # C6
                 faults.reach("hooks.triggered")
                 entry = self._journal.append(
-                    EntryKind.DECIDED, {**body, "covers": covers, "hooks": states, **self._mark()}, judge
+                    EntryKind.DECIDED,
+                    {**body, "covers": covers, "hooks": states, **self._barriers(self._view.lines)},
+                    judge,
                 )  # C7
                 break
             except (HookError, JournalError) as problem:
@@ -146,14 +156,17 @@ class Decision:
             reason=reason,
             hooks=states,
             covers=covers,
-            **self._mark(),
+            **self._barriers(self._view.lines if last.batch >= self._view.batch else self._view.previous or ()),
         )
         judge = may_record(token, last.batch, True, covers, self._view.gaps)
         entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
         self._commit_decided(entry.number, token)  # C8, C9
 
-    def _mark(self) -> dict[str, Any]:
-        return {"mark": lineage_of(self._view.lines)} if self._sink.publishesMarks else {}
+    def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
+        """Return what the decision records of other queries' barriers."""
+        lineage, waited = lineage_of(lines), waited_for(lines)
+        cut = {} if waited is None else {"cut": {**lineage, "waited": waited}}
+        return {**cut, **({"mark": lineage} if self._sink.publishesMarks else {})}
 
     def _commit_decided(self, identifier: int, token: int) -> None:
         faults.reach("decision.written")

@@ -151,6 +151,7 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         subsumed=[declined.batch for declined in ledger.declined if declined.batch != body["batch"]],
         routes=_rows_of_routes(parts),
         mark=body.get("mark"),
+        cut=body.get("cut"),
     )
     enter(ledger.checkpoints[entry.number], CheckpointState.DECIDED)
     _count(ledger, "triggered")

@@ -203,6 +203,8 @@ class CheckpointRecord:
         Of a sink that is several: rows of each route.
     mark : dict[str, Any] or None
         If its sink publishes marks: `lineage` and `exact` as in `CheckpointMark`, without the query itself.
+    cut : dict[str, Any] or None
+        If its sources follow other queries' barriers: the same, and how long marks had `waited` for those of others.
     """
 
     id: int
@@ -221,6 +223,7 @@ class CheckpointRecord:
     subsumed: list[int] = field(default_factory=list)
     routes: dict[str, int] = field(default_factory=dict)
     mark: dict[str, Any] | None = None
+    cut: dict[str, Any] | None = None
 
     @property
     def settled(self) -> bool:

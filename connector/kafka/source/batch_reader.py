@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import SHOWN
+from connector.kafka.source.alignment import Alignment
 from connector.kafka.source.bounds import OffsetBound, check_partitions
 from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.offsets import Positions
@@ -64,7 +65,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
             ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
         """
         options = self._options
-        topics = TopicReader(self._brokers(options.config), options.config, options.retries, clock=self._clock)
+        admin = self._brokers(options.config)
+        topics = TopicReader(admin, options.config, options.retries, clock=self._clock)
         there = topics.partitions(options.subscription)
         options.subscription.check(there)
         for bound in (options.starting, options.ending):
@@ -73,6 +75,10 @@ class BarrierKafkaBatchReader(DataSourceReader):
         # In this order: `latest` of the start must not lie behind that of the end.
         start = topics.resolve(options.starting, wanted, strict=self.fail_on_data_loss)
         end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
+        if options.align is not None:
+            newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids)
+            whole = newest[0] if newest is not None else {}
+            end = {partition: max(start[partition], whole.get(partition, 0)) for partition in end}
         ranges = [part for part in map(self._narrowing.narrow, self._ranges(start, end)) if len(part)]
         ranges = self._without_older_rows(topics, ranges)
         return [

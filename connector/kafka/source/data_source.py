@@ -72,6 +72,11 @@ class BarrierKafkaDataSource(DataSource):
         # Patience is for queries that run; at load() a user waits, so a topic without a leader is an error soon.
         topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
+        if options.align is not None:
+            from connector.kafka.source.alignment import Alignment
+            from transactional.clock import SystemClock
+
+            Alignment(options, options.align, SystemClock()).check(admin, topics.ids)
         return spark_schema(options.columns)
 
     def streamReader(self, schema: StructType) -> BarrierKafkaStreamReader:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from connector.kafka.client.topics import Partition
+from connector.kafka.source.aim import Aim
 from connector.kafka.source.offsets import Loss, Positions, SourceOffset
 from connector.kafka.source.ranges import ranges_between
 from transactional.barrier import CheckpointBarrier
@@ -108,6 +109,7 @@ def next_offset(
     first: Positions | None = None,
     lost: Mapping[Partition, Loss] | None = None,
     missed: Mapping[Partition, tuple[Loss, ...]] | None = None,
+    aim: Aim | None = None,
 ) -> SourceOffset | None:
     """Return the end of the next micro-batch, or None if there is none.
 
@@ -132,6 +134,8 @@ def next_offset(
         Losses that the positions of `before` already skip. They are recorded in a micro-batch even if it has no rows.
     missed : Mapping[Partition, tuple[Loss, ...]], optional
         See `SourceOffset.missed`. They are recorded in the same way.
+    aim : Aim, optional
+        Of a query that follows other queries' barriers; `available` goes no further.
 
     Raises
     ------
@@ -149,16 +153,21 @@ def next_offset(
     # New partitions that are not read yet have lost nothing yet.
     lost = {p: loss for p, loss in (lost or {}).items() if p in end or p not in (first or {})}
     rows_now = end != begin or bool(lost) or bool(missed)
+    cut = aim.cut_at(end) if aim is not None else None
+    moved = cut is not None and not cut.same_marks(before.cut)
     last = before.barrier
     kind = schedule.due(
         last,
         now,
-        rows_now=rows_now,
+        rows_now=rows_now or moved,
         rows_since=before.barrier_rows,
         empty=before.barrier_empty,
         completed=completed,
         at_target=ends and end == available,
     )
+    if aim is not None and aim.closes_at_cuts and cut is not None:
+        kind = kind if cut.exact else None
+        rows_now = rows_now or moved  # a cut without rows is passed, too: what comes next is behind it
     if kind is None and not rows_now:
         return None
     picked = SourceOffset(
@@ -173,6 +182,7 @@ def next_offset(
         lost=lost,
         gone=before.gone,
         missed=missed or {},
+        cut=cut,
     )
     if kind is None:
         return picked
@@ -180,5 +190,5 @@ def next_offset(
         picked,
         barrier=CheckpointBarrier(last.number + 1 if last else 1, kind, now),
         barrier_rows=False,
-        barrier_empty=0 if rows_now or before.barrier_rows else before.barrier_empty + 1,
+        barrier_empty=0 if rows_now or moved or before.barrier_rows else before.barrier_empty + 1,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from connector.kafka.client.topics import Partition
+from connector.kafka.source.cut import Cut
 from transactional.barrier import CheckpointBarrier
 from transactional.errors import LocationError
 
@@ -154,6 +155,8 @@ class SourceOffset:
     may_miss : bool
         Whether this micro-batch's tasks continue after rows that retention removes while they run
         (``failOnDataLoss=false``).
+    cut : Cut or None
+        Where the micro-batch ends among other queries' barriers, if it follows some (``alignOn``).
     """
 
     topics: Positions
@@ -169,6 +172,7 @@ class SourceOffset:
     gone: Mapping[str, SetAside] = field(default_factory=dict)
     missed: Mapping[Partition, tuple[Loss, ...]] = field(default_factory=dict)
     may_miss: bool = False
+    cut: Cut | None = None
 
     def next_planned(self) -> SourceOffset:
         """Return the first of the planned ends, which carries the others."""
@@ -187,6 +191,7 @@ class SourceOffset:
             "barrier": self.barrier.to_json() if self.barrier else None,
             "barrierEmpty": self.barrier_empty,
             "barrierRows": self.barrier_rows,
+            **({"cut": self.cut.to_json()} if self.cut is not None else {}),
             **gone,
             "ids": dict(sorted(self.ids.items())),
             "interval": self.interval,
@@ -241,6 +246,7 @@ class SourceOffset:
             gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
             missed=_missed_from_json(value.get("missed", {})),
             may_miss=bool(value.get("mayMiss", False)),
+            cut=Cut.from_json(value["cut"]) if value.get("cut") is not None else None,
         )
 
 

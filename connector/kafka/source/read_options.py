@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
+from connector.kafka.source.aim import AlignOptions
 from connector.kafka.source.bounds import Bound, OffsetBound, TimeBound, check_order
 from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import (
@@ -198,6 +199,28 @@ READ_OPTIONS = OptionTable(
             "Minimum pause from the end of one checkpoint to the next barrier, even if barrierInterval is over: milliseconds, "
             "or text such as 30s or 5 min. Restarting resets the timer. The last barrier of availableNow does not wait for it.",
         ),
+        Option(
+            "alignOn",
+            None,
+            as_topics,
+            "Barrier topics, separated by commas: a checkpoint contains exactly what other queries have written up to barriers "
+            "that all of these agree on; a batch read ends there. Each topic that is read has its marks in one of them.",
+        ),
+        Option(
+            "alignment",
+            "exactly-once",
+            as_choice("exactly-once", "at-least-once", "unaligned"),
+            "With alignOn: exactly-once reads no row behind a barrier before the checkpoint that the barrier closes; "
+            "at-least-once holds nothing back, and names the newest barriers that are complete; unaligned takes the checkpoint "
+            "when a barrier's first mark has come, and records what is late.",
+        ),
+        Option(
+            "alignedTimeout",
+            0,
+            as_duration_ms,
+            "With alignment=unaligned: how long the first mark of a barrier waits for the others, before the checkpoint is "
+            "taken without them: milliseconds, or text such as 30s.",
+        ),
     ),
 )
 """All options except ``kafka.*``, which go to the client."""
@@ -220,6 +243,8 @@ STREAM_ONLY: Final = frozenset(
         "maxTriggerDelay",
         "barrierInterval",
         "minPauseBetweenCheckpoints",
+        "alignment",
+        "alignedTimeout",
     }
 )
 """A batch read ignores them with a warning, as Spark's does."""
@@ -257,6 +282,8 @@ class ReadOptions:
         Maximum time that a task waits for a row.
     columns : tuple[str, ...]
     fail_on_data_loss : bool
+    align : AlignOptions or None
+        None if the query follows no other's barriers.
     """
 
     config: ClientConfig
@@ -271,6 +298,7 @@ class ReadOptions:
     poll_seconds: float
     columns: tuple[str, ...]
     fail_on_data_loss: bool
+    align: AlignOptions | None = None
 
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
@@ -314,7 +342,32 @@ def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> 
         poll_seconds=parsed["kafkaConsumer.pollTimeoutMs"] / 1000,
         columns=_columns(parsed),
         fail_on_data_loss=parsed["failOnDataLoss"],
+        align=_align(parsed, config, subscription),
     )
+
+
+def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscription) -> AlignOptions | None:
+    topics: tuple[str, ...] | None = parsed["alignOn"]
+    if topics is None:
+        for option in ("alignment", "alignedTimeout"):
+            if parsed.given(option):
+                raise _forbidden(option, "alignOn, which names the barriers that the query follows, is not set")
+        return None
+    if subscription.assigned:
+        raise _forbidden("assign", "alignOn needs all partitions of the topics: use subscribe")
+    if {*topics} & {*subscription.topics}:
+        raise READ_OPTIONS.invalid("alignOn", ",".join(topics), "barrier topics, which are not read for their rows")
+    if config.settings.get("isolation.level", "read_committed") != "read_committed":
+        raise _forbidden("kafka.isolation.level", "alignOn reads committed rows only, as barriers stand between them")
+    if parsed.given("endingOffsets") or parsed.given("endingTimestamp") or parsed.given("endingOffsetsByTimestamp"):
+        raise _forbidden("alignOn", "another option says where the batch ends; alignOn ends it at the newest barriers")
+    if parsed["alignedTimeout"] and parsed["alignment"] != "unaligned":
+        raise _forbidden("alignedTimeout", "alignment is not unaligned")
+    return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])
+
+
+def _forbidden(option: str, reason: str) -> OptionError:
+    return OptionError("FORBIDDEN_OPTION", owner="barrier-kafka", option=option, reason=reason)
 
 
 def _columns(parsed: ParsedOptions) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,7 +20,10 @@ from pyspark.sql.streaming.datasource import (
 from connector.kafka.client.agreement import AskEach, ask_each_broker
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
+from connector.kafka.source.alignment import Alignment
 from connector.kafka.source.backlog import Backlog
+from connector.kafka.source.bounds import OffsetBound
 from connector.kafka.source.data_loss import check_joint, warn
 from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.micro_batch import next_offset
@@ -60,6 +63,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         Makes the client that asks the brokers.
     ask_each : AskEach, optional
         Asks several brokers for the same topics.
+    open_marks : Callable, optional
+        Opens a reader of a barrier topic.
     """
 
     def __init__(
@@ -68,10 +73,13 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         clock: Clock | None = None,
         brokers: Callable[[ClientConfig], AdminClient] = check_brokers,
         ask_each: AskEach = ask_each_broker,
+        open_marks: Callable[[Mapping[str, Any], str], ReadsMarks] = BarrierReader,
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
         self._backlog = Backlog(options, self._clock, brokers, ask_each)
+        align = options.align
+        self._alignment = Alignment(options, align, self._clock, open_marks) if align is not None else None
         self._triggered: int | None = None
         self._completed: tuple[CheckpointBarrier, int] | None = None
         self._end: dict[str, Any] | None = None
@@ -83,7 +91,14 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
         The answers may differ (``latest``). The one that counted is kept as ``start`` in the first end offset.
         """
-        return self._backlog.start().to_json()
+        start, starting = self._backlog.start(), self._options.starting
+        if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
+            newest = self._alignment.newest(self._backlog.admin(), start.ids)
+            if newest is not None:  # the latest end of whole checkpoints
+                ends, cut = newest
+                begin = {partition: ends.get(partition, 0) for partition in start.topics}
+                start = replace(start, topics=begin, start=begin, cut=cut)
+        return start.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that Spark passes to `latestOffset`. *Driver, once per micro-batch*.
@@ -145,20 +160,26 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def _pick(self, before: SourceOffset, limit: ReadLimit, now: int) -> SourceOffset | None:
         options, seen = self._options, self._backlog.seen
         available = self._backlog.available(before)
-        target, ends_here = self._backlog.target, isinstance(limit, ReadAllAvailable)
+        target, at_once = self._backlog.target, isinstance(limit, ReadAllAvailable)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        ends, aim = target is not None or at_once, None
+        if self._alignment is not None:
+            aim = self._alignment.aim(available, self._backlog.admin(), most, ends=ends, at_once=at_once)
+            available, ends = replace(available, ends=aim.ends), ends and aim.is_last
         # A barrier that is due does not wait for minOffsetsPerTrigger.
-        held = not ends_here and target is None and options.limits.hold_back(available.waiting, self._triggered, now)
+        held = not at_once and target is None and options.limits.hold_back(available.waiting, self._triggered, now)
         end = next_offset(
             available.before,
             available.before.topics if held else available.ends,
-            limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            most,
             options.schedule,
             now,
             completed=self._completed[1] if self._completed else None,
-            ends=target is not None or ends_here,
+            ends=ends,
             first=available.first,
             lost=available.lost,
             missed=self._backlog.missed.offer(),
+            aim=aim,
         )
         if end is None:
             return None
@@ -221,6 +242,8 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def stop(self) -> None:
         """Drop the client. *Driver, when the query ends; not always*."""
         self._backlog.drop_client()
+        if self._alignment is not None:
+            self._alignment.close()
 
     # -- executor ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from connector.kafka.source.fetch import KafkaInputPartition
 from connector.kafka.source.read_options import parse_read_options
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
+from tests.connector.kafka.source.fake_marks import FakeReaders
 from transactional.testing import FakeClock
 
 LOG = "connector.kafka.data_loss"
@@ -19,8 +20,8 @@ Offset = dict[str, Any]
 class Query:
     """A reader as Spark drives it: through text, one micro-batch after the other."""
 
-    def __init__(self, brokers: FakeBrokers, **options: str) -> None:
-        self.brokers = brokers
+    def __init__(self, brokers: FakeBrokers, readers: FakeReaders | None = None, **options: str) -> None:
+        self.brokers, self.readers = brokers, readers or FakeReaders()
         self.clock = FakeClock()
         given = {"kafka.bootstrap.servers": "b:9092", "startingOffsets": "earliest", **options}
         if not {"subscribePattern", "assign"} & set(given):
@@ -34,7 +35,8 @@ class Query:
         """Start the query again: another process, the same offsets."""
         self.options = {**self.options, **options}
         parsed = parse_read_options(self.options, "stream")
-        self.reader = BarrierKafkaStreamReader(parsed, self.clock, self.brokers.connect, self.brokers.ask_each)
+        seams = (self.brokers.connect, self.brokers.ask_each, self.readers.open)
+        self.reader = BarrierKafkaStreamReader(parsed, self.clock, *seams)
         return self
 
     def ask(self, limit: Any = None) -> Offset | None:
@@ -70,7 +72,7 @@ def brokers_of(**topics: Sequence[Log]) -> FakeBrokers:
 def begun(rows: int = 10, **options: str) -> tuple[Query, Log]:
     """A query that has read so many rows of a topic of one partition."""
     log = Log(0, rows)
-    query = Query(brokers_of(t=[log]), **options)
+    query = Query(brokers_of(t=[log]), None, **options)
     assert query.go_on() == ([("t-0", 0, rows)] if rows else [])
     return query, log
 

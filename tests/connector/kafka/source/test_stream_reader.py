@@ -36,7 +36,7 @@ def test_a_new_query_reads_what_is_there_and_then_what_comes() -> None:
 def test_read_committed_ends_at_the_last_stable_offset_and_read_uncommitted_behind_it() -> None:
     assert Query(brokers_of(t=[Log(0, 10, stable=6)])).go_on() == [("t-0", 0, 6)]
     both = {"kafka.isolation.level": "READ_UNCOMMITTED"}
-    assert Query(brokers_of(t=[Log(0, 10, stable=6)]), **both).go_on() == [("t-0", 0, 10)]
+    assert Query(brokers_of(t=[Log(0, 10, stable=6)]), None, **both).go_on() == [("t-0", 0, 10)]
 
 
 def test_starting_at_latest_counts_what_the_first_end_recorded() -> None:

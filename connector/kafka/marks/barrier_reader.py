@@ -1,0 +1,95 @@
+"""Reads a barrier topic as it grows. *Driver's source process*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from transactional.clock import Deadline
+from transactional.errors import RetriableError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+__all__ = ["BarrierReader", "ReadsMarks", "Record"]
+
+SECONDS: Final = 30.0
+"""Limit of reading what is there."""
+
+READING: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,  # behind the last record may be a transaction's marker
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",  # what retention has removed is found by the marks themselves
+    "queued.max.messages.kbytes": 4096,
+    "log_level": 0,
+}
+
+Record = tuple[int, "bytes | None"]
+"""Offset and value."""
+
+
+class ReadsMarks(Protocol):
+    """What an `Alignment` needs of a reader."""
+
+    def begin(self, offset: int) -> None:
+        """Read from this offset on."""
+
+    def read_to(self, end: int, most: int) -> Sequence[Record]:
+        """Return the next records before an offset: at most this many, and none only if all are read."""
+
+    def close(self) -> None:
+        """Close the client."""
+
+
+class BarrierReader:
+    """Reads the records of a barrier topic from an offset on.
+
+    Parameters
+    ----------
+    settings : Mapping[str, Any]
+        librdkafka's, with ``group.id``.
+    topic : str
+    """
+
+    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
+        from confluent_kafka import Consumer
+
+        self._topic = topic
+        self._consumer: Consumer = Consumer({**settings, **READING})
+        self._next = 0
+
+    def begin(self, offset: int) -> None:
+        """Read from this offset on."""
+        from confluent_kafka import TopicPartition
+
+        self._next = offset
+        self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+
+    def read_to(self, end: int, most: int) -> Sequence[Record]:
+        """Return the next records before an offset: at most this many, and none only if all are read.
+
+        Raises
+        ------
+        RetriableError
+            ``KAFKA_TIMEOUT``
+        """
+        found: list[Record] = []
+        deadline = Deadline(SECONDS)
+        while self._next < end and len(found) < most:
+            for message in self._consumer.consume(most - len(found), 0.1):
+                error, offset = message.error(), int(message.offset() or 0)
+                if error is None:
+                    found.append((offset, message.value()))
+                    self._next = offset + 1
+                elif error.name() == "_PARTITION_EOF":
+                    self._next = max(self._next, offset)
+                # Other errors pass; or the next question for the topic's end names them.
+            if deadline.passed():
+                reason = f"the marks in {self._topic} could not be read: at offset {self._next} of {end}"
+                raise RetriableError("KAFKA_TIMEOUT", reason=reason)
+        return found
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()

@@ -1,0 +1,247 @@
+"""A channel: the marks of one query's topics, in order, as a query that follows them reads them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.marks.cuts import Lineage
+from connector.kafka.marks.mark import Mark
+from transactional.checkpoint import CheckpointMark
+from transactional.errors import StoreError
+
+__all__ = ["Channel", "Followed", "Passed", "disagree", "marks_before", "marks_within"]
+
+Ends = Mapping[Partition, int]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The mark at which a query stands in a channel.
+
+    Parameters
+    ----------
+    query : str
+        Which has written it.
+    checkpoint : int
+    offset : int
+        Of its record in the barrier topic.
+    lineage : Lineage
+    """
+
+    query: str
+    checkpoint: int
+    offset: int
+    lineage: Lineage
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that the offset log keeps."""
+        lineage = dict(sorted(self.lineage.items()))
+        return {"checkpoint": self.checkpoint, "lineage": lineage, "offset": self.offset, "query": self.query}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Passed:
+        """Parse what `to_json` returned."""
+        lineage = {origin: int(barrier) for origin, barrier in value["lineage"].items()}
+        return cls(str(value["query"]), int(value["checkpoint"]), int(value["offset"]), lineage)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A mark that a query has not passed yet. Its ends are parsed when they are needed: there may be thousands.
+
+    Parameters
+    ----------
+    topic : str
+        The barrier topic.
+    offset : int
+    checkpoint : CheckpointMark
+    value : bytes
+        Its record's.
+    seen : int
+        When it was read, in milliseconds since the epoch.
+    """
+
+    topic: str
+    offset: int
+    checkpoint: CheckpointMark
+    value: bytes
+    seen: int
+
+    @property
+    def lineage(self) -> Lineage:
+        """What it contains."""
+        return self.checkpoint.lineage
+
+    @property
+    def timestamp(self) -> int:
+        """When its checkpoint was decided."""
+        return self.checkpoint.timestamp
+
+    @property
+    def ends(self) -> Ends:
+        """Where it is, in each partition."""
+        return Mark.from_json(self.value, _where(self.topic, self.offset)).ends
+
+    @property
+    def passed(self) -> Passed:
+        """It, when it is passed."""
+        mark = self.checkpoint
+        return Passed(mark.query, mark.checkpoint, self.offset, mark.lineage)
+
+
+def marks_within(marks: Sequence[Followed], positions: Ends) -> int:
+    """Return how many of these marks lie at or before positions in all of their partitions.
+
+    Later marks lie no earlier in any partition (`Channel.add`), so it is the first ones.
+    """
+    if not marks or not _within(marks[0], positions):  # mostly there is one, or none is passed
+        return 0
+    return bisect_left(marks, 1, lo=1, key=lambda mark: int(not _within(mark, positions)))
+
+
+def marks_before(marks: Sequence[Followed], positions: Ends) -> int:
+    """Return how many of these marks lie before a position in some partition: the first ones."""
+
+    def is_at_or_behind(mark: Followed) -> bool:
+        ends = mark.ends
+        return all(ends.get(partition, 0) >= offset for partition, offset in positions.items())
+
+    if not marks or is_at_or_behind(marks[0]):
+        return 0
+    return bisect_left(marks, 1, lo=1, key=lambda mark: int(is_at_or_behind(mark)))
+
+
+def _within(mark: Followed, positions: Ends) -> bool:
+    return all(end <= positions.get(partition, 0) for partition, end in mark.ends.items())
+
+
+class Channel:
+    """The marks of one barrier topic behind the one at which a query stands.
+
+    Parameters
+    ----------
+    topic : str
+        The barrier topic.
+    at : Passed or None
+        None before the first.
+    begin : Ends
+        Where the query stands in the channel's topics. Before its first mark, those that end before it are passed over.
+
+    Attributes
+    ----------
+    ahead : list[Followed]
+        Those at which the query can stop, in order: `CheckpointMark.exact`.
+    newest : Passed or None
+        The last one, of all.
+    ids : Mapping[str, str]
+        The channel's topics, and their ids, as the last one has them.
+    at_ends : Ends or None
+        Where `at` is; None if its record is not read.
+    size : int
+        Bytes of the values of `ahead`.
+    """
+
+    def __init__(self, topic: str, at: Passed | None, begin: Ends) -> None:
+        self.topic, self.at, self.newest = topic, at, at
+        self.ahead: list[Followed] = []
+        self.ids: Mapping[str, str] = {}
+        self.at_ends: Ends | None = None
+        self.size = 0
+        self._begin, self._searching = begin, at is None
+        self._last: Ends = {}
+
+    def add(self, offset: int, value: bytes | None, now: int = 0) -> None:
+        """Add the next record.
+
+        Raises
+        ------
+        StoreError
+            ``FORMAT_UNKNOWN``; ``MARKS_DISAGREE``: it does not follow the one before it.
+        """
+        mark = Mark.from_json(value, _where(self.topic, offset))
+        followed = Followed(self.topic, offset, mark.checkpoint, value or b"", now)
+        newest, new = self.newest, mark.checkpoint
+        if newest is not None and new.query != newest.query:
+            raise disagree(self.topic, f"it has marks of {newest.query} and of {new.query}")
+        if self.at is not None and offset == self.at.offset and new.checkpoint != self.at.checkpoint:
+            reason = (
+                f"at offset {offset} is the mark of checkpoint {new.checkpoint}, and it was of checkpoint "
+                f"{self.at.checkpoint} when this query read it: the topic was deleted and created again"
+            )
+            raise disagree(self.topic, reason)
+        if self.at is not None and new.checkpoint == self.at.checkpoint and offset == self.at.offset:
+            self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
+            return
+        if newest is not None and new.checkpoint <= newest.checkpoint:
+            return  # written again by a recovery: the first one counts
+        if self._searching and any(end < self._begin.get(partition, 0) for partition, end in mark.ends.items()):
+            self.newest, self.ids = followed.passed, mark.ids
+            return
+        if not (self._searching and self._is_here(mark)):
+            self._check(mark)
+        self._searching = False
+        self.newest, self.ids, self._last = followed.passed, mark.ids, mark.ends
+        if new.exact:
+            self.ahead.append(followed)
+            self.size += len(followed.value)
+
+    def _is_here(self, mark: Mark) -> bool:
+        """Return whether nothing is between where the query stands and this mark."""
+        return all(end == self._begin.get(partition, 0) for partition, end in mark.ends.items())
+
+    def _check(self, mark: Mark) -> None:
+        newest, new = self.newest, mark.checkpoint
+        if new.restarted:
+            reason = (
+                f"behind checkpoint {new.after} the query {new.query} was rewound with --allow-reemit, and has written rows "
+                "again that this query has perhaps read"
+            )
+            raise disagree(self.topic, reason)
+        if any(self.ids.get(topic, identity) != identity for topic, identity in mark.ids.items()):
+            raise disagree(self.topic, f"the topics of its marks were created again: {', '.join(sorted(mark.ids))}")
+        back = sorted(partition for partition, end in self._last.items() if mark.ends.get(partition, 0) < end)
+        if back:
+            reason = f"the mark of checkpoint {new.checkpoint} lies before the one before it, in {back[0]}"
+            raise disagree(self.topic, reason)
+        if newest is None:
+            return
+        if new.after != newest.checkpoint:
+            reason = (
+                f"checkpoint {new.checkpoint} of {new.query} follows checkpoint {new.after}, and the mark before it is of "
+                f"checkpoint {newest.checkpoint}: marks are missing, as retention removes them from a barrier topic"
+            )
+            raise disagree(self.topic, reason)
+        for origin, barrier in newest.lineage.items():
+            now = new.lineage.get(origin)
+            if now is None or now < barrier:
+                found = "does not name it" if now is None else f"contains its barrier {now}"
+                reason = (
+                    f"checkpoint {newest.checkpoint} of {new.query} contains barrier {barrier} of {origin}, and checkpoint "
+                    f"{new.checkpoint} {found}"
+                )
+                raise disagree(self.topic, reason)
+
+    def pass_to(self, at: Passed) -> bool:
+        """Go on to a mark that is ahead; False if it is not known, so that the channel has to be read again."""
+        if self.at == at:
+            return True
+        for index, followed in enumerate(self.ahead):
+            if followed.checkpoint.checkpoint == at.checkpoint:
+                self.at, self.at_ends = at, followed.ends
+                self.size -= sum(len(mark.value) for mark in self.ahead[: index + 1])
+                del self.ahead[: index + 1]
+                return True
+        return False
+
+
+def disagree(topic: str, reason: str) -> StoreError:
+    """Return the error of a barrier topic that can't be followed."""
+    return StoreError("MARKS_DISAGREE", topic=topic, reason=reason)
+
+
+def _where(topic: str, offset: int) -> str:
+    return f"{topic}, offset {offset}"

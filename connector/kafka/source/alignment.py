@@ -1,0 +1,320 @@
+"""Follows the barriers of other queries: reads their marks, and says where a micro-batch may end. *Driver's source process*."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.kafka.client.topics import Partition, short_id
+from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
+from connector.kafka.marks.channel import Channel, disagree
+from connector.kafka.marks.cuts import newest_cut
+from connector.kafka.source.aim import Aim, AlignOptions, Field, aligned, late_targets, tracked, unaligned
+from connector.kafka.source.cut import Cut
+from connector.kafka.source.offsets import Positions
+from connector.kafka.source.subscription import Subscription
+from connector.kafka.source.topic_reader import TopicReader
+from transactional.clock import Clock
+from transactional.errors import OptionError, StoreError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from connector.kafka.source.backlog import Available
+    from connector.kafka.source.read_options import ReadOptions
+
+__all__ = ["Alignment"]
+
+AT_ONCE: Final = 1000
+"""Records that are read before it is looked whether they are enough."""
+
+MOST_BYTES: Final = 16 << 20
+"""Of marks ahead that are kept, unless they hold no cut: those of thousands of partitions are large."""
+
+MOST: Final = 20_000
+"""Marks ahead that are kept, unless they hold no cut."""
+
+TAIL: Final = 64
+"""Offsets before the end of a barrier topic in which a new query looks for the newest cut first."""
+
+WARN_MS: Final = 60_000
+"""From one warning about marks that wait for others to the next."""
+
+LOG_NAME: Final = "connector.kafka.alignment"
+
+_log = logging.getLogger(LOG_NAME)
+
+
+class Alignment:
+    """The channels of one query. What it has read may be lost: the offsets hold where the query stands.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    align : AlignOptions
+    clock : Clock
+    open_reader : Callable, optional
+        Opens a reader of a barrier topic.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        align: AlignOptions,
+        clock: Clock,
+        open_reader: Callable[[Mapping[str, Any], str], ReadsMarks] = BarrierReader,
+    ) -> None:
+        self._options, self._align, self._clock = options, align, clock
+        self._open_reader = open_reader
+        self._readers: dict[str, ReadsMarks] = {}
+        self._channels: dict[str, Channel] = {}
+        self._ends: dict[str, int] = {}
+        self._unread: set[str] = set()
+        self._final: dict[str, int] | None = None
+        self._restored = True
+        self._blocked_since: int | None = None
+        self._warned: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_readers": {}, "_channels": {}}
+
+    def close(self) -> None:
+        """Close the clients."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers, self._channels = {}, {}
+
+    # -- before the first row ---------------------------------------------------------------------------------------
+
+    def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
+        """Check the barrier topics, and that their newest marks are of the topics that are read. *At* ``load()``.
+
+        Raises
+        ------
+        OptionError
+            ``UNKNOWN_TOPIC``, ``INVALID_OPTION``.
+        StoreError
+            ``MARKS_DISAGREE``, ``FORMAT_UNKNOWN``.
+        """
+        try:
+            self._read_tails(self._reader(admin), TAIL)
+            self._is_covered(ids)
+        finally:
+            self.close()
+
+    def newest(self, admin: AdminClient, ids: Mapping[str, str]) -> tuple[dict[Partition, int], Cut] | None:
+        """Return the ends of the newest cut that is there, and the cut; None if there is none.
+
+        Raises
+        ------
+        OptionError, StoreError
+            As `aim`.
+        """
+        topics, length = self._reader(admin), TAIL
+        try:
+            while True:
+                whole = self._read_tails(topics, length)
+                ahead = {name: channel.ahead for name, channel in self._channels.items()}
+                cut = newest_cut(dict.fromkeys(ahead), ahead) if self._is_covered(ids) else None
+                if cut is not None:
+                    marks = {name: ahead[name][passed - 1] for name, passed in cut.items()}
+                    ends = {p: end for mark in marks.values() for p, end in mark.ends.items()}
+                    return ends, Cut({name: mark.passed for name, mark in marks.items()}, exact=True)
+                if whole:
+                    return None
+                length *= 16
+        finally:
+            self.close()
+
+    def _read_tails(self, topics: TopicReader, length: int) -> bool:
+        """Read the last marks of each barrier topic; return whether that was all of them."""
+        self.close()
+        first, ends = self._bounds(topics)
+        for name in self._align.topics:
+            self._open(name, Channel(name, None, {}), max(first[name], ends[name] - length))
+            self._read(name, length)
+        return all(end - length <= first[name] for name, end in ends.items())
+
+    # -- in each micro-batch ----------------------------------------------------------------------------------------
+
+    def aim(self, available: Available, admin: AdminClient, limit: int | None, *, ends: bool, at_once: bool) -> Aim:
+        """Return where the next micro-batch may end. *Once per trigger, when it is known what is visible*.
+
+        In this order: a row behind a mark is visible only after the mark, if one query writes both.
+
+        Parameters
+        ----------
+        available : Available
+        admin : AdminClient
+        limit : int or None
+            Offsets that a micro-batch may have.
+        ends : bool
+            Whether the run ends by itself: with the newest cut that is there when it is asked first.
+        at_once : bool
+            Whether it does so in this micro-batch.
+
+        Raises
+        ------
+        OptionError
+            ``UNKNOWN_TOPIC``, ``INVALID_OPTION``: a barrier topic is not there, or has several partitions.
+        StoreError
+            ``MARKS_DISAGREE``: the marks are not those of one query for each topic, in order, without a gap;
+            ``FORMAT_UNKNOWN``.
+        RetriableError
+            ``KAFKA_TIMEOUT``
+        """
+        before, mode = available.before, self._align.mode
+        if ends and self._final is None and mode == "exactly-once":
+            found = self.newest(admin, before.ids)
+            marks = {} if found is None else found[1].marks
+            self._final = {name: mark.checkpoint for name, mark in marks.items()}
+        cut = before.cut or Cut()
+        cut = replace(cut, marks={name: mark for name, mark in cut.marks.items() if name in self._align.topics})
+        begin, now = {**available.first, **before.topics}, int(self._clock.now() * 1000)
+        self._follow(self._reader(admin), cut, begin)
+        field = self._read_enough(
+            lambda: Field(self._channels, cut, begin, available.ends, now, limit, self._final), everything=at_once
+        )
+        if not self._is_covered(before.ids):
+            return Aim(begin, lambda end: cut, closes_at_cuts=True)
+        if mode == "at-least-once":
+            return tracked(field)
+        if mode == "unaligned":
+            self._restored = self._restored and bool(late_targets(field))
+            aim = unaligned(field, self._align.timeout_ms, restored=self._restored)
+        else:
+            aim = aligned(field, at_once=at_once)
+        self._warn(aim, field)
+        return aim
+
+    def _follow(self, topics: TopicReader, cut: Cut, begin: Positions) -> None:
+        """Have a channel, and a reader, for each barrier topic, at the mark where the query stands."""
+        kept = {
+            name
+            for name, channel in self._channels.items()
+            if (at := cut.marks.get(name)) == channel.at or (at is not None and channel.pass_to(at))
+        }
+        if kept == {*self._align.topics}:
+            self._set_ends(topics.latest(self._places))
+            return
+        first, _ = self._bounds(topics)
+        for name in sorted({*self._align.topics} - kept):
+            at = cut.marks.get(name)
+            if name in self._readers:
+                self._readers.pop(name).close()
+            self._open(name, Channel(name, at, begin), max(first[name], at.offset if at is not None else 0))
+
+    def _open(self, name: str, channel: Channel, offset: int) -> None:
+        if channel.newest is not None and self._ends[name] <= channel.newest.offset:
+            raise _shorter(name, self._ends[name], channel.newest.offset)
+        self._channels[name] = channel
+        reader = self._readers[name] = self._open_reader(self._options.config.for_librdkafka(), name)
+        reader.begin(offset)
+
+    def _read_enough(self, look: Callable[[], Field], *, everything: bool) -> Field:
+        """Read on until the marks that are kept hold a cut, or all are read."""
+        while True:
+            for name in sorted(self._unread):
+                channel = self._channels[name]
+                while name in self._unread and (everything or not _is_full(channel)):
+                    self._read(name, AT_ONCE)
+            field = look()
+            if not self._unread or field.has_cut():
+                return field
+            everything = True
+
+    def _read(self, name: str, most: int) -> None:
+        now, records = int(self._clock.now() * 1000), self._readers[name].read_to(self._ends[name], most)
+        for offset, value in records:
+            self._channels[name].add(offset, value, now)
+        if len(records) < most:
+            self._unread.discard(name)
+
+    # -- the barrier topics -----------------------------------------------------------------------------------------
+
+    @property
+    def _places(self) -> list[Partition]:
+        return [Partition(name, 0) for name in self._align.topics]
+
+    def _reader(self, admin: AdminClient) -> TopicReader:
+        return TopicReader(admin, self._options.config, self._options.retries, clock=self._clock)
+
+    def _bounds(self, topics: TopicReader) -> tuple[dict[str, int], dict[str, int]]:
+        """Return where the barrier topics begin and end."""
+        try:
+            there = topics.partitions(Subscription(topics=self._align.topics))
+        except StoreError as problem:
+            if problem.condition != "UNKNOWN_TOPIC":
+                raise
+            raise OptionError("UNKNOWN_TOPIC", option="alignOn", topic=", ".join(self._align.topics)) from None
+        if there != self._places:
+            names = sorted({partition.topic for partition in there if partition.number})
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="barrier-kafka",
+                option="alignOn",
+                value=", ".join(names),
+                expectation="barrier topics, which have one partition",
+            )
+        first = {partition.topic: offset for partition, offset in topics.earliest(self._places).items()}
+        self._set_ends(topics.latest(self._places))
+        return first, self._ends
+
+    def _set_ends(self, latest: Positions) -> None:
+        self._ends = {partition.topic: offset for partition, offset in latest.items()}
+        self._unread = {*self._ends}
+        for name, channel in self._channels.items():
+            if channel.newest is not None and self._ends.get(name, 0) <= channel.newest.offset:
+                raise _shorter(name, self._ends.get(name, 0), channel.newest.offset)
+
+    def _is_covered(self, ids: Mapping[str, str]) -> bool:
+        """Check that each topic that is read is one channel's; return whether each channel has a mark.
+
+        Raises
+        ------
+        StoreError
+            ``MARKS_DISAGREE``
+        """
+        owners: dict[str, str] = {}
+        for name, channel in sorted(self._channels.items()):
+            for topic, identity in channel.ids.items():
+                if topic in owners:
+                    raise disagree(name, f"it has marks of the topic {topic}, and so has {owners[topic]}")
+                if topic not in ids:
+                    raise disagree(name, f"it has marks of the topic {topic}, which this query does not read")
+                if ids[topic] and short_id(identity) != ids[topic]:
+                    raise disagree(name, f"its marks are of a topic {topic} that was deleted and created again since")
+                owners[topic] = name
+        silent = [name for name, channel in self._channels.items() if not channel.ids]
+        uncovered = sorted(ids.keys() - owners.keys())
+        if uncovered and not silent:
+            topics = ", ".join(sorted(self._channels))
+            raise disagree(topics, f"no mark is of the topic {', '.join(uncovered)}, which this query reads")
+        return not silent
+
+    def _warn(self, aim: Aim, field: Field) -> None:
+        """Log now and then which channels the others wait for."""
+        if not aim.blocked or aim.ends != field.begin:
+            self._blocked_since = self._warned = None
+            return
+        if self._blocked_since is None:
+            self._blocked_since = self._warned = field.now
+        if self._warned is None or not 0 <= field.now - self._warned < WARN_MS:
+            self._warned = field.now
+            newest = [(name, channel.newest) for name, channel in sorted(self._channels.items())]
+            shown = ", ".join(
+                f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}" for name, mark in newest if mark
+            )
+            seconds = (field.now - self._blocked_since) // 1000
+            _log.warning("barrier-kafka: for %d s no marks have agreed on a barrier: %s", seconds, shown)
+
+
+def _is_full(channel: Channel) -> bool:
+    return len(channel.ahead) >= MOST or channel.size >= MOST_BYTES
+
+
+def _shorter(name: str, end: int, offset: int) -> StoreError:
+    reason = f"it ends at offset {end}, and a mark at offset {offset} was read: it was deleted and created again, or truncated"
+    return disagree(name, reason)

@@ -1,0 +1,204 @@
+"""Queries that read what other queries write, without Spark: the real source, the real sink, and Spark's calls between them.
+
+A `Stage` is one query of such a graph. It can die at every point that `integration.engine` passes, also in its source.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
+from integration.broker import Cluster
+from integration.engine import SCHEMA, Engine, MortalSink, Work
+from integration.jobs import newest
+
+__all__ = ["Reading", "SourcedEngine", "Stage", "read_rows", "write_rows"]
+
+Rows = Callable[[str, str], "Sequence[tuple[str, str]]"]
+"""What a query makes of a row: of its topic and value, rows of key and value."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a query reads and makes of it; see `Work` for the rest.
+
+    Parameters
+    ----------
+    options : Mapping[str, str]
+        Of the source.
+    rows : Rows
+    """
+
+    options: Mapping[str, str]
+    rows: Rows
+
+
+class SourcedEngine(Engine):
+    """An `Engine` whose rows come from ``barrier-kafka``: one driver's life.
+
+    Parameters
+    ----------
+    work : Work
+        Its number of micro-batches counts, and its sink.
+    reading : Reading
+    available_now : bool
+    """
+
+    def __init__(self, work: Work, reading: Reading, *, available_now: bool = False) -> None:
+        super().__init__(work)
+        self._reading = reading
+        self.reader = BarrierKafkaStreamReader(parse_read_options(reading.options, "stream"))
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
+
+    def end(self, batch: int) -> dict[str, Any]:
+        """Where a micro-batch has ended."""
+        if batch < 0:
+            return self.reader.initialOffset()
+        lines = (Path(self.work.location) / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def _line(self, batch: int) -> str | None:
+        start = self.end(batch - 1)
+        end = json.loads(json.dumps(self.reader.latestOffset(start, self.reader.getDefaultReadLimit())))
+        return None if end == start else json.dumps(end)
+
+    def _rows(self, batch: int) -> Sequence[Iterator[pa.RecordBatch]]:
+        parts = self.reader.partitions(self.end(batch - 1), self.end(batch))
+        return [self._task_rows(part) for part in parts] or [iter(())]
+
+    def _task_rows(self, part: Any) -> Iterator[pa.RecordBatch]:
+        for read in self.reader.read(part):
+            rows = [
+                row
+                for topic, value in zip(read.column("topic").to_pylist(), read.column("value").to_pylist(), strict=True)
+                for row in self._reading.rows(topic, value.decode())
+            ]
+            columns = {
+                "key": [key for key, _ in rows],
+                "value": [value for _, value in rows],
+                "partition": [sum(key.encode()) % self.work.partitions for key, _ in rows],
+            }
+            yield pa.RecordBatch.from_pydict(cast("dict[str, Any]", columns), schema=SCHEMA)
+
+
+@dataclass
+class Stage:
+    """A query of a graph: it reads topics, and writes one, with its marks.
+
+    Parameters
+    ----------
+    kafka : Cluster
+    folder : Path
+    name : str
+    inputs : Sequence[Stage | Origin]
+    rows : Rows
+    partitions : int
+        Of its topic.
+    options : Mapping[str, str]
+        Further ones, of the source.
+    follows : bool
+        Whether it aligns on the marks of its inputs.
+    """
+
+    kafka: Cluster
+    folder: Path
+    name: str
+    inputs: Sequence[Any]
+    rows: Rows
+    partitions: int = 2
+    options: Mapping[str, str] = field(default_factory=dict)
+    follows: bool = True
+
+    def __post_init__(self) -> None:
+        unique = f"{self.name}-{uuid.uuid4().hex[:8]}"
+        self.topic, self.barriers = unique, f"{unique}-marks"
+        self.kafka.create_topic(self.topic, partitions=self.partitions)
+        self.kafka.create_topic(self.barriers, partitions=1)
+        servers = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers}
+        sink = {
+            **servers,
+            "topic": self.topic,
+            "barrierTopic": self.barriers,
+            "transactionalIdPrefix": unique,
+        }
+        self.work = Work(str(self.folder / unique), sink, batches=1_000_000, partitions=self.partitions)
+        follows = {"alignOn": ",".join(each.barriers for each in self.inputs)} if self.follows else {}
+        self.reading = Reading(
+            {
+                **servers,
+                "subscribe": ",".join(each.topic for each in self.inputs),
+                "startingOffsets": "earliest",
+                "fetchOffset.retryIntervalMs": "50",
+                **follows,
+                **self.options,
+            },
+            self.rows,
+        )
+
+    def run(self, micro_batches: int = 1_000_000, *, error: bool = False) -> None:
+        """Live until there is nothing to read, or so many more micro-batches are committed."""
+        engine = SourcedEngine(self.work, self.reading)
+        done = max(newest(self.work.location, "commits"), -1) + 1
+        try:
+            engine.run(done + micro_batches, error=error)
+        finally:
+            engine.reader.stop()
+
+    def with_options(self, **options: str) -> Stage:
+        """Other options of the source, from now on."""
+        self.reading = replace(self.reading, options={**self.reading.options, **options})
+        return self
+
+    def marks(self) -> list[dict[str, Any]]:
+        """The records of its barrier topic."""
+        return [json.loads(value) for _, _, value in read_rows(self.kafka.bootstrap_servers, self.barriers)]
+
+    def contents(self, *, exact: bool = True) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        """Each checkpoint once, and all rows up to its mark, in order; only those that stand exactly at barriers, or all."""
+        rows = read_rows(self.kafka.bootstrap_servers, self.topic)
+        seen: set[int] = set()
+        for mark in self.marks():
+            if (mark["exact"] or not exact) and mark["checkpoint"] not in seen:
+                seen.add(mark["checkpoint"])
+                ends = mark["topics"][self.topic]["ends"]
+                yield mark, [value for partition, offset, value in rows if offset < ends[str(partition)]]
+
+    @staticmethod
+    def bury() -> None:
+        """Drop what dead drivers have left in this process."""
+        MortalSink.bury()
+
+
+def write_rows(servers: str, topic: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Write keys and values with a plain producer, in order."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
+    for key, value in rows:
+        producer.produce(topic, value, key)
+    assert producer.flush(30) == 0
+
+
+def read_rows(servers: str, topic: str) -> list[tuple[int, int, str]]:
+    """Return partition, offset and value of all rows that a `read_committed` reader sees, by partition and offset."""
+    settings = {"bootstrap.servers": servers, "group.id": "dag", "enable.auto.commit": False}
+    found: list[tuple[int, int, str]] = []
+    with closing(Consumer(settings)) as consumer:
+        for number in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
+            place = TopicPartition(topic, number, 0)
+            _, high = consumer.get_watermark_offsets(place, timeout=30)
+            consumer.assign([place])
+            while consumer.position([place])[0].offset < high:
+                messages = [message for message in consumer.consume(1000, 0.05) if message.error() is None]
+                found += [(number, int(each.offset() or 0), (each.value() or b"").decode()) for each in messages]
+    return found

@@ -1,0 +1,1 @@
+"""``make demo-transfers``: three queries whose checkpoints agree, killed again and again."""

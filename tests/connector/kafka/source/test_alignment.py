@@ -1,0 +1,526 @@
+"""A query that follows other queries' barriers, on brokers that answer at once: where its micro-batches end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from connector.kafka.source.alignment import LOG_NAME
+from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
+from tests.connector.kafka.source.fake_marks import FakeReaders, Upstream
+from tests.connector.kafka.source.fake_query import Query
+from transactional.barrier import SourceLine, lineage_of
+from transactional.errors import StoreError
+
+
+def pair(**options: str) -> tuple[Upstream, Upstream, Query]:
+    """Two queries that read one topic, and one that reads what both write."""
+    brokers = FakeBrokers({})
+    a, b = Upstream(brokers, "a"), Upstream(brokers, "b")
+    given = {"subscribe": "a,b", "alignOn": "a-marks,b-marks", **options}
+    return a, b, Query(brokers, FakeReaders(a, b), **given)
+
+
+def single(**options: str) -> tuple[Upstream, Query]:
+    """A query that reads what another one writes."""
+    a = Upstream(FakeBrokers({}), "a")
+    return a, Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", **options)
+
+
+def origin(number: int) -> dict[str, int]:
+    return {"s/1": number}
+
+
+def cut(query: Query) -> tuple[dict[str, int], bool]:
+    """Checkpoints of the marks that it stands at; whether nothing is behind."""
+    value: dict[str, Any] = query.start["cut"]
+    return {name.removesuffix("-marks"): mark["checkpoint"] for name, mark in value["marks"].items()}, value["exact"]
+
+
+# -- exactly-once ----------------------------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_ends_where_both_channels_are_at_the_same_barrier() -> None:
+    a, b, query = pair()
+    assert query.ask() is None, "no mark is there"
+    a.rows(3)
+    b.rows(2)
+    assert query.ask() is None
+    a.mark(origin(1)).rows(5)
+    assert query.ask() is None, "b is at no barrier yet"
+    b.mark(origin(1)).rows(7)
+    assert query.go_on() == [("a-0", 0, 3), ("b-0", 0, 2)]
+    assert cut(query) == ({"a": 1, "b": 1}, True)
+    assert query.start["barrier"]["number"] == 1
+    assert query.ask() is None, "rows behind the barrier are there, and not read"
+    assert lineage_of([SourceLine.parse(json.dumps(query.start))]) == {
+        "exact": True,
+        "lineage": {"query-a": 1, "query-b": 1, "s/1": 1},
+    }
+
+
+def test_each_barrier_is_a_stop_also_without_rows() -> None:
+    a, b, query = pair()
+    for number in (1, 2, 3):
+        a.rows(2).mark(origin(number))
+        b.mark(origin(number))
+    assert [query.go_on() for _ in range(3)] == [[("a-0", 0, 2)], [("a-0", 2, 4)], [("a-0", 4, 6)]]
+    a.mark(origin(4))
+    b.mark(origin(4))
+    assert query.go_on() == []
+    assert (cut(query), query.start["barrier"]["number"]) == (({"a": 4, "b": 4}, True), 4)
+    assert query.ask() is None
+
+
+def test_a_barrier_that_one_of_them_has_left_out_is_no_stop() -> None:
+    a, b, query = pair()
+    a.rows(1).mark(origin(1)).rows(1).mark(origin(2)).rows(1).mark(origin(3))
+    b.rows(1).mark(origin(3))
+    assert query.go_on() == [("a-0", 0, 3), ("b-0", 0, 1)]
+    assert cut(query) == ({"a": 3, "b": 1}, True)
+
+
+def test_a_cut_is_read_in_several_steps_and_only_its_end_has_a_barrier() -> None:
+    a, b, query = pair(maxOffsetsPerTrigger="4")
+    a.rows(6).mark(origin(1))
+    b.rows(3).mark(origin(1)).rows(5)
+    ends = []
+    while (end := query.ask()) is not None:
+        query.ranges(end)
+        query.start = end
+        ends.append((end["topics"], end["cut"]["exact"], end["barrier"] is not None, end["cut"].get("toward")))
+    toward = {"a-marks": 1, "b-marks": 1}
+    assert [(exact, barrier, to) for _, exact, barrier, to in ends] == [
+        (False, False, toward),
+        (False, False, toward),
+        (True, True, None),
+    ]
+    assert ends[-1][0] == {"a": {"0": 6}, "b": {"0": 3}}
+
+
+def test_a_new_run_goes_on_to_the_cut_that_was_begun() -> None:
+    a, b, query = pair(maxOffsetsPerTrigger="4")
+    a.rows(6).mark(origin(1))
+    b.rows(3).mark(origin(1))
+    query.go_on()
+    a.rows(9).mark(origin(2))
+    b.rows(9).mark(origin(2))
+    query.run(maxOffsetsPerTrigger="100")
+    query.go_on()
+    assert query.start["topics"] == {"a": {"0": 6}, "b": {"0": 3}}
+    assert cut(query) == ({"a": 1, "b": 1}, True)
+
+
+def test_a_barrier_waits_for_the_interval_and_then_stands_at_a_cut() -> None:
+    a, query = single(barrierInterval="60s")
+    a.rows(1).mark()
+    query.go_on()
+    first = query.start["barrier"]["number"]
+    a.rows(1).mark().mark()
+    assert query.go_on() == [("a-0", 1, 2)]
+    assert query.go_on() == [], "the cut without rows is passed"
+    assert (query.start["barrier"]["number"], cut(query)) == (first, ({"a": 3}, True))
+    query.clock.advance(61)
+    a.rows(1)
+    assert query.ask() is not None, "what was read has its barrier"
+    query.go_on()
+    assert query.start["barrier"]["number"] == first + 1
+    assert query.ask() is None, "the row is behind the last mark"
+
+
+def test_too_few_rows_wait_and_the_cut_is_not_passed() -> None:
+    a, query = single(minOffsetsPerTrigger="5", maxTriggerDelay="60s")
+    a.rows(3).mark()
+    query.go_on()
+    a.rows(3).mark()
+    assert query.ask() is None
+    a.rows(3).mark()
+    query.clock.advance(61)
+    assert query.go_on() == [("a-0", 3, 6)]
+
+
+def test_the_newest_checkpoint_of_a_query_that_reads_past_barriers_is_no_stop() -> None:
+    a, query = single()
+    a.rows(1).mark(exact=False).rows(1).mark()
+    assert query.go_on() == [("a-0", 0, 2)]
+    a.rows(1).mark(exact=False)
+    assert query.ask() is None
+
+
+def test_many_marks_of_one_channel_are_passed_at_once_at_round_numbers() -> None:
+    a, query = single()
+    for _ in range(1000):
+        a.rows(1).mark()
+    stops = []
+    while query.ask() is not None:
+        query.go_on()
+        stops.append(cut(query)[0]["a"])
+    assert stops[:4] == [512, 768, 896, 960]
+    assert stops[-1] == 1000
+    assert len(stops) < 20
+
+
+def test_many_marks_are_passed_as_far_as_a_micro_batch_may_go() -> None:
+    a, query = single(maxOffsetsPerTrigger="100")
+    for _ in range(1000):
+        a.rows(1).mark()
+    query.go_on()
+    assert (cut(query), query.start["topics"]) == (({"a": 32}, True), {"a": {"0": 32}})
+
+
+def test_queries_that_are_behind_differently_stop_at_the_same_barriers() -> None:
+    a = Upstream(FakeBrokers({}), "a")
+    given = {"subscribe": "a", "alignOn": "a-marks"}
+    slow, fast = Query(a.brokers, FakeReaders(a), **given), Query(a.brokers, FakeReaders(a), **given)
+    stops: tuple[set[int], set[int]] = (set(), set())
+    for number in range(1, 2001):
+        a.rows(1).mark()
+        for query, every, seen in ((slow, 97, stops[0]), (fast, 13, stops[1])):
+            if number % every == 0 and query.ask() is not None:
+                query.go_on()
+                seen.add(cut(query)[0]["a"])
+    common = sorted(stops[0] & stops[1])
+    assert len(common) > len(stops[0]) // 2, "a third query that joins them has cuts"
+
+
+def test_channels_that_nothing_has_to_agree_with_pass_many_marks_each() -> None:
+    a, b, query = pair()
+    for _ in range(100):
+        a.rows(1).mark()
+    b.rows(1).mark()
+    query.go_on()
+    assert cut(query) == ({"a": 64, "b": 1}, True)
+
+
+def test_marks_of_channels_that_share_an_origin_are_stops_however_many() -> None:
+    a, b, query = pair()
+    for number in range(1, 41):
+        a.rows(1).mark(origin(number))
+        b.rows(1).mark(origin(number))
+    for number in range(1, 41):
+        query.go_on()
+        assert cut(query) == ({"a": number, "b": number}, True)
+
+
+def test_a_cut_lies_behind_more_marks_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.kafka.source.alignment.MOST", 10)
+    monkeypatch.setattr("connector.kafka.source.alignment.AT_ONCE", 5)
+    a, b, query = pair()
+    for number in range(1, 101):
+        a.rows(1).mark(origin(number))
+    b.rows(1).mark(origin(90))
+    assert query.go_on() == [("a-0", 0, 90), ("b-0", 0, 1)]
+
+
+def test_how_long_marks_have_waited_is_recorded() -> None:
+    a, b, query = pair()
+    a.rows(1).mark(origin(1))
+    assert query.ask() is None
+    query.clock.advance(7)
+    b.rows(1).mark(origin(1))
+    query.go_on()
+    assert query.start["cut"]["waited"] == {"a-marks": 7000}
+    assert query.ask() is None, "what informs people makes no micro-batch"
+
+
+def test_who_waits_for_whom_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    a, b, query = pair()
+    a.rows(1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    query.go_on()
+    a.rows(1).mark(origin(2))
+    with caplog.at_level(logging.WARNING, LOG_NAME):
+        for _ in range(4):
+            if query.ask() is not None:
+                assert query.go_on() == [], "an empty checkpoint of a quiet query"
+            query.clock.advance(31)
+    said = (
+        "barrier-kafka: for 62 s no marks have agreed on a barrier: a-marks is at checkpoint 2 with {'query-a': 2, 's/1': 2}, "
+        "b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}"
+    )
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_partitions_that_came_later_belong_to_the_marks_that_have_them() -> None:
+    a, query = single()
+    a.rows(2).mark()
+    query.go_on()
+    a.brokers.topics["a"][1] = Log(0, 4)
+    assert query.ask() is None
+    a.rows(1).mark()
+    assert query.go_on() == [("a-0", 2, 3), ("a-1", 0, 4)]
+
+
+def test_a_mark_of_a_partition_that_is_not_found_yet_is_not_reached() -> None:
+    a, query = single()
+    a.rows(2).mark(ends={0: 2, 1: 3})
+    assert query.go_on() == [("a-0", 0, 2)]
+    assert cut(query) == ({}, False)
+
+
+# -- where a query begins and ends -----------------------------------------------------------------------------------
+
+
+def test_latest_is_the_end_of_whole_checkpoints() -> None:
+    brokers = FakeBrokers({})
+    a, b = Upstream(brokers, "a"), Upstream(brokers, "b")
+    a.rows(3).mark(origin(1)).rows(2).mark(origin(2)).rows(9)
+    b.rows(1).mark(origin(1)).rows(4)
+    given = {"subscribe": "a,b", "alignOn": "a-marks,b-marks", "startingOffsets": "latest"}
+    query = Query(brokers, FakeReaders(a, b), **given)
+    assert query.start["topics"] == {"a": {"0": 3}, "b": {"0": 1}}
+    assert cut(query) == ({"a": 1, "b": 1}, True)
+    b.mark(origin(2))
+    assert query.go_on() == [("a-0", 3, 5), ("b-0", 1, 5)]
+
+
+def test_latest_is_found_among_many_marks() -> None:
+    a = Upstream(FakeBrokers({}), "a")
+    for number in range(500):
+        a.rows(1).mark(exact=number == 3)
+    query = Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", startingOffsets="latest")
+    assert query.start["topics"] == {"a": {"0": 4}}
+
+
+def test_without_a_mark_latest_is_where_the_topics_end() -> None:
+    a = Upstream(FakeBrokers({}), "a").rows(5)
+    query = Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", startingOffsets="latest")
+    assert query.start["topics"] == {"a": {"0": 5}}
+    a.rows(2).mark()
+    assert query.go_on() == [("a-0", 5, 7)]
+
+
+def test_marks_before_the_first_row_are_passed_over() -> None:
+    a = Upstream(FakeBrokers({}), "a")
+    a.rows(3).mark().rows(3).mark(restarted=True).rows(3).mark()
+    query = Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", startingOffsets='{"a": {"0": 7}}')
+    assert query.go_on() == [("a-0", 7, 9)]
+    assert cut(query) == ({"a": 3}, True)
+
+
+def test_available_now_ends_at_the_newest_cut_that_it_found() -> None:
+    a, b, query = pair()
+    for number in (1, 2):
+        a.rows(1).mark(origin(number))
+        b.rows(1).mark(origin(number))
+    a.rows(1).mark(origin(3))
+    query.reader.prepareForTriggerAvailableNow()
+    query.go_on()
+    assert query.start["barrier"]["kind"] == "checkpoint"
+    b.rows(1).mark(origin(3))
+    query.go_on()
+    assert (query.start["barrier"]["kind"], cut(query)) == ("final", ({"a": 2, "b": 2}, True))
+    assert query.ask() is None
+
+
+def test_available_now_without_a_cut_reads_nothing() -> None:
+    a, _, query = pair()
+    a.rows(1).mark(origin(1))
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.ask() is None
+
+
+def test_once_reads_to_the_newest_cut_in_one_micro_batch() -> None:
+    a, b, query = pair()
+    for number in (1, 2, 3):
+        a.rows(1).mark(origin(number))
+    b.rows(1).mark(origin(1)).rows(1).mark(origin(2)).rows(1)
+    assert query.go_on(ReadAllAvailable()) == [("a-0", 0, 2), ("b-0", 0, 2)]
+    assert (query.start["barrier"]["kind"], cut(query)) == ("final", ({"a": 2, "b": 2}, True))
+
+
+# -- at-least-once ---------------------------------------------------------------------------------------------------
+
+
+def test_tracked_barriers_hold_nothing_back_and_are_complete_when_all_have_passed_them() -> None:
+    a, b, query = pair(alignment="at-least-once")
+    a.rows(3).mark(origin(1)).rows(2)
+    b.rows(2)
+    assert query.ask() is None, "b has no mark: nobody knows whose it is"
+    b.mark(origin(1)).rows(1)
+    assert query.go_on() == [("a-0", 0, 5), ("b-0", 0, 3)]
+    assert cut(query) == ({"a": 1, "b": 1}, False)
+    a.mark(origin(2))
+    assert query.ask() is None
+    b.mark(origin(2))
+    assert query.go_on() == [], "the barrier is complete, and its checkpoint says so"
+    assert cut(query) == ({"a": 2, "b": 2}, True)
+
+
+def test_a_query_that_was_past_barriers_is_aligned_at_the_next_cut_behind_its_rows() -> None:
+    a, b, query = pair(alignment="at-least-once")
+    a.rows(3).mark(origin(1)).rows(2)
+    b.rows(2).mark(origin(1)).rows(1)
+    query.go_on()
+    a.rows(1).mark(origin(2)).rows(1).mark(origin(3))
+    b.mark(origin(2)).rows(4).mark(origin(3))
+    query.run(alignment="exactly-once")
+    assert query.go_on() == [("a-0", 5, 6)]
+    assert cut(query) == ({"a": 2, "b": 2}, True)
+
+
+# -- unaligned -------------------------------------------------------------------------------------------------------
+
+
+def test_an_unaligned_checkpoint_is_taken_at_the_first_mark_and_records_what_is_late() -> None:
+    a, b, query = pair(alignment="unaligned", maxOffsetsPerTrigger="10")
+    a.rows(1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    query.go_on()
+    a.rows(4).mark(origin(2)).rows(6)
+    b.rows(20)
+    assert query.go_on() == [("a-0", 1, 3), ("b-0", 1, 9)], "nothing behind a's mark"
+    assert query.start["cut"]["late"] == {"a-marks": 2, "b-marks": None}
+    assert query.start["cut"]["taken"]["s/1"] == 2
+    assert (cut(query), query.start["barrier"]["number"]) == (({"a": 1, "b": 1}, False), 2)
+    query.go_on()
+    assert query.start["topics"]["a"]["0"] > 5, "the barrier is taken: nothing waits for b"
+
+
+def test_what_is_late_is_read_first_by_a_new_run() -> None:
+    a, b, query = pair(alignment="unaligned", maxOffsetsPerTrigger="10")
+    a.rows(1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    query.go_on()
+    a.rows(4).mark(origin(2)).rows(6)
+    b.rows(20)
+    query.go_on()
+    b.mark(origin(2)).rows(3)
+    query.run()
+    late = []
+    while "late" in query.start["cut"]:
+        late += query.go_on()
+    assert late == [("a-0", 3, 5), ("b-0", 9, 17), ("b-0", 17, 21)]
+    assert cut(query) == ({"a": 2, "b": 2}, True)
+
+
+def test_barriers_that_come_in_time_are_aligned() -> None:
+    a, b, query = pair(alignment="unaligned", alignedTimeout="8s")
+    a.rows(4).mark(origin(1)).rows(6)
+    b.rows(3)
+    assert query.ask() is None
+    b.mark(origin(1))
+    assert query.go_on() == [("a-0", 0, 4), ("b-0", 0, 3)]
+    assert cut(query) == ({"a": 1, "b": 1}, True)
+    a.mark(origin(2))
+    b.rows(5)
+    assert query.ask() is None
+    query.clock.advance(7)
+    assert query.ask() is None
+    query.clock.advance(2)
+    assert query.go_on() == [("a-0", 4, 10), ("b-0", 3, 8)]
+    assert (cut(query)[1], query.start["cut"]["late"]) == (False, {"b-marks": None})
+    b.mark(origin(2))
+    assert query.go_on() == []
+    assert cut(query) == ({"a": 2, "b": 2}, True)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(query: Query, said: str) -> None:
+    with pytest.raises(StoreError, match=rf"(?s)MARKS_DISAGREE.*{said}"):
+        query.ask()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "a"}, "it has marks of the topic b, which this query does not read"),
+        ({"alignOn": "a-marks"}, "no mark is of the topic b, which this query reads"),
+    ],
+)
+def test_topics_and_channels_belong_together(options: dict[str, str], said: str) -> None:
+    a, b, _ = pair()
+    a.rows(1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    given = {"subscribe": "a,b", "alignOn": "a-marks,b-marks", **options}
+    refused(Query(a.brokers, FakeReaders(a, b), **given), said)
+
+
+def test_a_topic_with_two_writers_is_refused() -> None:
+    a, b, query = pair()
+    a.rows(1).mark(origin(1))
+    b.mark(origin(1), ends={0: 1}, ids={"b": b.identity, "a": a.identity})
+    refused(query, "it has marks of the topic a, and so has a-marks")
+
+
+def test_a_barrier_topic_with_marks_of_two_queries_is_refused() -> None:
+    a, query = single()
+    a.rows(1).mark().rows(1).mark(query="another")
+    refused(query, "marks of query-a and of another")
+
+
+def test_a_gap_is_refused() -> None:
+    a, query = single()
+    a.rows(1).mark()
+    query.go_on()
+    a.rows(1).mark(checkpoint=3, after=2)
+    refused(query, "follows checkpoint 2, and the mark before it is of checkpoint 1: marks are missing")
+
+
+def test_marks_that_retention_has_removed_are_missed() -> None:
+    a, query = single()
+    a.rows(1).mark()
+    query.go_on()
+    a.rows(1).mark().rows(1).mark()
+    a.brokers.topics["a-marks"][0].first = 2
+    refused(query.run(), "marks are missing, as retention removes them")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ends": {0: 1}}, "lies before the one before it, in a-0"),
+        ({"lineage": {"s/1": 1}}, "contains its barrier 1"),
+        ({"lineage": {}}, "does not name it"),
+        ({"lineage": {"s/1": 3}, "restarted": True}, "was rewound with --allow-reemit"),
+    ],
+)
+def test_marks_that_went_back_are_refused(changes: dict[str, Any], said: str) -> None:
+    a, query = single()
+    a.rows(3).mark(origin(2))
+    query.go_on()
+    a.rows(1).mark(**{"lineage": origin(3), **changes})
+    refused(query, said)
+
+
+def test_marks_of_a_topic_that_was_created_again_are_refused() -> None:
+    a, query = single()
+    a.rows(1).mark(ids={"a": "00000000-0000-0000-0000-000000000001"})
+    refused(query, "a topic a that was deleted and created again")
+
+
+def test_a_barrier_topic_that_was_created_again_is_refused() -> None:
+    a, query = single()
+    a.rows(1).mark().rows(1).mark()
+    query.go_on()
+    query.go_on()
+    a.records[:] = a.records[:1]
+    a.brokers.topics["a-marks"][0].last = 1
+    refused(query, "it ends at offset 1, and a mark at offset 1 was read")
+    refused(query.run(), "it ends at offset 1, and a mark at offset 1 was read")
+    a.records[:] = []
+    a.checkpoint = 5
+    a.mark().mark().mark()
+    refused(query.run(), "at offset 1 is the mark of checkpoint 7, and it was of checkpoint 2")
+
+
+def test_what_a_recovery_has_published_again_is_passed_over() -> None:
+    a, query = single()
+    a.rows(1).mark()
+    query.go_on()
+    a.rows(1).mark(checkpoint=1, after=0).mark(after=1, checkpoint=2)
+    assert query.go_on() == [("a-0", 1, 2)]
+
+
+def test_tasks_get_no_client() -> None:
+    a, query = single()
+    a.rows(1).mark()
+    query.go_on()
+    pickle.loads(pickle.dumps(query.reader))
