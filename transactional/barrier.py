@@ -111,6 +111,11 @@ class SourceLine:
         return found
 
     @property
+    def is_within_cut(self) -> bool:
+        """Whether it lies between two barriers of other queries, on the way to the next: no checkpoint ends here."""
+        return bool((self.cut or {}).get("toward"))
+
+    @property
     def meaning(self) -> str:
         """The parts that a replay of the micro-batch repeats: our positions and barriers, another source's whole line."""
         if self.offset is None:
@@ -168,8 +173,10 @@ def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine
     -------
     bool
         True when (1) one source is not ours, (2) all lines equal those of N-1 (a no-data batch), or (3) one of our
-        lines holds a barrier that the same line of N-1 does not.
+        lines holds a barrier that the same line of N-1 does not; never within a cut.
     """
+    if any(line.is_within_cut for line in lines):
+        return False
     barriers = [line.barrier for line in lines]
     if previous is None or None in barriers or sources_digest(lines) == sources_digest(previous):
         return True

@@ -7,7 +7,15 @@ import json
 import pytest
 
 from tests.transactional.bodies import lines
-from transactional.barrier import BarrierKind, CheckpointBarrier, SourceLine, closes_checkpoint, sources_digest
+from transactional.barrier import (
+    BarrierKind,
+    CheckpointBarrier,
+    SourceLine,
+    closes_checkpoint,
+    lineage_of,
+    sources_digest,
+    waited_for,
+)
 
 
 def line(offset: int, barrier: int | None = 1, **more: object) -> str:
@@ -44,6 +52,28 @@ def test_a_line_without_our_barrier_has_none(foreign: str) -> None:
 def test_a_micro_batch_closes_a_checkpoint(now: list[str], previous: list[str] | None, closes: bool) -> None:
     before = None if previous is None else lines(*previous)
     assert closes_checkpoint(lines(*now), before) is closes
+
+
+def cut(exact: bool = True, toward: dict[str, int] | None = None, **lineage: int) -> dict[str, object]:
+    return {"lineage": lineage, "exact": exact, "waited": {"m": 5}, **({"toward": toward} if toward else {})}
+
+
+def test_no_checkpoint_ends_between_two_barriers_of_other_queries() -> None:
+    within = line(2, None, cut=cut(False, {"m": 7}))
+    assert not closes_checkpoint(lines(within), None)
+    assert not closes_checkpoint(lines(within), lines(within)), "a no-data micro-batch"
+    assert closes_checkpoint(lines(line(3, 1, cut=cut())), lines(within))
+    assert closes_checkpoint(lines(line(3, None, cut=cut(False))), None), "one that reads past barriers"
+    assert not closes_checkpoint(lines(line(2, 1, cut=cut(s=2))), lines(line(2, 1, cut=cut(s=1)))), "a cut without rows"
+
+
+def test_the_lineage_of_sources_that_disagree_is_not_exact() -> None:
+    assert lineage_of(lines(line(1))) == {"lineage": {}, "exact": True}
+    assert lineage_of(lines(line(1, cut=cut(s=2, a=1)))) == {"lineage": {"a": 1, "s": 2}, "exact": True}
+    both = lineage_of(lines(line(1, cut=cut(s=2)), line(1, cut=cut(s=3, b=1))))
+    assert both == {"lineage": {"b": 1, "s": 2}, "exact": False}
+    assert waited_for(lines(line(1))) is None
+    assert waited_for(lines(line(1, cut=cut()))) == {"m": 5}
 
 
 def test_the_digest_is_over_positions_and_barrier_only() -> None:

@@ -125,6 +125,38 @@ def test_an_abort_that_the_journal_s_store_refuses_does_not_hide_what_went_wrong
     assert visible(world) == list(range(max(visible(world)) + 1))
 
 
+# -- among other queries' barriers --------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_asked_for_and_there_are_enough_but_its_cut_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(max_batches=2)
+    monkeypatch.setattr(faults, "reach", world.reach)
+    cut = '{"lineage": {}, "exact": false, "toward": {"m": 1}}'
+    logs = [
+        lines(f'{{"source": "barrier-kafka", "topics": {{"t": {{"0": {batch}}}}}, "cut": {cut}}}') for batch in range(9)
+    ]
+    view = world.files.view
+    monkeypatch.setattr(
+        world.files, "view", lambda n: replace(view(n), lines=logs[n], previous=logs[n - 1] if n else None)
+    )
+    execution = world.start()
+    assert world.run(execution, 1, 3, "none")
+    world.ask()
+    assert world.run(execution, 3, 3, "none")
+    assert EntryKind.DECIDED not in world.book.kinds
+
+
+def test_two_streams_are_refused_if_one_follows_other_queries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    follows = '{"source": "barrier-kafka", "cut": {"lineage": {}, "exact": true}}'
+    other_lines(world, monkeypatch, lines=lines(follows, '{"source": "barrier-kafka"}'))
+    execution = world.start()
+    assert not world.run(execution, 1, 1)
+    assert [getattr(error, "condition", error) for error in execution.errors] == ["NOT_ALIGNED"]
+    assert visible(world) == []
+
+
 # -- why a checkpoint closes --------------------------------------------------------------------------------------------
 
 

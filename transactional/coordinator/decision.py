@@ -219,10 +219,12 @@ class Decision:
                 return ClosingReason.FIRST
             same = view.previous is not None and view.sources == sources_digest(view.previous)
             return ClosingReason.NO_DATA if same else ClosingReason.OTHER_SOURCE
-        if batches >= self._settings.max_batches:
-            return ClosingReason.ENOUGH
         if view.oldest and view.batch - batches <= view.oldest + 1:
             return ClosingReason.RETAINED
+        if any(line.is_within_cut for line in view.lines):
+            return None
+        if batches >= self._settings.max_batches:
+            return ClosingReason.ENOUGH
         return ClosingReason.REQUEST if self._journal.ledger.request is not None else None
 
     def _check_targets(self, parts: Sequence[Part]) -> None:

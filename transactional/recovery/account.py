@@ -207,7 +207,7 @@ def replaced_since_planned(batch: int) -> RetriableError:
 
 
 def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | None) -> None:
-    """Check that the source's ``barrierInterval`` and ``minPauseBetweenCheckpoints`` fit this query.
+    """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints`` and ``alignOn`` fit this query.
 
     Parameters
     ----------
@@ -219,8 +219,10 @@ def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | 
     Raises
     ------
     OptionError
-        ``INTERVAL_NOT_POSSIBLE``
+        ``INTERVAL_NOT_POSSIBLE``; ``NOT_ALIGNED``: another stream beside one that follows barriers.
     """
+    if len(view.lines) > 1 and any(line.cut is not None for line in view.lines):
+        raise OptionError("NOT_ALIGNED", streams=len(view.lines))
     longest = max((line.longest_wait for line in view.lines), default=0)
     if not longest:
         return
