@@ -88,6 +88,10 @@ bench: $(STAMP) java ## rows per second beside Spark's own connector (ARGS=--wit
 bench-stores: $(STAMP) java ## PostgreSQL beside Spark's own JDBC writer, several sinks beside one
 	@$(BIN)/python -m integration.benchmarks.stores $(ARGS)
 
+.PHONY: bench-alignment
+bench-alignment: $(STAMP) java ## what it costs to follow other queries' barriers, and how long a slow one holds up a join
+	@$(BIN)/python -m integration.benchmarks.alignment $(ARGS)
+
 .PHONY: bench-latency
 bench-latency: $(STAMP) java ## how long a row takes from its producer to a read_committed reader, beside the same
 	@$(BIN)/python -m integration.benchmarks.latency $(ARGS)

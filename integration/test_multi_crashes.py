@@ -112,16 +112,17 @@ def test_every_row_is_where_it_was_routed_after_one_and_two_deaths(
 
 
 @pytest.mark.slow
-def test_what_expired_while_another_store_was_away_is_written_again_there_only(make_query: MakeQuery) -> None:
+@pytest.mark.parametrize("ms", [SHORT_MS, pytest.param("600000", marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+def test_what_expired_while_another_store_was_away_is_written_again_there_only(make_query: MakeQuery, ms: str) -> None:
     """The database is down when the driver comes back, so nothing can be settled, and the topic's transactions expire."""
     query = make_query(batches=1)
-    short: Any = {"topic.kafka.transaction.timeout.ms": SHORT_MS}
+    short: Any = {"topic.kafka.transaction.timeout.ms": ms}
     query.die("decision.written", **short)
     query.database.stop()
     try:
         with pytest.raises(StoreError, match=r"DATABASE_UNREACHABLE.*Sink table of 2pc-multi"):
             query.run(**short)
-        wait_until(lambda: not query.topic.open_transactions(), "the topic's transactions expire")
+        wait_until(lambda: not query.topic.open_transactions(), "the topic's transactions expire", 180 + int(ms) / 1000)
         with pytest.raises(StoreError, match=r"DATABASE_UNREACHABLE.*Sink table of 2pc-multi"):
             query.run(**short)
     finally:

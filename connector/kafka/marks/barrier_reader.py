@@ -77,7 +77,11 @@ class BarrierReader:
         found: list[Record] = []
         deadline = Deadline(SECONDS)
         while self._next < end and len(found) < most:
-            for message in self._consumer.consume(most - len(found), 0.1):
+            first = self._consumer.poll(0.1)  # `consume` would wait for all that it may return
+            more = (
+                self._consumer.consume(most - len(found) - 1, 0) if first is not None and most > len(found) + 1 else []
+            )
+            for message in [*([first] if first is not None else []), *more]:
                 error, offset = message.error(), int(message.offset() or 0)
                 if error is None:
                     found.append((offset, message.value()))

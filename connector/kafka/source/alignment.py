@@ -73,6 +73,7 @@ class Alignment:
         self._ends: dict[str, int] = {}
         self._unread: set[str] = set()
         self._final: dict[str, int] | None = None
+        self._now = 0
         self._restored = True
         self._blocked_since: int | None = None
         self._warned: int | None = None
@@ -172,10 +173,11 @@ class Alignment:
             self._final = {name: mark.checkpoint for name, mark in marks.items()}
         cut = before.cut or Cut()
         cut = replace(cut, marks={name: mark for name, mark in cut.marks.items() if name in self._align.topics})
-        begin, now = {**available.first, **before.topics}, int(self._clock.now() * 1000)
+        begin = {**available.first, **before.topics}
+        self._now = int(self._clock.now() * 1000)  # also when the marks are seen that are read now
         self._follow(self._reader(admin), cut, begin)
         field = self._read_enough(
-            lambda: Field(self._channels, cut, begin, available.ends, now, limit, self._final), everything=at_once
+            lambda: Field(self._channels, cut, begin, available.ends, self._now, limit, self._final), everything=at_once
         )
         if not self._is_covered(before.ids):
             return Aim(begin, lambda end: cut, closes_at_cuts=True)
@@ -226,9 +228,9 @@ class Alignment:
             everything = True
 
     def _read(self, name: str, most: int) -> None:
-        now, records = int(self._clock.now() * 1000), self._readers[name].read_to(self._ends[name], most)
+        records = self._readers[name].read_to(self._ends[name], most)
         for offset, value in records:
-            self._channels[name].add(offset, value, now)
+            self._channels[name].add(offset, value, self._now)
         if len(records) < most:
             self._unread.discard(name)
 
