@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
+import subprocess
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +25,7 @@ from integration.broker import Cluster
 from integration.driver_process import wait_until
 from integration.engine import Engine, MortalSink, Work
 from integration.engine_query import POINTS, EngineQuery
+from integration.other_spark import ROOT
 from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.entry import EntryKind
@@ -174,6 +179,27 @@ def test_the_command_prints_what_batch_readers_take(make_query: MakeQuery, capsy
     assert main(["offsets", query.barriers, "--bootstrap-server", query.servers]) == 0
     ends = {str(number): end for number, end in query.complete()[query.topic].items()}
     assert json.loads(capsys.readouterr().out) == {query.topic: ends}
+
+
+def test_the_example_of_a_loader_has_whole_checkpoints_each_row_once(make_query: MakeQuery, tmp_path: Path) -> None:
+    query = make_query(batches=3)
+    text = (ROOT / "examples" / "load_whole.py").read_text()
+    program = tmp_path / "load_whole.py"
+    program.write_text(text.replace("localhost:9092", query.servers).replace("/tmp/barrier", str(tmp_path)))
+    command = [sys.executable, str(program), query.topic, query.barriers]
+
+    def load() -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment).stdout
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    query.die("commit.one")
+    assert load() == "0 rows of whole checkpoints\n", "the checkpoint is not whole"
+    query.finish()
+    assert load() == f"{query.work.expected} rows of whole checkpoints\n"
+    assert load() == "0 rows of whole checkpoints\n"
+    with closing(sqlite3.connect(tmp_path / "warehouse.db")) as database:
+        values = [int(value) for (value,) in database.execute("SELECT value FROM loaded")]
+    assert sorted(values) == list(range(query.work.expected))
 
 
 def test_no_mark_is_written_by_a_driver_whose_query_goes_on_elsewhere(make_query: MakeQuery) -> None:

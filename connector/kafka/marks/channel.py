@@ -130,6 +130,9 @@ class Channel:
         None before the first.
     begin : Ends
         Where the query stands in the channel's topics. Before its first mark, those that end before it are passed over.
+    tail : bool
+        Whether only the newest marks count, as the query begins at one of them: what does not follow the mark before it
+        is a new begin.
 
     Attributes
     ----------
@@ -145,13 +148,13 @@ class Channel:
         Bytes of the values of `ahead`.
     """
 
-    def __init__(self, topic: str, at: Passed | None, begin: Ends) -> None:
+    def __init__(self, topic: str, at: Passed | None, begin: Ends, *, tail: bool = False) -> None:
         self.topic, self.at, self.newest = topic, at, at
         self.ahead: list[Followed] = []
         self.ids: Mapping[str, str] = {}
         self.at_ends: Ends | None = None
         self.size = 0
-        self._begin, self._searching = begin, at is None
+        self._begin, self._searching, self._tail = begin, at is None, tail
         self._last: Ends = {}
 
     def add(self, offset: int, value: bytes | None, now: int = 0) -> None:
@@ -181,8 +184,11 @@ class Channel:
         if self._searching and any(end < self._begin.get(partition, 0) for partition, end in mark.ends.items()):
             self.newest, self.ids = followed.passed, mark.ids
             return
-        if not (self._searching and self._is_here(mark)):
-            self._check(mark)
+        problem = None if self._searching and self._is_here(mark) else self._problem(mark)
+        if problem is not None and not self._tail:
+            raise disagree(self.topic, problem)
+        if problem is not None:
+            self.ahead, self.size = [], 0
         self._searching = False
         self.newest, self.ids, self._last = followed.passed, mark.ids, mark.ends
         if new.exact:
@@ -193,37 +199,35 @@ class Channel:
         """Return whether nothing is between where the query stands and this mark."""
         return all(end == self._begin.get(partition, 0) for partition, end in mark.ends.items())
 
-    def _check(self, mark: Mark) -> None:
+    def _problem(self, mark: Mark) -> str | None:
+        """Return why a mark does not follow the one before it."""
         newest, new = self.newest, mark.checkpoint
         if new.restarted:
-            reason = (
+            return (
                 f"behind checkpoint {new.after} the query {new.query} was rewound with --allow-reemit, and has written rows "
                 "again that this query has perhaps read"
             )
-            raise disagree(self.topic, reason)
         if any(self.ids.get(topic, identity) != identity for topic, identity in mark.ids.items()):
-            raise disagree(self.topic, f"the topics of its marks were created again: {', '.join(sorted(mark.ids))}")
+            return f"the topics of its marks were created again: {', '.join(sorted(mark.ids))}"
         back = sorted(partition for partition, end in self._last.items() if mark.ends.get(partition, 0) < end)
         if back:
-            reason = f"the mark of checkpoint {new.checkpoint} lies before the one before it, in {back[0]}"
-            raise disagree(self.topic, reason)
+            return f"the mark of checkpoint {new.checkpoint} lies before the one before it, in {back[0]}"
         if newest is None:
-            return
+            return None
         if new.after != newest.checkpoint:
-            reason = (
+            return (
                 f"checkpoint {new.checkpoint} of {new.query} follows checkpoint {new.after}, and the mark before it is of "
                 f"checkpoint {newest.checkpoint}: marks are missing, as retention removes them from a barrier topic"
             )
-            raise disagree(self.topic, reason)
         for origin, barrier in newest.lineage.items():
             now = new.lineage.get(origin)
             if now is None or now < barrier:
                 found = "does not name it" if now is None else f"contains its barrier {now}"
-                reason = (
+                return (
                     f"checkpoint {newest.checkpoint} of {new.query} contains barrier {barrier} of {origin}, and checkpoint "
                     f"{new.checkpoint} {found}"
                 )
-                raise disagree(self.topic, reason)
+        return None
 
     def pass_to(self, at: Passed) -> bool:
         """Go on to a mark that is ahead; False if it is not known, so that the channel has to be read again."""

@@ -134,7 +134,7 @@ class Alignment:
         self.close()
         first, ends = self._bounds(topics)
         for name in self._align.topics:
-            self._open(name, Channel(name, None, {}), max(first[name], ends[name] - length))
+            self._open(name, Channel(name, None, {}, tail=True), max(first[name], ends[name] - length))
             self._read(name, length)
         return all(end - length <= first[name] for name, end in ends.items())
 
@@ -180,10 +180,10 @@ class Alignment:
             lambda: Field(self._channels, cut, begin, available.ends, self._now, limit, self._final), everything=at_once
         )
         if not self._is_covered(before.ids):
-            return Aim(begin, lambda end: cut, closes_at_cuts=True)
-        if mode == "at-least-once":
-            return tracked(field)
-        if mode == "unaligned":
+            aim = Aim(begin, lambda end: cut, closes_at_cuts=True, blocked=[*self._channels])
+        elif mode == "at-least-once":
+            aim = tracked(field)
+        elif mode == "unaligned":
             self._restored = self._restored and bool(late_targets(field))
             aim = unaligned(field, self._align.timeout_ms, restored=self._restored)
         else:
@@ -307,7 +307,10 @@ class Alignment:
             self._warned = field.now
             newest = [(name, channel.newest) for name, channel in sorted(self._channels.items())]
             shown = ", ".join(
-                f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}" for name, mark in newest if mark
+                f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}"
+                if mark
+                else f"{name} has no mark"
+                for name, mark in newest
             )
             seconds = (field.now - self._blocked_since) // 1000
             _log.warning("barrier-kafka: for %d s no marks have agreed on a barrier: %s", seconds, shown)

@@ -16,6 +16,7 @@ from tests.connector.kafka.source.fake_marks import FakeReaders, Upstream
 from tests.connector.kafka.source.fake_query import Query
 from transactional.barrier import SourceLine, lineage_of
 from transactional.errors import StoreError
+from transactional.testing import FakeClock
 
 
 def pair(**options: str) -> tuple[Upstream, Upstream, Query]:
@@ -287,6 +288,15 @@ def test_latest_is_found_among_many_marks() -> None:
     assert query.start["topics"] == {"a": {"0": 4}}
 
 
+def test_latest_begins_behind_what_a_reader_from_the_begin_would_refuse() -> None:
+    a = Upstream(FakeBrokers({}), "a")
+    a.rows(3).mark().rows(3).mark(restarted=True).rows(1).mark(checkpoint=9, after=8).rows(2)
+    query = Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", startingOffsets="latest")
+    assert query.start["topics"] == {"a": {"0": 7}}
+    a.mark()
+    assert query.go_on() == [("a-0", 7, 9)]
+
+
 def test_without_a_mark_latest_is_where_the_topics_end() -> None:
     a = Upstream(FakeBrokers({}), "a").rows(5)
     query = Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", startingOffsets="latest")
@@ -418,6 +428,25 @@ def test_barriers_that_come_in_time_are_aligned() -> None:
     b.mark(origin(2))
     assert query.go_on() == []
     assert cut(query) == ({"a": 2, "b": 2}, True)
+
+
+class Ticking(FakeClock):
+    """Each look at it is later than the one before."""
+
+    def now(self) -> float:
+        self.advance(0.001)
+        return super().now()
+
+
+def test_a_mark_waits_for_the_others_although_time_passes_while_it_is_read() -> None:
+    a, b, query = pair(alignment="unaligned", alignedTimeout="8s")
+    query.clock = Ticking()
+    query.run()
+    b.rows(3).mark(origin(1))
+    a.rows(4).mark(origin(1))
+    query.go_on()
+    a.rows(1).mark(origin(2))
+    assert query.ask() is None
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
