@@ -91,10 +91,17 @@ class CliPlace:
         if in_spark:
             (self.path / "commits" / str(batch)).write_text("v1\n{}")
 
-    def decided(self, batch: int, rows: int = 5, settle: bool = True, output: Mapping[str, Any] | None = None) -> int:
+    def decided(
+        self,
+        batch: int,
+        rows: int = 5,
+        settle: bool = True,
+        output: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> int:
         """A micro-batch that closes one; returns the checkpoint."""
         covers = [record.batch for record in self.ledger().undecided()]
-        body = self._body(batch, rows, covers, reason="BARRIER", barrier=1_000, began=3_000)
+        body = self._body(batch, rows, covers, reason="BARRIER", barrier=1_000, began=3_000, **more)
         checkpoint = self.append(EntryKind.DECIDED, body)
         if settle:
             for part in self.ledger().parts_of(self.ledger().checkpoints[checkpoint]):

@@ -141,6 +141,21 @@ def test_a_settled_one_says_what_it_took_in(place: CliPlace, capsys: pytest.Capt
     assert "Checkpoint 6: settled, subsumes micro-batches 1" in capsys.readouterr().out
 
 
+def test_one_says_which_barriers_it_contains_and_who_has_waited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = CliPlace(tmp_path)
+    place.run(lifetime=900.0)
+    cut = {"lineage": {"s/1": 4, "q": 7}, "exact": True, "waited": {"a-marks": 5200}}
+    number = place.decided(0, cut=cut)
+    _, document, _ = answer(capsys, "checkpoints", "show", str(place), str(number))
+    assert document["checkpoint"]["cut"] == cut
+    assert main(["checkpoints", "show", str(place), str(number)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"barriers +q: 7, s/1: 4", said), said
+    assert re.search(r"marks waited +a-marks 5\.2\d* s", said), said
+
+
 def test_a_driver_is_seen_to_run_or_to_be_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = CliPlace(tmp_path)
     place.run(process=this_process())

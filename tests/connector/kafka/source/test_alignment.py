@@ -362,6 +362,16 @@ def test_tracked_barriers_hold_nothing_back_and_are_complete_when_all_have_passe
     assert cut(query) == ({"a": 2, "b": 2}, True)
 
 
+def test_a_barrier_is_not_complete_before_all_of_its_partitions_are_found() -> None:
+    a, query = single(alignment="at-least-once")
+    a.rows(2).mark(ends={0: 2, 1: 3})
+    assert query.go_on() == [("a-0", 0, 2)]
+    assert cut(query) == ({}, False)
+    a.brokers.topics["a"][1] = Log(0, 3)
+    assert query.go_on() == [("a-1", 0, 3)]
+    assert cut(query) == ({"a": 1}, True)
+
+
 def test_a_query_that_was_past_barriers_is_aligned_at_the_next_cut_behind_its_rows() -> None:
     a, b, query = pair(alignment="at-least-once")
     a.rows(3).mark(origin(1)).rows(2)
