@@ -183,7 +183,7 @@ class Stage:
 
 def write_rows(servers: str, topic: str, rows: Sequence[tuple[str, str]]) -> None:
     """Write keys and values with a plain producer, in order."""
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 0})
     for key, value in rows:
         producer.produce(topic, value, key)
     assert producer.flush(30) == 0

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from barrier_kafka.reader import complete_offsets
@@ -78,6 +78,37 @@ def test_each_mark_is_where_the_topic_ends(topic: Topic) -> None:
         assert numbers(injector.inject()) == (3, 2, {0: 4, 1: 3})
 
 
+def test_numbers_go_on_where_retention_has_removed_all_marks(topic: Topic) -> None:
+    """Who follows these barriers knows them by their numbers: none may mean two things."""
+    topic.write(1, 1)
+    with topic.injector() as injector:
+        first = injector.inject()
+    admin = AdminClient({"bootstrap.servers": topic.servers})
+    place = TopicPartition(topic.barriers, 0, OFFSET_END)
+    admin.delete_records([place])[place].result()
+    topic.write(1, 1)
+    with topic.injector() as injector:
+        number, after, _ = numbers(second := injector.inject())
+    assert number > 1
+    assert after == number - 1
+    assert first is not None
+    assert second is not None
+    assert first.checkpoint.lineage.keys() == second.checkpoint.lineage.keys()
+
+
+def test_each_barrier_topic_is_an_origin_of_its_own(topic: Topic) -> None:
+    topic.write(1, 1)
+    with topic.injector() as injector:
+        first = injector.inject()
+    topic.barriers += "-2"
+    with topic.injector() as injector:
+        second = injector.inject()
+    assert numbers(first) == numbers(second)
+    assert first is not None
+    assert second is not None
+    assert first.checkpoint.lineage.keys().isdisjoint(second.checkpoint.lineage)
+
+
 def test_an_open_transaction_is_behind_the_mark(topic: Topic) -> None:
     topic.write(2, 0)
     producer = Producer({"bootstrap.servers": topic.servers, "transactional.id": topic.name})
@@ -117,7 +148,7 @@ def test_a_topic_that_was_created_again_is_another_one(kafka: Cluster, topic: To
         wait_until(create, "the topic is there again")
         with pytest.raises(StoreError, match="BARRIER_TOPIC_TAKEN"):
             injector.inject()
-    with pytest.raises(StoreError, match=rf"BARRIER_TOPIC_TAKEN.*{topic.name}/"), topic.injector():
+    with pytest.raises(StoreError, match=rf"BARRIER_TOPIC_TAKEN.*{topic.name} with the id"), topic.injector():
         pass
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -216,6 +217,58 @@ def test_no_mark_is_written_by_a_driver_whose_query_goes_on_elsewhere(make_query
             life.result()
     assert marks_of(query) == before
     query.check()
+
+
+def test_a_mark_lies_behind_the_rows_although_a_lost_attempt_holds_readers_back(make_query: MakeQuery) -> None:
+    """The first attempt of a task has written before the one that won, and its transaction is open: rows hide behind it."""
+    query = make_query(batches=2)
+    lost: list[Producer] = []
+
+    class Retried(Engine):
+        def _rows(self, batch: int) -> Any:
+            if batch == 1:
+                name = f"{query.work.options['transactionalIdPrefix']}.0.40"
+                lost.append(Producer({"bootstrap.servers": query.servers, "transactional.id": name, "log_level": 0}))
+                lost[0].init_transactions()
+                lost[0].begin_transaction()
+                for partition in range(PARTITIONS):
+                    lost[0].produce(query.topic, b"-1", partition=partition)
+                assert lost[0].flush(30) == 0
+            return super()._rows(batch)
+
+    Retried(query.work).run()
+    assert lost
+    query.check()
+
+
+def test_marks_that_were_left_out_for_a_while_are_no_gap(make_query: MakeQuery) -> None:
+    query = make_query(batches=4)
+    Engine(query.work).run(1)
+    without = {key: value for key, value in query.work.options.items() if key != "barrierTopic"}
+    Engine(replace(query.work, options=without)).run(3)
+    Engine(query.work).run()
+    first, last = marks_of(query)
+    assert (first["after"], last["after"]) == (0, first["checkpoint"])
+    assert len(query.place.ledger().checkpoints) == 4
+    query.whole()
+
+
+def test_a_location_that_was_put_back_publishes_no_older_marks(make_query: MakeQuery, tmp_path: Path) -> None:
+    """Those who follow it have read rows behind the copy, which are written again."""
+    query = make_query(batches=3)
+    Engine(query.work).run(1)
+    copy = tmp_path / "copy"
+    shutil.copytree(query.work.location, copy)
+    Engine(query.work).run()
+    before = marks_of(query)
+    shutil.rmtree(query.work.location)
+    shutil.copytree(copy, query.work.location)
+    assert main(["adopt", query.work.location, "--claim", "--yes"]) == 0
+    with pytest.raises(StoreError, match=rf"BARRIER_TOPIC_AHEAD.*{query.barriers}"):
+        Engine(query.work).run()
+    assert marks_of(query) == before
+    Engine(replace(query.work, options={**query.work.options, "barrierTopic": f"{query.barriers}-2"})).run()
+    assert query.place.ledger().unsettled() == []
 
 
 def test_a_checkpoint_without_rows_has_a_mark(make_query: MakeQuery) -> None:

@@ -145,14 +145,20 @@ class Settlement:
         return True
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
-        """C9: record that all handles are committed. Before that their rows are visible, and the mark is published."""
+        """C9: record that all handles are committed. Before that their rows are visible, and the mark is published.
+
+        The mark's ends are looked for when the losers of retries are swept, and hold all rows of the checkpoint.
+        """
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
         repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)] if committed else []
         if checkpoint.mark is not None and self._sink.publishesMarks:
-            judge = may_settle(token, checkpoint.id)
-            self._sink.publishMark(self._mark(checkpoint, checkpoint.mark), lambda: judge(self._journal.load()))
+            # What a retried task's first attempt has left would hide rows of the checkpoint from the look at the ends.
+            ledger, judge = self._journal.ledger, may_settle(token, checkpoint.id)
+            self._sink.sweep(ledger.known_handles(), ledger.cutoff(self._query_id, token))
+            mark = self._mark(checkpoint, checkpoint.mark)
+            self._sink.publishMark(mark, committed, lambda: judge(self._journal.load()))
         faults.reach("mark.published")
         output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
         handles = [handle for part in parts for handle in part.handles]
@@ -174,8 +180,8 @@ class Settlement:
     def _mark(self, checkpoint: CheckpointRecord, mark: Mapping[str, Any]) -> CheckpointMark:
         ledger = self._journal.ledger
         query, run = ledger.identity(self._query_id), ledger.newest_run
-        settled = (each.id for each in ledger.checkpoints.values() if each.settled and each.id < checkpoint.id)
-        after = max(settled, default=0)
+        marked = (each.id for each in ledger.checkpoints.values() if each.settled and each.mark is not None)
+        after = max((number for number in marked if number < checkpoint.id), default=0)
         return CheckpointMark(
             query=query,
             checkpoint=checkpoint.id,

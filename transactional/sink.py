@@ -326,15 +326,17 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Whether `publishMark` does anything: then checkpoints without rows are published, too. Default: no."""
         return False
 
-    def publishMark(self, mark: CheckpointMark, confirm: Callable[[], None]) -> None:
+    def publishMark(self, mark: CheckpointMark, handles: Sequence[HandleT], confirm: Callable[[], None]) -> None:
         """Make known, to readers outside of the query, that a checkpoint's rows can be read. *Driver; repeatable.*
 
-        Called after `ensureVisible`, before the checkpoint is recorded as settled, and again by recovery if that was
-        interrupted: readers may find it twice.
+        Called after `ensureVisible` and a sweep, before the checkpoint is recorded as settled, and again by recovery if that
+        was interrupted: readers may find it twice.
 
         Parameters
         ----------
         mark : CheckpointMark
+        handles : Sequence[HandleT]
+            Every handle of the checkpoint that is committed.
         confirm : Callable[[], None]
             Raises if another process has gone on with the query meanwhile. Call it after the last question to the store, and
             before the mark is written: what the store holds may be of a later checkpoint else.

@@ -52,7 +52,9 @@ class Bank:
 
     def __init__(self, servers: str, chance: random.Random) -> None:
         self._chance = chance
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        )
         self.transfers = 0
 
     def feed(self) -> None:
@@ -190,7 +192,7 @@ def _run(chosen: argparse.Namespace, console: Console, folder: Path) -> bool:
         for topic in ("transfers", "debits", "credits"):
             cluster.create_topic(topic, partitions=PARTITIONS)
         for topic in ("debits-marks", "credits-marks"):  # C may start before A and B have created them
-            cluster.create_topic(topic, config={"cleanup.policy": "compact,delete"})
+            cluster.create_topic(topic, config={"cleanup.policy": "delete"})
         trial = Trial(chosen, console, folder, servers)
         with Injector(ClientConfig("demo", {"bootstrap.servers": servers}), "transfers", "transfers-marks") as injector:
             trial.run(injector)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.clock import Clock
@@ -118,5 +118,5 @@ class Session:
 
     def cutoff(self, token: int, ended: bool = False) -> Cutoff:
         """Return the point before which nothing can be decided any more."""
-        query = self.ledger.identity(self.view.queryId)
-        return Cutoff(query, token + 1, 0) if ended else Cutoff(query, token, self.ledger.settled + 1)
+        cutoff = self.ledger.cutoff(self.view.queryId, token)
+        return replace(cutoff, run=token + 1, batch=0) if ended else cutoff

@@ -21,6 +21,7 @@ from transactional.ledger.records import (
     RunRecord,
 )
 from transactional.ledger.written import Written
+from transactional.transaction import Cutoff
 
 __all__ = ["LAST_WRITTEN", "Ledger", "Restoring"]
 
@@ -197,6 +198,10 @@ class Ledger:
         parts = [p for c in self.unsettled() for p in self.parts_of(c)]
         parts += [p for b in self.undecided() for p in b.parts]
         return [p.handles[-1] for p in parts if p.open]
+
+    def cutoff(self, queryId: str, token: int) -> Cutoff:
+        """Return the point before which a run's sweep finds nothing that can still be decided."""
+        return Cutoff(self.identity(queryId), token, self.settled + 1)
 
     def copy(self) -> Ledger:
         """Return an independent ledger. Handles and other JSON of entries, which nothing changes, are shared."""

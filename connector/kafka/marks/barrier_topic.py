@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BarrierTopic", "newest_mark", "stable_ends"]
 
-SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "compact,delete"}
-"""Of a barrier topic that is created. How long marks are kept is left to the brokers' retention."""
+SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete"}
+"""Of a barrier topic that is created. How long marks are kept is left to the brokers' retention.
+
+Compaction would keep the last of two records of one checkpoint, and readers go by the first.
+"""
 
 OPTION: Final = "barrierTopic"
 
@@ -95,7 +98,7 @@ class BarrierTopic:
                 return
             command = (
                 f"kafka-topics.sh --bootstrap-server {self._config.bootstrap_servers} --create --topic {self.name} "
-                f"--partitions 1 --config cleanup.policy=[compact,delete]"
+                f"--partitions 1 --config cleanup.policy=delete"
             )
             reason = self._config.scrub(problem.args[0].str())
             raise self._invalid(
@@ -112,29 +115,47 @@ class BarrierTopic:
         self,
         mark: CheckpointMark,
         topic: str,
+        rows: Mapping[Partition, int],
         admin: KafkaAdmin,
         confirm: Callable[[], None],
         deadline: Deadline,
     ) -> None:
         """Write where a checkpoint ends, whose rows can be read and behind which no row is written yet.
 
+        Parameters
+        ----------
+        mark : CheckpointMark
+        topic : str
+        rows : Mapping[Partition, int]
+            Offsets before which the checkpoint's rows are. What ended their transactions stands there, or behind.
+        admin : KafkaAdmin
+        confirm : Callable[[], None]
+        deadline : Deadline
+
         Raises
         ------
         StoreError
-            ``BARRIER_TOPIC_TAKEN``, ``KAFKA_TIMEOUT``
+            ``BARRIER_TOPIC_TAKEN``, ``BARRIER_TOPIC_AHEAD``, ``KAFKA_TIMEOUT``
         """
-        newest = self._newest_known(mark.query)
-        ids, ends = stable_ends(topic, admin, newest, deadline)
+        newest = self._newest_known(mark, confirm)
+        ids, ends = stable_ends(topic, admin, newest, deadline, rows)
         confirm()
         self._write(Mark(mark, ends, ids), deadline)
 
-    def _newest_known(self, query: str) -> Mark | None:
+    def _newest_known(self, mark: CheckpointMark, confirm: Callable[[], None]) -> Mark | None:
         if not self._looked:
             self._newest = newest_mark(self._config.for_librdkafka(), self.name)
             self._looked = True
-        if self._newest is not None and self._newest.checkpoint.query != query:
-            other = self._newest.checkpoint.query
-            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self.name, other=other, query=query)
+        if self._newest is None:
+            return None
+        there = self._newest.checkpoint
+        if there.query != mark.query:
+            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self.name, other=there.query, query=mark.query)
+        if there.checkpoint > mark.checkpoint or (there.checkpoint == mark.checkpoint and there.after != mark.after):
+            confirm()  # else the query has gone on elsewhere, and this process is the one that is old
+            raise StoreError(
+                "BARRIER_TOPIC_AHEAD", topic=self.name, newest=there.checkpoint, checkpoint=mark.checkpoint
+            )
         return self._newest
 
     def _write(self, mark: Mark, deadline: Deadline) -> None:
@@ -164,7 +185,11 @@ class BarrierTopic:
 
 
 def stable_ends(
-    topic: str, admin: KafkaAdmin, newest: Mark | None, deadline: Deadline
+    topic: str,
+    admin: KafkaAdmin,
+    newest: Mark | None,
+    deadline: Deadline,
+    rows: Mapping[Partition, int] | None = None,
 ) -> tuple[dict[str, str], dict[Partition, int]]:
     """Return a topic's id, and the last stable offsets of its partitions.
 
@@ -175,6 +200,8 @@ def stable_ends(
     newest : Mark or None
         The mark before: a leader that was deposed may show earlier offsets than it has.
     deadline : Deadline
+    rows : Mapping[Partition, int], optional
+        Offsets that have to lie before the ends: an open transaction before them hides what is committed.
 
     Raises
     ------
@@ -194,11 +221,16 @@ def stable_ends(
         before = newest.ends if newest is not None and newest.ids.get(topic) == info.topic_id else {}
         if any(ends.get(partition, 0) < end for partition, end in before.items()):
             return None
+        if any(ends.get(partition, 0) <= offset for partition, offset in (rows or {}).items()):
+            return None
         return {topic: info.topic_id}, ends
 
     stable = backing_off(deadline, admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
     if stable is None:
-        reason = f"the ends of {topic} can't be asked, or lie before those of its newest mark"
+        reason = (
+            f"the ends of {topic} can't be asked, or lie before those of its newest mark, or an open transaction of another "
+            "writer hides rows of the checkpoint"
+        )
         raise RetriableError("KAFKA_TIMEOUT", reason=reason)
     return stable
 

@@ -140,6 +140,8 @@ class Channel:
         Those at which the query can stop, in order: `CheckpointMark.exact`.
     newest : Passed or None
         The last one, of all.
+    is_exact : bool
+        Whether the query can stop at that.
     ids : Mapping[str, str]
         The channel's topics, and their ids, as the last one has them.
     at_ends : Ends or None
@@ -153,9 +155,11 @@ class Channel:
         self.ahead: list[Followed] = []
         self.ids: Mapping[str, str] = {}
         self.at_ends: Ends | None = None
+        self.is_exact = True
         self.size = 0
         self._begin, self._searching, self._tail = begin, at is None, tail
         self._last: Ends = {}
+        self._seen: dict[int, int] = {}
 
     def add(self, offset: int, value: bytes | None, now: int = 0) -> None:
         """Add the next record.
@@ -180,7 +184,12 @@ class Channel:
             self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
             return
         if newest is not None and new.checkpoint <= newest.checkpoint:
+            if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:
+                raise disagree(
+                    self.topic, f"checkpoint {new.checkpoint} of {new.query} comes behind {newest.checkpoint}"
+                )
             return  # written again by a recovery: the first one counts
+        self._seen[new.checkpoint] = new.after
         if self._searching and any(end < self._begin.get(partition, 0) for partition, end in mark.ends.items()):
             self.newest, self.ids = followed.passed, mark.ids
             return
@@ -190,7 +199,7 @@ class Channel:
         if problem is not None:
             self.ahead, self.size = [], 0
         self._searching = False
-        self.newest, self.ids, self._last = followed.passed, mark.ids, mark.ends
+        self.newest, self.ids, self._last, self.is_exact = followed.passed, mark.ids, mark.ends, new.exact
         if new.exact:
             self.ahead.append(followed)
             self.size += len(followed.value)

@@ -6,10 +6,22 @@ there is a newest cut, and a least one behind each mark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Lineage", "Marked", "are_related", "newest_cut", "next_cut", "roundest"]
+__all__ = [
+    "Lineage",
+    "Marked",
+    "are_related",
+    "by_roundness",
+    "cut_behind",
+    "first_with",
+    "newest_cut",
+    "next_cut",
+    "pace",
+]
 
 Lineage = Mapping[str, int]
 """The newest barrier of each origin that is contained."""
@@ -47,7 +59,7 @@ def next_cut(
         How many marks each channel passes to get there; None if there is no such cut yet.
     """
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
-    found = [cut for start in starts if (cut := _raised(at, ahead, start)) is not None]
+    found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
 
     def age(cut: Mapping[str, int]) -> tuple[int, int]:
         return max(ahead[channel][passed - 1].timestamp for channel, passed in cut.items() if passed), sum(cut.values())
@@ -77,36 +89,10 @@ def newest_cut(
             cut[channel] -= 1
 
 
-def are_related(lineages: Sequence[Lineage]) -> bool:
-    """Return whether two channels' lineages have an origin in common, so that the channels have to agree."""
-    return len({origin for lineage in lineages for origin in lineage}) < sum(map(len, lineages))
-
-
-def roundest(marks: Sequence[Marked]) -> int:
-    """Return how many marks of a channel to pass at once: up to the one whose barrier's number is the roundest.
-
-    A query that is far behind need not stop at each mark. But queries that follow the same origin, and that a third one joins,
-    have to stop at the same barriers now and then, each at its own pace: all of them prefer those whose number has the most
-    factors of two.
-
-    Parameters
-    ----------
-    marks : Sequence[Marked]
-        Not empty.
-    """
-    origin = min(marks[0].lineage, key=lambda name: ("/" not in name, name))  # a topic's own barriers, if it has some
-
-    def zeros(index: int) -> tuple[int, int]:
-        number = marks[index].lineage.get(origin, 1)
-        return number & -number, index
-
-    return max(range(len(marks)), key=zeros) + 1
-
-
-def _raised(
+def cut_behind(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], start: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the least cut at or behind these marks."""
+    """Return the least cut that passes at least this many marks of each channel; None if there is none yet."""
     cut = dict(start)
     while True:
         if any(passed > len(ahead[channel]) for channel, passed in cut.items()):
@@ -116,11 +102,59 @@ def _raised(
         for lineage in lineages.values():
             for origin, barrier in lineage.items():
                 highest[origin] = max(barrier, highest.get(origin, barrier))
-        behind = [c for c, lineage in lineages.items() if any(b < highest[origin] for origin, b in lineage.items())]
+        behind = [channel for channel, lineage in lineages.items() if _is_behind(lineage, highest)]
         if not behind:
             return cut
         for channel in behind:
-            cut[channel] += 1
+            cut[channel] = 1 + first_with(ahead[channel], highest, cut[channel])
+
+
+def first_with(marks: Sequence[Marked], barriers: Lineage, start: int = 0) -> int:
+    """Return the index of a channel's first mark, from `start` on, that contains all of these barriers that it knows of."""
+    return bisect_left(marks, 1, lo=start, key=lambda mark: int(not _is_behind(mark.lineage, barriers)))
+
+
+def are_related(lineages: Sequence[Lineage]) -> bool:
+    """Return whether two channels' lineages have an origin in common, so that the channels have to agree."""
+    return len({origin for lineage in lineages for origin in lineage}) < sum(map(len, lineages))
+
+
+def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | None:
+    """Return the origin by whose barriers channels are passed that have to agree, if it is clear which one that is.
+
+    Parameters
+    ----------
+    lineages : Mapping[str, Lineage]
+        Of a mark of each channel.
+    queries : Mapping[str, str]
+        Who writes each channel.
+
+    Returns
+    -------
+    str or None
+        The topic in which the barriers are born (its name has a slash); else what the channels have in common; else, of one
+        channel, who is behind its query, or the query itself. None if there are several: two queries could count different
+        ones, and never stop at the same.
+    """
+    counted = Counter(origin for lineage in lineages.values() for origin in lineage)
+    topics = [origin for origin in counted if "/" in origin]
+    shared = [origin for origin, channels in counted.items() if channels > 1]
+    others = [origin for origin in counted if origin not in queries.values()]
+    found = topics or shared or others or [*counted]
+    return found[0] if len(found) == 1 else None
+
+
+def by_roundness(numbers: Iterable[int]) -> list[int]:
+    """Return barriers' numbers, those with the most factors of two first.
+
+    A query that is far behind need not stop at each barrier. But queries that follow the same origin, and that a third one
+    joins, have to stop at the same barriers now and then, each at its own pace: so all of them prefer the same ones.
+    """
+    return sorted(numbers, key=lambda number: (number & -number, number), reverse=True)
+
+
+def _is_behind(lineage: Lineage, highest: Lineage) -> bool:
+    return any(barrier < highest.get(origin, barrier) for origin, barrier in lineage.items())
 
 
 def _lineage(

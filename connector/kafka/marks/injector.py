@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
 from connector.kafka.marks.barrier_topic import BarrierTopic, newest_mark, stable_ends
 from connector.kafka.marks.mark import Mark
 from transactional.checkpoint import CheckpointMark
@@ -52,7 +53,8 @@ class Injector:
         self._admin: KafkaAdmin | None = None
         self._producer: Producer | None = None
         self._newest: Mark | None = None
-        self._origin = ""
+        self._origin = self._identity = ""
+        self._next = 1
 
     def __enter__(self) -> Injector:
         """Check the topics, fence the injector before, and find where it has ended.
@@ -66,16 +68,19 @@ class Injector:
         """
         self._admin = KafkaAdmin(self._config, self._clock)
         try:
-            info = self._admin.topics([self._topic]).get(self._topic)
-            if info is None:
+            if self._topic not in self._admin.topics([self._topic]):
                 raise OptionError("UNKNOWN_TOPIC", option="TOPIC", topic=self._topic)
             BarrierTopic(self._config, self._barrier_topic).ensure(self._admin)
-            self._origin = f"{self._topic}/{info.topic_id}"
+            ids = {name: info.topic_id for name, info in self._admin.topics([self._topic, self._barrier_topic]).items()}
+            self._origin, self._identity = f"{self._topic}/{ids[self._barrier_topic]}", ids[self._topic]
             self._producer = self._fencing()
             self._newest = newest_mark(self._config.for_librdkafka(), self._barrier_topic)
+            self._next = self._end() + 1 if self._newest is None else self._newest.checkpoint.checkpoint + 1
             if self._newest is not None and self._newest.checkpoint.query != self._origin:
                 other = self._newest.checkpoint.query
                 raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=other, query=self._origin)
+            if self._newest is not None:
+                self._check(self._newest.ids)
         except BaseException:
             self.__exit__()
             raise
@@ -104,12 +109,10 @@ class Injector:
             raise ValueError("the injector is not entered")
         before = self._newest
         ids, ends = stable_ends(self._topic, self._admin, before, Deadline(SECONDS, self._clock))
-        if self._origin != f"{self._topic}/{ids[self._topic]}":
-            now = f"{self._topic}/{ids[self._topic]}"
-            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=self._origin, query=now)
+        self._check(ids)
         if before is not None and before.ends == ends:
             return None
-        number = before.checkpoint.checkpoint + 1 if before is not None else 1
+        number = self._next
         offsets = sum(ends.values()) - (sum(before.ends.values()) if before is not None else 0)
         barrier = CheckpointMark(
             query=self._origin,
@@ -126,8 +129,25 @@ class Injector:
             self._producer.begin_transaction()
             self._producer.produce(self._barrier_topic, mark.to_json(), mark.key, 0)
             self._producer.commit_transaction(SECONDS)
-        self._newest = mark
+        self._newest, self._next = mark, number + 1
         return mark
+
+    def _end(self) -> int:
+        """Return where the barrier topic ends: no barrier's number was higher, as each has taken an offset."""
+        if self._admin is None:
+            raise ValueError("the injector is not entered")
+        place = Partition(self._barrier_topic, 0)
+        ends = self._admin.end_offsets([place], self._admin.topics([self._barrier_topic]), committed=False)
+        return ends[place][0]
+
+    def _check(self, ids: Mapping[str, str]) -> None:
+        """Check that these are marks of the topic that is there now."""
+        if ids.get(self._topic) != self._identity:
+            other, now = (
+                f"{self._topic} with the id {ids.get(self._topic)}",
+                f"{self._topic} with the id {self._identity}",
+            )
+            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=other, query=now)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

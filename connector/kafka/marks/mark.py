@@ -36,7 +36,7 @@ class Mark:
 
     @property
     def key(self) -> bytes:
-        """The record's key: of the records of one checkpoint, compaction keeps the last."""
+        """The record's key."""
         return json.dumps([self.checkpoint.query, self.checkpoint.checkpoint]).encode()
 
     def to_json(self) -> bytes:

@@ -12,7 +12,7 @@ from connector.kafka.client.errors import missing_right
 from connector.kafka.client.kept_admin import borrow_admin, give_back
 from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.release import check_release
-from connector.kafka.client.topics import short_id
+from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.marks.barrier_topic import BarrierTopic
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.errors import transactions_lost
@@ -297,12 +297,16 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Whether the option ``barrierTopic`` is set."""
         return self._settings.barrier_topic is not None
 
-    def publishMark(self, mark: CheckpointMark, confirm: Callable[[], None]) -> None:
+    def publishMark(self, mark: CheckpointMark, handles: Sequence[KafkaHandle], confirm: Callable[[], None]) -> None:
         """Write the checkpoint's mark to the barrier topic."""
         topic, barrier_topic = self._settings.topic, self._settings.barrier_topic
-        if topic is not None and barrier_topic is not None:
-            marks = BarrierTopic.kept(self._settings.client, barrier_topic)
-            marks.publish(mark, topic, self._driver_admin(), confirm, self._commit_deadline())
+        if topic is None or barrier_topic is None:
+            return
+        rows: dict[Partition, int] = {}
+        for part in (part for handle in handles for part in parse_handle(handle).written):
+            rows[part.partition] = max(part.offset, rows.get(part.partition, 0))
+        marks = BarrierTopic.kept(self._settings.client, barrier_topic)
+        marks.publish(mark, topic, rows, self._driver_admin(), confirm, self._commit_deadline())
 
     def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
         """Abort and fence all of them; return those found committed."""

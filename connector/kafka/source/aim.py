@@ -8,7 +8,16 @@ from typing import Final, Literal
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks.channel import Channel, Followed, disagree, marks_before, marks_within
-from connector.kafka.marks.cuts import Lineage, are_related, newest_cut, next_cut, roundest
+from connector.kafka.marks.cuts import (
+    Lineage,
+    are_related,
+    by_roundness,
+    cut_behind,
+    first_with,
+    newest_cut,
+    next_cut,
+    pace,
+)
 from connector.kafka.source.cut import Cut
 from connector.kafka.source.offsets import Positions
 
@@ -17,7 +26,10 @@ __all__ = ["FEW", "Aim", "AlignOptions", "Field", "Mode", "aligned", "late_targe
 Mode = Literal["exactly-once", "at-least-once", "unaligned"]
 
 FEW: Final = 8
-"""As many marks ahead are passed one by one; of more, a query that nothing has to agree with passes several at once."""
+"""As many marks ahead are passed one by one; of more, several at once."""
+
+TRIED: Final = 32
+"""Barriers at which a cut is looked for, the roundest first, before the next one is taken."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +65,12 @@ class Aim:
         Whether a barrier may stand only where a cut is exact.
     is_last : bool
         Whether a run that ends by itself ends there.
-    blocked : Sequence[str]
-        Channels whose marks wait for those of others.
     """
 
     ends: Positions
     cut_at: Callable[[Positions], Cut]
     closes_at_cuts: bool = False
     is_last: bool = True
-    blocked: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -143,8 +152,9 @@ class Field:
         return next_cut(self.at, self.ahead, self.least()) is not None
 
     def newest(self) -> dict[str, int] | None:
-        """Return the newest cut that lies at or behind the position."""
-        cut, least = newest_cut(self.at, self.ahead), self.least()
+        """Return the newest cut that lies at or behind the position, and can be read now."""
+        most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
+        cut, least = newest_cut(self.at, self.ahead, most), self.least()
         return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
 
     def passing(self, cut: Mapping[str, int]) -> Cut:
@@ -195,13 +205,14 @@ def aligned(field: Field, *, at_once: bool) -> Aim:
     """
     cut = field.newest() if at_once else _resumed(field) if field.cut.toward else _chosen(field)
     if cut is None:
-        waiting = [name for name, marks in field.ahead.items() if marks]
-        return Aim(field.begin, lambda end: replace(field.cut, waited={}), closes_at_cuts=True, blocked=waiting)
+        return Aim(field.begin, lambda end: replace(field.cut, waited={}), closes_at_cuts=True)
     targets, reached = field.targets(cut), field.passing(cut)
 
     def cut_at(end: Positions) -> Cut:
         if _is_reached(targets, end):
             return reached
+        if end == field.begin:
+            return replace(field.cut, waited={})
         return Cut(field.cut.marks, toward={name: mark.checkpoint for name, mark in reached.marks.items()})
 
     final = field.final is None or all(mark.checkpoint == field.final.get(name) for name, mark in reached.marks.items())
@@ -226,10 +237,12 @@ def unaligned(field: Field, timeout_ms: int, *, restored: bool) -> Aim:
     cut, fresh = next_cut(field.at, field.ahead, field.least()), _fresh(field)
     first = min(fresh, key=lambda mark: mark.timestamp, default=None)
     overdue = first is not None and not 0 <= field.now - first.seen < timeout_ms
-    taken = field.cut.taken if first is None else {**field.cut.taken, **first.lineage}
+    taken = field.cut.taken if first is None else _together(field.cut.taken, first.lineage)
     if cut is not None and any(_is_beyond(at, field.cut.taken) for at in _lineages(field, cut)):
         targets, reached = field.targets(cut), field.passing(cut)
-        whole = {**taken, **{origin: at for mark in reached.marks.values() for origin, at in mark.lineage.items()}}
+        whole = taken
+        for mark in reached.marks.values():
+            whole = _together(whole, mark.lineage)
 
         def cut_at(end: Positions) -> Cut:
             if _is_reached(targets, end):
@@ -238,8 +251,7 @@ def unaligned(field: Field, timeout_ms: int, *, restored: bool) -> Aim:
 
         return Aim(_capped(field, targets), cut_at)
     if timeout_ms and not overdue:
-        blocked = [mark.topic for mark in fresh]
-        return Aim(field.begin, lambda end: replace(field.cut, waited={}), blocked=blocked)
+        return Aim(field.begin, lambda end: replace(field.cut, waited={}))
     known = {} if first is None else _marks_of(field, taken)
     return Aim(_capped(field, {**field.visible, **_ends(field, known)}), lambda end: _overtaken(field, end, taken))
 
@@ -253,6 +265,11 @@ def late_targets(field: Field) -> dict[Partition, int]:
 
 def _resumed(field: Field) -> dict[str, int]:
     """Return the cut that was read towards."""
+    new = sorted(field.channels.keys() - field.cut.toward.keys())
+    if new:
+        raise disagree(
+            new[0], "this query has read towards a barrier without it: start it once as it was, until it stands there"
+        )
     cut = {}
     for name, checkpoint in field.cut.toward.items():
         if name not in field.channels:
@@ -269,21 +286,63 @@ def _resumed(field: Field) -> dict[str, int]:
 
 
 def _chosen(field: Field) -> dict[str, int] | None:
-    """Return the cut to read towards."""
+    """Return the cut to read towards: the next one; of many, one of those at which others who are behind stop, too."""
     least = field.least()
     cut = next_cut(field.at, field.ahead, least)
-    if cut is None or are_related(_lineages(field, cut)):
-        return cut  # channels that have to agree with each other, and perhaps with others: each barrier is a stop
-    several = {name: len(marks) for name, marks in field.ahead.items()}
-    while field.limit is not None and any(passed > max(cut[name], 1) for name, passed in several.items()):
-        targets = field.targets(several)
-        if sum(end - field.begin.get(partition, 0) for partition, end in targets.items()) <= field.limit:
-            break
-        several = {name: max(cut[name], passed // 2) for name, passed in several.items()}
-    for name, most in several.items():
-        first = max(least[name], min(1, most))
-        several[name] = first if most - first < FEW else first + roundest(field.ahead[name][first:most])
-    return cut if are_related(_lineages(field, several)) else several
+    if cut is None:
+        return None
+    one_by_one = len(cut) == 1 or are_related(_lineages(field, cut))
+    window = max(map(len, field.ahead.values()))
+    while window > FEW:
+        several = _together_rounded(field, cut, window) if one_by_one else _each_rounded(field, least, window)
+        if several is not None and _fits(field, several):
+            return several
+        window //= 2
+    first = {name: max(least[name], min(1, len(marks))) for name, marks in field.ahead.items()}
+    return cut if one_by_one or are_related(_lineages(field, first)) or not _fits(field, first) else first
+
+
+def _together_rounded(field: Field, cut: Mapping[str, int], window: int) -> dict[str, int] | None:
+    """Return a cut at the roundest barrier among the next marks of channels that have to agree."""
+    lineages = dict(zip(cut, _lineages(field, cut), strict=True))
+    queries = {name: channel.newest.query for name, channel in field.channels.items() if channel.newest is not None}
+    origin = pace(lineages, queries)
+    if origin is None:
+        return None
+    marks = [mark for each in field.ahead.values() for mark in each[:window]]
+    now = max(lineage.get(origin, 0) for lineage in lineages.values())
+    numbers = {number for mark in marks if (number := mark.lineage.get(origin, 0)) > now}
+    for number in by_roundness(numbers)[:TRIED]:
+        start = {
+            name: max(passed, 1 + first_with(field.ahead[name], {origin: number}))
+            if origin in lineages[name]
+            else passed
+            for name, passed in cut.items()
+        }
+        found = cut_behind(field.at, field.ahead, start)
+        if found is not None and all(lineage.get(origin, number) == number for lineage in _lineages(field, found)):
+            return found
+    return None
+
+
+def _each_rounded(field: Field, least: Mapping[str, int], window: int) -> dict[str, int] | None:
+    """Return a mark of each channel, at the roundest barrier of each, if the channels have nothing to do with each other."""
+    found = {}
+    for name, all_marks in field.ahead.items():
+        marks = all_marks[:window]
+        found[name] = max(least[name], min(1, len(marks)))
+        origin = pace({name: marks[-1].lineage}, {name: marks[-1].checkpoint.query}) if marks else None
+        if origin is not None and len(marks) > FEW:
+            best = by_roundness({mark.lineage[origin] for mark in marks[found[name] :] if origin in mark.lineage})[:1]
+            found[name] = max([found[name], *(1 + first_with(marks, {origin: number}) for number in best)])
+    return None if are_related(_lineages(field, found)) else found
+
+
+def _fits(field: Field, cut: Mapping[str, int]) -> bool:
+    """Return whether one micro-batch may go there."""
+    if field.limit is None:
+        return True
+    return sum(end - field.begin.get(partition, 0) for partition, end in field.targets(cut).items()) <= field.limit
 
 
 def _lineages(field: Field, cut: Mapping[str, int]) -> list[Lineage]:
@@ -298,6 +357,11 @@ def _fresh(field: Field) -> list[Followed]:
         if mark is not None:
             found.append(mark)
     return found
+
+
+def _together(one: Lineage, other: Lineage) -> Lineage:
+    """Return the newer barrier of each origin."""
+    return {origin: max(one.get(origin, 0), other.get(origin, 0)) for origin in {**one, **other}}
 
 
 def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:

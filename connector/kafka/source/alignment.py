@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
-from connector.kafka.marks.channel import Channel, disagree
+from connector.kafka.marks.channel import Channel, disagree, marks_within
 from connector.kafka.marks.cuts import newest_cut
 from connector.kafka.source.aim import Aim, AlignOptions, Field, aligned, late_targets, tracked, unaligned
 from connector.kafka.source.cut import Cut
@@ -105,8 +105,18 @@ class Alignment:
         finally:
             self.close()
 
-    def newest(self, admin: AdminClient, ids: Mapping[str, str]) -> tuple[dict[Partition, int], Cut] | None:
+    def newest(
+        self, admin: AdminClient, ids: Mapping[str, str], within: Positions
+    ) -> tuple[dict[Partition, int], Cut] | None:
         """Return the ends of the newest cut that is there, and the cut; None if there is none.
+
+        Parameters
+        ----------
+        admin : AdminClient
+        ids : Mapping[str, str]
+            Of the topics that are read.
+        within : Positions
+            Where the partitions end: it lies no further.
 
         Raises
         ------
@@ -118,7 +128,8 @@ class Alignment:
             while True:
                 whole = self._read_tails(topics, length)
                 ahead = {name: channel.ahead for name, channel in self._channels.items()}
-                cut = newest_cut(dict.fromkeys(ahead), ahead) if self._is_covered(ids) else None
+                most = {name: marks_within(marks, within) for name, marks in ahead.items()}
+                cut = newest_cut(dict.fromkeys(ahead), ahead, most) if self._is_covered(ids) else None
                 if cut is not None:
                     marks = {name: ahead[name][passed - 1] for name, passed in cut.items()}
                     ends = {p: end for mark in marks.values() for p, end in mark.ends.items()}
@@ -168,11 +179,12 @@ class Alignment:
         """
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
-            found = self.newest(admin, before.ids)
-            marks = {} if found is None else found[1].marks
-            self._final = {name: mark.checkpoint for name, mark in marks.items()}
+            found = self.newest(admin, before.ids, available.ends)
+            self._final = {} if found is None else {name: at.checkpoint for name, at in found[1].marks.items()}
         cut = before.cut or Cut()
-        cut = replace(cut, marks={name: mark for name, mark in cut.marks.items() if name in self._align.topics})
+        marks = {name: mark for name, mark in cut.marks.items() if name in self._align.topics}
+        # A channel that was added has not come to a barrier yet: nothing is exact before it has.
+        cut = replace(cut, marks=marks, exact=cut.exact and marks.keys() == {*self._align.topics})
         begin = {**available.first, **before.topics}
         self._now = int(self._clock.now() * 1000)  # also when the marks are seen that are read now
         self._follow(self._reader(admin), cut, begin)
@@ -180,7 +192,7 @@ class Alignment:
             lambda: Field(self._channels, cut, begin, available.ends, self._now, limit, self._final), everything=at_once
         )
         if not self._is_covered(before.ids):
-            aim = Aim(begin, lambda end: cut, closes_at_cuts=True, blocked=[*self._channels])
+            aim = Aim(begin, lambda end: cut, closes_at_cuts=True)
         elif mode == "at-least-once":
             aim = tracked(field)
         elif mode == "unaligned":
@@ -297,23 +309,26 @@ class Alignment:
         return not silent
 
     def _warn(self, aim: Aim, field: Field) -> None:
-        """Log now and then which channels the others wait for."""
-        if not aim.blocked or aim.ends != field.begin:
+        """Log now and then why rows that are there are not read."""
+        if aim.ends != field.begin or all(offset <= field.begin.get(p, 0) for p, offset in field.visible.items()):
             self._blocked_since = self._warned = None
             return
         if self._blocked_since is None:
             self._blocked_since = self._warned = field.now
         if self._warned is None or not 0 <= field.now - self._warned < WARN_MS:
             self._warned = field.now
-            newest = [(name, channel.newest) for name, channel in sorted(self._channels.items())]
-            shown = ", ".join(
-                f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}"
-                if mark
-                else f"{name} has no mark"
-                for name, mark in newest
-            )
+            shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
             seconds = (field.now - self._blocked_since) // 1000
             _log.warning("barrier-kafka: for %d s no marks have agreed on a barrier: %s", seconds, shown)
+
+
+def _place(name: str, channel: Channel) -> str:
+    """Return where a channel is, in words."""
+    mark = channel.newest
+    if mark is None:
+        return f"{name} has no mark"
+    stop = "" if channel.is_exact else ", which is no stop, as its query reads past barriers"
+    return f"{name} is at checkpoint {mark.checkpoint} with {dict(mark.lineage)}{stop}"
 
 
 def _is_full(channel: Channel) -> bool:

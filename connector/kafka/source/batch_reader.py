@@ -76,7 +76,8 @@ class BarrierKafkaBatchReader(DataSourceReader):
         start = topics.resolve(options.starting, wanted, strict=self.fail_on_data_loss)
         end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
         if options.align is not None:
-            newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids)
+            visible = topics.latest(there)
+            newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids, visible)
             whole = newest[0] if newest is not None else {}
             end = {partition: max(start[partition], whole.get(partition, 0)) for partition in end}
         ranges = [part for part in map(self._narrowing.narrow, self._ranges(start, end)) if len(part)]

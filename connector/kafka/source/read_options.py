@@ -361,6 +361,10 @@ def _align(parsed: ParsedOptions, config: ClientConfig, subscription: Subscripti
         raise _forbidden("kafka.isolation.level", "alignOn reads committed rows only, as barriers stand between them")
     if parsed.given("endingOffsets") or parsed.given("endingTimestamp") or parsed.given("endingOffsetsByTimestamp"):
         raise _forbidden("alignOn", "another option says where the batch ends; alignOn ends it at the newest barriers")
+    if not parsed["failOnDataLoss"]:
+        raise _forbidden(
+            "failOnDataLoss", "a checkpoint that has lost rows does not contain what a barrier of alignOn stands for"
+        )
     if parsed["alignedTimeout"] and parsed["alignment"] != "unaligned":
         raise _forbidden("alignedTimeout", "alignment is not unaligned")
     return AlignOptions(topics, parsed["alignment"], parsed["alignedTimeout"])

@@ -93,7 +93,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """
         start, starting = self._backlog.start(), self._options.starting
         if self._alignment is not None and isinstance(starting, OffsetBound) and starting.at == "latest":
-            newest = self._alignment.newest(self._backlog.admin(), start.ids)
+            newest = self._alignment.newest(self._backlog.admin(), start.ids, start.topics)
             if newest is not None:  # the latest end of whole checkpoints
                 ends, cut = newest
                 begin = {partition: ends.get(partition, 0) for partition in start.topics}

@@ -9,7 +9,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.kafka.marks.cuts import Lineage, are_related, newest_cut, next_cut, roundest
+from connector.kafka.marks.cuts import Lineage, are_related, by_roundness, newest_cut, next_cut, pace
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,21 @@ def test_the_next_cut_is_the_least_and_the_newest_the_greatest(marks: dict[str, 
     assert not [cut for cut in cuts if cut != found and all(cut[name] <= found[name] for name in cut)]
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=20, unique=True).map(sorted), st.data())
-def test_two_that_are_behind_differently_meet_at_the_roundest(numbers: list[int], data: st.DataObject) -> None:
-    """Whoever jumps within a part of the marks that holds the roundest of all stops there."""
-    marks = [Mark({"s/1": number}) for number in numbers]
-    best = roundest(marks) - 1
-    begin = data.draw(st.integers(0, best))
-    end = data.draw(st.integers(best, len(marks) - 1))
-    assert begin + roundest(marks[begin : end + 1]) - 1 == best
+@given(st.sets(st.integers(1, 60), min_size=1), st.data())
+def test_two_that_are_behind_differently_meet_at_the_roundest(numbers: set[int], data: st.DataObject) -> None:
+    """Whoever jumps within a part of the barriers that holds the roundest of all stops there."""
+    best = by_roundness(numbers)[0]
+    low, high = data.draw(st.integers(1, best)), data.draw(st.integers(best, 60))
+    assert by_roundness({number for number in numbers if low <= number <= high})[0] == best
+
+
+def test_the_pace_is_that_of_one_origin_or_nobody_s() -> None:
+    assert pace({"m": {"q": 3}}, {"m": "q"}) == "q"
+    assert pace({"m": {"r": 5, "q": 3}}, {"m": "q"}) == "r", "who is behind it"
+    assert pace({"m": {"s/1": 5, "r": 5, "q": 3}}, {"m": "q"}) == "s/1"
+    assert pace({"m": {"s/1": 5, "t/1": 5, "q": 3}}, {"m": "q"}) is None, "others may count the other one"
+    assert pace({"m": {"r": 5, "p": 5, "q": 3}}, {"m": "q"}) is None
+    assert pace({"m": {"r": 5, "q": 3}, "n": {"r": 5, "p": 3}}, {"m": "q", "n": "p"}) == "r"
 
 
 def test_channels_are_related_by_a_common_origin() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connector.kafka.source.alignment import LOG_NAME
+from connector.kafka.source.alignment import LOG_NAME, Alignment
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from tests.connector.kafka.source.fake_marks import FakeReaders, Upstream
 from tests.connector.kafka.source.fake_query import Query
@@ -171,7 +171,7 @@ def test_many_marks_are_passed_as_far_as_a_micro_batch_may_go() -> None:
     for _ in range(1000):
         a.rows(1).mark()
     query.go_on()
-    assert (cut(query), query.start["topics"]) == (({"a": 32}, True), {"a": {"0": 32}})
+    assert (cut(query), query.start["topics"]) == (({"a": 64}, True), {"a": {"0": 64}})
 
 
 def test_queries_that_are_behind_differently_stop_at_the_same_barriers() -> None:
@@ -198,14 +198,37 @@ def test_channels_that_nothing_has_to_agree_with_pass_many_marks_each() -> None:
     assert cut(query) == ({"a": 64, "b": 1}, True)
 
 
-def test_marks_of_channels_that_share_an_origin_are_stops_however_many() -> None:
+def test_a_join_that_is_far_behind_stops_where_others_do_and_then_at_each_barrier() -> None:
     a, b, query = pair()
     for number in range(1, 41):
         a.rows(1).mark(origin(number))
         b.rows(1).mark(origin(number))
-    for number in range(1, 41):
+    stops = []
+    while query.ask() is not None:
         query.go_on()
-        assert cut(query) == ({"a": number, "b": number}, True)
+        at, exact = cut(query)
+        assert exact
+        assert at["a"] == at["b"]
+        stops.append(at["a"])
+    assert stops == [32, *range(33, 41)]
+
+
+def test_a_query_with_two_origins_meets_its_siblings_of_either() -> None:
+    """If it counted one of them, and a sibling the other, a third query that joins them would never move."""
+    brokers = FakeBrokers({})
+    p, w = Upstream(brokers, "p"), Upstream(brokers, "w")
+    both = Query(brokers, FakeReaders(p), subscribe="p", alignOn="p-marks")
+    one = Query(brokers, FakeReaders(w), subscribe="w", alignOn="w-marks")
+    seen: tuple[set[int], set[int]] = (set(), set())
+    for number in range(1, 601):
+        p.rows(1).mark({"s/1": number, "t/1": number + 1})
+        w.rows(1).mark({"t/1": number + 1})
+        if number % 12 == 0:
+            for query, stops in zip((both, one), seen, strict=True):
+                if query.ask() is not None:
+                    query.go_on()
+                    stops.add(query.start["cut"]["lineage"]["t/1"])
+    assert {stop for stop in seen[1] if stop <= max(seen[0])} <= seen[0]
 
 
 def test_a_cut_lies_behind_more_marks_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +239,36 @@ def test_a_cut_lies_behind_more_marks_than_are_kept(monkeypatch: pytest.MonkeyPa
         a.rows(1).mark(origin(number))
     b.rows(1).mark(origin(90))
     assert query.go_on() == [("a-0", 0, 90), ("b-0", 0, 1)]
+
+
+def test_a_barrier_that_is_due_does_not_wait_for_rows() -> None:
+    a, query = single(barrierInterval="60s", minOffsetsPerTrigger="5", maxTriggerDelay="900s")
+    a.rows(5).mark()
+    query.go_on()
+    query.clock.advance(10)
+    a.rows(5).mark()
+    query.go_on()
+    a.rows(1).mark()
+    assert query.ask() is None
+    query.clock.advance(51)
+    assert query.go_on() == []
+    assert (cut(query), query.start["barrier"]["number"]) == (({"a": 2}, True), 2)
+
+
+def test_why_nothing_is_read_is_logged_also_without_marks(caplog: pytest.LogCaptureFixture) -> None:
+    a, b, query = pair()
+    a.rows(5).mark(origin(1))
+    with caplog.at_level(logging.WARNING, LOG_NAME):
+        for _ in range(3):
+            assert query.ask() is None
+            query.clock.advance(31)
+        b.rows(5).mark(origin(1), exact=False)
+        for _ in range(3):
+            assert query.ask() is None
+            query.clock.advance(31)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert "b-marks has no mark" in first
+    assert "b-marks is at checkpoint 1 with {'query-b': 1, 's/1': 1}, which is no stop" in second
 
 
 def test_how_long_marks_have_waited_is_recorded() -> None:
@@ -335,6 +388,42 @@ def test_available_now_without_a_cut_reads_nothing() -> None:
     assert query.ask() is None
 
 
+def test_a_mark_that_came_behind_the_target_is_the_next_run_s() -> None:
+    """Else the run would read a part of its cut, and end with micro-batches that no checkpoint closes."""
+    a, query = single()
+    a.rows(3).mark().rows(2)
+    query.reader.prepareForTriggerAvailableNow()
+    a.rows(3).mark()
+    assert query.go_on() == [("a-0", 0, 3)]
+    assert (query.start["barrier"]["kind"], cut(query)) == ("final", ({"a": 1}, True))
+    assert query.ask() is None
+    query.run().reader.prepareForTriggerAvailableNow()
+    assert query.go_on() == [("a-0", 3, 8)]
+
+
+def test_once_leaves_out_a_mark_that_comes_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, query = single()
+    a.rows(3).mark().rows(1)
+    aim = Alignment.aim
+
+    def late(*given: Any, **more: Any) -> Any:
+        a.rows(4).mark()
+        return aim(*given, **more)
+
+    monkeypatch.setattr(Alignment, "aim", late)
+    assert query.go_on(ReadAllAvailable()) == [("a-0", 0, 3)]
+    assert (query.start["barrier"]["kind"], cut(query)) == ("final", ({"a": 1}, True))
+
+
+def test_a_mark_of_a_partition_that_the_brokers_do_not_show_yet_is_not_the_newest() -> None:
+    a = Upstream(FakeBrokers({}), "a")
+    a.rows(2).mark().rows(2).mark(ends={0: 4, 1: 3})
+    query = Query(a.brokers, FakeReaders(a), subscribe="a", alignOn="a-marks", startingOffsets="latest")
+    assert query.start["topics"] == {"a": {"0": 2}}
+    a.brokers.topics["a"][1] = Log(0, 3)
+    assert query.go_on() == [("a-0", 2, 4), ("a-1", 0, 3)]
+
+
 def test_once_reads_to_the_newest_cut_in_one_micro_batch() -> None:
     a, b, query = pair()
     for number in (1, 2, 3):
@@ -419,6 +508,18 @@ def test_what_is_late_is_read_first_by_a_new_run() -> None:
     assert cut(query) == ({"a": 2, "b": 2}, True)
 
 
+def test_barriers_of_two_origins_that_overtake_each_other_are_taken_once() -> None:
+    a, b, query = pair(alignment="unaligned")
+    a.rows(1).mark({"s/1": 1, "t/1": 1})
+    b.rows(1).mark({"s/1": 1, "t/1": 1})
+    query.go_on()
+    a.rows(1).mark({"s/1": 2, "t/1": 1})
+    b.rows(1).mark({"s/1": 1, "t/1": 2})
+    query.go_on()
+    assert [query.ask() and query.go_on() for _ in range(3)][1:] == [None, None], "nothing new, no micro-batch"
+    assert query.start["cut"]["taken"].items() >= {("s/1", 2), ("t/1", 2)}
+
+
 def test_barriers_that_come_in_time_are_aligned() -> None:
     a, b, query = pair(alignment="unaligned", alignedTimeout="8s")
     a.rows(4).mark(origin(1)).rows(6)
@@ -493,6 +594,54 @@ def test_a_barrier_topic_with_marks_of_two_queries_is_refused() -> None:
     a, query = single()
     a.rows(1).mark().rows(1).mark(query="another")
     refused(query, "marks of query-a and of another")
+
+
+def test_a_channel_that_comes_while_a_cut_is_read_waits_for_the_cut() -> None:
+    brokers = FakeBrokers({})
+    a, b, d = (Upstream(brokers, name) for name in "abd")
+    given = {"subscribe": "a,b", "alignOn": "a-marks,b-marks", "maxOffsetsPerTrigger": "4"}
+    query = Query(brokers, FakeReaders(a, b, d), **given)
+    a.rows(6).mark(origin(1))
+    b.rows(3).mark(origin(1))
+    d.rows(5).mark(origin(1))
+    query.go_on()
+    more = {"subscribe": "a,b,d", "alignOn": "a-marks,b-marks,d-marks"}
+    refused(query.run(**more), "d-marks.*has read towards a barrier without it")
+    query.run(**given)
+    while query.ask() is not None:
+        query.go_on()
+    query.run(**more)
+    assert query.go_on() == [("d-0", 0, 4)]
+    assert not cut(query)[1], "it does not contain what d has of the barrier"
+    assert query.go_on() == [("d-0", 4, 5)]
+    assert cut(query) == ({"a": 1, "b": 1, "d": 1}, True)
+
+
+def test_no_empty_checkpoint_calls_a_cut_exact_that_a_new_channel_is_not_part_of() -> None:
+    brokers = FakeBrokers({})
+    a, d = (Upstream(brokers, name) for name in "ad")
+    query = Query(brokers, FakeReaders(a, d), subscribe="a", alignOn="a-marks")
+    a.rows(6).mark(origin(1))
+    d.rows(5)
+    query.go_on()
+    query.run(subscribe="a,d", alignOn="a-marks,d-marks")
+    query.clock.advance(30)
+    assert query.ask() is None
+    d.mark(origin(2))
+    query.clock.advance(30)
+    assert query.ask() is None
+    a.mark(origin(2))
+    assert query.go_on() == [("d-0", 0, 5)]
+    assert cut(query) == ({"a": 2, "d": 1}, True)
+
+
+def test_older_numbers_than_those_before_are_refused() -> None:
+    a, query = single()
+    for _ in range(5):
+        a.rows(1).mark()
+    query.go_on()
+    a.rows(1).mark(checkpoint=2, after=0)
+    refused(query, "checkpoint 2 of query-a comes behind 5")
 
 
 def test_a_gap_is_refused() -> None:

@@ -283,3 +283,20 @@ def test_secrets_do_not_show() -> None:
     options = parse_read_options({**GIVEN, **{f"kafka.{key}": value for key, value in login.items()}})
     assert "hunter2" not in repr(options)
     assert json.dumps(options.config.settings["sasl.password"]) == '"hunter2"'
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"alignment": "unaligned"}, "alignOn, which names the barriers"),
+        ({"alignOn": "t"}, "barrier topics, which are not read for their rows"),
+        ({"alignOn": "m", "kafka.isolation.level": "read_uncommitted"}, "committed rows only"),
+        ({"alignOn": "m", "failOnDataLoss": "false"}, "has lost rows"),
+        ({"alignOn": "m", "alignedTimeout": "5s"}, "alignment is not unaligned"),
+        ({"alignOn": "m", "alignment": "best"}, "exactly-once or at-least-once or unaligned"),
+        ({"alignOn": "m", "endingOffsets": "latest"}, "alignOn ends it at the newest barriers"),
+    ],
+)
+def test_what_does_not_go_with_other_queries_barriers_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse_read_options({**GIVEN, **given})
