@@ -16,7 +16,8 @@ from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks import barrier_topic
 from connector.kafka.marks.injector import Injector
-from connector.kafka.source import aim
+from connector.kafka.source.alignment import aim
+from connector.kafka.source.alignment.outlook import Outlook
 from integration.broker import Cluster
 from integration.cycles import Anomaly, Transaction, check_serializable
 from integration.dag import Stage, write_rows
@@ -247,9 +248,9 @@ def test_a_mark_that_lies_too_early_is_found(diamond: Diamond, monkeypatch: pyte
 def test_a_channel_that_is_read_past_its_mark_is_found(diamond: Diamond, monkeypatch: pytest.MonkeyPatch) -> None:
     capped: Callable[..., Mapping[Partition, int]] = aim._capped
 
-    def too_far(field: aim.Field, targets: Mapping[Partition, int]) -> dict[Partition, int]:
-        ends = capped(field, targets)
-        return {p: field.visible[p] if p.topic == diamond.a.topic else end for p, end in ends.items()}
+    def too_far(outlook: Outlook, targets: Mapping[Partition, int]) -> dict[Partition, int]:
+        ends = capped(outlook, targets)
+        return {p: outlook.visible[p] if p.topic == diamond.a.topic else end for p, end in ends.items()}
 
     monkeypatch.setattr(aim, "_capped", too_far)
     feed_and_run(diamond)

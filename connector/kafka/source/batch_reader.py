@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import SHOWN
-from connector.kafka.source.alignment import Alignment
+from connector.kafka.source.alignment.alignment import Alignment
 from connector.kafka.source.bounds import OffsetBound, check_partitions
 from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.offsets import Positions

@@ -73,7 +73,7 @@ class BarrierKafkaDataSource(DataSource):
         topics = TopicReader(admin, config, Retries(0), patience=5.0)
         subscription.check(topics.partitions(subscription))
         if options.align is not None:
-            from connector.kafka.source.alignment import Alignment
+            from connector.kafka.source.alignment.alignment import Alignment
             from transactional.clock import SystemClock
 
             Alignment(options, options.align, SystemClock()).check(admin, topics.ids)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.aim import Aim
+from connector.kafka.source.alignment.aim import Aim
 from connector.kafka.source.offsets import Loss, Positions, SourceOffset
 from connector.kafka.source.ranges import ranges_between
 from transactional.barrier import CheckpointBarrier

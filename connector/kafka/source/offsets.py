@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.cut import Cut
+from connector.kafka.source.alignment.cut import Cut
 from transactional.barrier import CheckpointBarrier
 from transactional.errors import LocationError
 

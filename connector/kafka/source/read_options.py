@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
-from connector.kafka.source.aim import AlignOptions
+from connector.kafka.source.alignment.aim import AlignOptions
 from connector.kafka.source.bounds import Bound, OffsetBound, TimeBound, check_order
 from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import (

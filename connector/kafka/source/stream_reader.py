@@ -21,7 +21,7 @@ from connector.kafka.client.agreement import AskEach, ask_each_broker
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
-from connector.kafka.source.alignment import Alignment
+from connector.kafka.source.alignment.alignment import Alignment
 from connector.kafka.source.backlog import Backlog
 from connector.kafka.source.bounds import OffsetBound
 from connector.kafka.source.data_loss import check_joint, warn

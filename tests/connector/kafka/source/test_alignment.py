@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from connector.kafka.source.alignment import LOG_NAME, Alignment
+from connector.kafka.source.alignment.alignment import LOG_NAME, Alignment
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from tests.connector.kafka.source.fake_marks import FakeReaders, Upstream
 from tests.connector.kafka.source.fake_query import Query
@@ -232,8 +232,8 @@ def test_a_query_with_two_origins_meets_its_siblings_of_either() -> None:
 
 
 def test_a_cut_lies_behind_more_marks_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connector.kafka.source.alignment.MOST", 10)
-    monkeypatch.setattr("connector.kafka.source.alignment.AT_ONCE", 5)
+    monkeypatch.setattr("connector.kafka.source.alignment.alignment.MOST", 10)
+    monkeypatch.setattr("connector.kafka.source.alignment.alignment.AT_ONCE", 5)
     a, b, query = pair()
     for number in range(1, 101):
         a.rows(1).mark(origin(number))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.source import alignment
+from connector.kafka.source.alignment import alignment
 from tests.connector.kafka.source.fake_brokers import FakeBrokers
 from tests.connector.kafka.source.fake_marks import FakeReaders, Upstream
 from tests.connector.kafka.source.fake_query import Query

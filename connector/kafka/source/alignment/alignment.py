@@ -11,8 +11,9 @@ from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
 from connector.kafka.marks.channel import Channel, disagree, marks_within
 from connector.kafka.marks.cuts import newest_cut
-from connector.kafka.source.aim import Aim, AlignOptions, Field, aligned, late_targets, tracked, unaligned
-from connector.kafka.source.cut import Cut
+from connector.kafka.source.alignment.aim import Aim, AlignOptions, aligned, late_targets, tracked, unaligned
+from connector.kafka.source.alignment.cut import Cut
+from connector.kafka.source.alignment.outlook import Outlook
 from connector.kafka.source.offsets import Positions
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
@@ -188,19 +189,20 @@ class Alignment:
         begin = {**available.first, **before.topics}
         self._now = int(self._clock.now() * 1000)  # also when the marks are seen that are read now
         self._follow(self._reader(admin), cut, begin)
-        field = self._read_enough(
-            lambda: Field(self._channels, cut, begin, available.ends, self._now, limit, self._final), everything=at_once
+        outlook = self._read_enough(
+            lambda: Outlook(self._channels, cut, begin, available.ends, self._now, limit, self._final),
+            everything=at_once,
         )
         if not self._is_covered(before.ids):
             aim = Aim(begin, lambda end: cut, closes_at_cuts=True)
         elif mode == "at-least-once":
-            aim = tracked(field)
+            aim = tracked(outlook)
         elif mode == "unaligned":
-            self._restored = self._restored and bool(late_targets(field))
-            aim = unaligned(field, self._align.timeout_ms, restored=self._restored)
+            self._restored = self._restored and bool(late_targets(outlook))
+            aim = unaligned(outlook, self._align.timeout_ms, restored=self._restored)
         else:
-            aim = aligned(field, at_once=at_once)
-        self._warn(aim, field)
+            aim = aligned(outlook, at_once=at_once)
+        self._warn(aim, outlook)
         return aim
 
     def _follow(self, topics: TopicReader, cut: Cut, begin: Positions) -> None:
@@ -227,16 +229,16 @@ class Alignment:
         reader = self._readers[name] = self._open_reader(self._options.config.for_librdkafka(), name)
         reader.begin(offset)
 
-    def _read_enough(self, look: Callable[[], Field], *, everything: bool) -> Field:
+    def _read_enough(self, look: Callable[[], Outlook], *, everything: bool) -> Outlook:
         """Read on until the marks that are kept hold a cut, or all are read."""
         while True:
             for name in sorted(self._unread):
                 channel = self._channels[name]
                 while name in self._unread and (everything or not _is_full(channel)):
                     self._read(name, AT_ONCE)
-            field = look()
-            if not self._unread or field.has_cut():
-                return field
+            outlook = look()
+            if not self._unread or outlook.has_cut():
+                return outlook
             everything = True
 
     def _read(self, name: str, most: int) -> None:
@@ -308,17 +310,17 @@ class Alignment:
             raise disagree(topics, f"no mark is of the topic {', '.join(uncovered)}, which this query reads")
         return not silent
 
-    def _warn(self, aim: Aim, field: Field) -> None:
+    def _warn(self, aim: Aim, outlook: Outlook) -> None:
         """Log now and then why rows that are there are not read."""
-        if aim.ends != field.begin or all(offset <= field.begin.get(p, 0) for p, offset in field.visible.items()):
+        if aim.ends != outlook.begin or all(offset <= outlook.begin.get(p, 0) for p, offset in outlook.visible.items()):
             self._blocked_since = self._warned = None
             return
         if self._blocked_since is None:
-            self._blocked_since = self._warned = field.now
-        if self._warned is None or not 0 <= field.now - self._warned < WARN_MS:
-            self._warned = field.now
+            self._blocked_since = self._warned = outlook.now
+        if self._warned is None or not 0 <= outlook.now - self._warned < WARN_MS:
+            self._warned = outlook.now
             shown = ", ".join(_place(name, channel) for name, channel in sorted(self._channels.items()))
-            seconds = (field.now - self._blocked_since) // 1000
+            seconds = (outlook.now - self._blocked_since) // 1000
             _log.warning("barrier-kafka: for %d s no marks have agreed on a barrier: %s", seconds, shown)
 
 

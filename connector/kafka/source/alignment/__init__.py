@@ -1,0 +1,1 @@
+"""How a query follows the barriers of others."""

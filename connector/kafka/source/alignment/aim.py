@@ -1,0 +1,205 @@
+"""Where a micro-batch of a query that follows other queries' barriers may end, and what its end then contains. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.marks.channel import Followed, marks_within
+from connector.kafka.marks.cuts import Lineage, next_cut
+from connector.kafka.source.alignment.cut import Cut
+from connector.kafka.source.alignment.outlook import Outlook
+from connector.kafka.source.alignment.stops import choose, resume
+from connector.kafka.source.offsets import Positions
+
+__all__ = ["Aim", "AlignOptions", "Mode", "aligned", "late_targets", "tracked", "unaligned"]
+
+Mode = Literal["exactly-once", "at-least-once", "unaligned"]
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """Whose barriers a query follows.
+
+    Parameters
+    ----------
+    topics : tuple[str, ...]
+        Barrier topics, from ``alignOn``.
+    mode : Mode
+        From ``alignment``.
+    timeout_ms : int
+        From ``alignedTimeout``.
+    """
+
+    topics: tuple[str, ...]
+    mode: Mode = "exactly-once"
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Where a micro-batch may end.
+
+    Parameters
+    ----------
+    ends : Positions
+        It reads no further.
+    cut_at : Callable[[Positions], Cut]
+        What is complete at an end.
+    closes_at_cuts : bool
+        Whether a barrier may stand only where a cut is exact.
+    is_last : bool
+        Whether a run that ends by itself ends there.
+    """
+
+    ends: Positions
+    cut_at: Callable[[Positions], Cut]
+    closes_at_cuts: bool = False
+    is_last: bool = True
+
+
+def tracked(outlook: Outlook) -> Aim:
+    """``alignment=at-least-once``: nothing is held back; a barrier is complete when all channels have passed it."""
+    return Aim(outlook.visible, lambda end: replace(outlook.complete(end), taken={}, late={}))
+
+
+def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
+    """``alignment=exactly-once``: read towards the next cut, and never past it.
+
+    Parameters
+    ----------
+    outlook : Outlook
+    at_once : bool
+        Whether there is no further micro-batch: it reads towards the newest cut.
+    """
+    cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
+    if cut is None:
+        return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True)
+    targets, reached = outlook.targets(cut), outlook.passing(cut)
+
+    def cut_at(end: Positions) -> Cut:
+        if _is_reached(targets, end):
+            return reached
+        if end == outlook.begin:
+            return replace(outlook.cut, waited={})
+        return Cut(outlook.cut.marks, toward={name: mark.checkpoint for name, mark in reached.marks.items()})
+
+    final = outlook.final is None or all(
+        mark.checkpoint == outlook.final.get(name) for name, mark in reached.marks.items()
+    )
+    return Aim(_capped(outlook, targets), cut_at, closes_at_cuts=True, is_last=final)
+
+
+def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
+    """``alignment=unaligned``: the checkpoint of a barrier is taken when its first mark has come, or `timeout_ms` later.
+
+    What lies between the position and the marks of other channels is recorded (`Cut.late`).
+
+    Parameters
+    ----------
+    outlook : Outlook
+    timeout_ms : int
+        How long the first mark waits for the others (``alignedTimeout``).
+    restored : bool
+        Whether a new run begins here: it reads what its checkpoint calls late before anything else.
+    """
+    if restored and (late := late_targets(outlook)):
+        return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))
+    cut, fresh = next_cut(outlook.at, outlook.ahead, outlook.least()), _fresh(outlook)
+    first = min(fresh, key=lambda mark: mark.timestamp, default=None)
+    overdue = first is not None and not 0 <= outlook.now - first.seen < timeout_ms
+    taken = outlook.cut.taken if first is None else _together(outlook.cut.taken, first.lineage)
+    if cut is not None and any(_is_beyond(at, outlook.cut.taken) for at in outlook.lineages(cut)):
+        targets, reached = outlook.targets(cut), outlook.passing(cut)
+        whole = taken
+        for mark in reached.marks.values():
+            whole = _together(whole, mark.lineage)
+
+        def cut_at(end: Positions) -> Cut:
+            if _is_reached(targets, end):
+                return replace(reached, taken=whole)
+            return _overtaken(outlook, end, taken if overdue else outlook.cut.taken)
+
+        return Aim(_capped(outlook, targets), cut_at)
+    if timeout_ms and not overdue:
+        return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}))
+    known = {} if first is None else _marks_of(outlook, taken)
+    return Aim(
+        _capped(outlook, {**outlook.visible, **_ends(outlook, known)}), lambda end: _overtaken(outlook, end, taken)
+    )
+
+
+def late_targets(outlook: Outlook) -> dict[Partition, int]:
+    """Return the ends of what a checkpoint calls late, as far as it is known, and not read."""
+    marks = {name: mark for name, mark in _marks_of(outlook, outlook.cut.taken).items() if name in outlook.cut.late}
+    ends = _ends(outlook, marks)
+    return ends if any(end > outlook.begin.get(partition, 0) for partition, end in ends.items()) else {}
+
+
+def _fresh(outlook: Outlook) -> list[Followed]:
+    """Return the first mark of each channel for whose barrier no checkpoint was taken yet."""
+    found = []
+    for marks in outlook.ahead.values():
+        mark = next((mark for mark in marks if _is_beyond(mark.lineage, outlook.cut.taken)), None)
+        if mark is not None:
+            found.append(mark)
+    return found
+
+
+def _together(one: Lineage, other: Lineage) -> Lineage:
+    """Return the newer barrier of each origin."""
+    return {origin: max(one.get(origin, 0), other.get(origin, 0)) for origin in {**one, **other}}
+
+
+def _is_beyond(lineage: Lineage, taken: Lineage) -> bool:
+    known = lineage.keys() & taken.keys()
+    return not known or any(lineage[origin] > taken[origin] for origin in known)
+
+
+def _marks_of(outlook: Outlook, taken: Lineage) -> dict[str, Followed | None]:
+    """Return the mark of a barrier in each channel that it has not passed yet; None if it has not come."""
+    found: dict[str, Followed | None] = {}
+    for name, marks in outlook.ahead.items():
+        at = outlook.channels[name].at
+        if at is not None and _contains(at.lineage, taken):
+            continue
+        mark = next((mark for mark in marks if _contains(mark.lineage, taken)), None)
+        if mark is None or marks_within([mark], outlook.of(name, outlook.begin)) == 0:
+            found[name] = mark
+    return found
+
+
+def _contains(lineage: Lineage, taken: Lineage) -> bool:
+    known = lineage.keys() & taken.keys()
+    return bool(known) and all(lineage[origin] >= taken[origin] for origin in known)
+
+
+def _ends(outlook: Outlook, marks: Mapping[str, Followed | None]) -> dict[Partition, int]:
+    """Return where the marks are that are known, none before the position."""
+    found: dict[Partition, int] = {}
+    for name, mark in marks.items():
+        if mark is not None:
+            found |= outlook.behind(name, mark.ends)
+    return found
+
+
+def _overtaken(outlook: Outlook, end: Positions, taken: Lineage) -> Cut:
+    """Return the cut at an end at which a barrier's checkpoint is taken whose marks are not all reached."""
+    marks = _marks_of(outlook, taken) if taken else {}
+    late = {
+        name: None if mark is None else mark.checkpoint.checkpoint
+        for name, mark in marks.items()
+        if mark is None or marks_within([mark], outlook.of(name, end)) == 0
+    }
+    return replace(outlook.complete(end), taken=taken, late=late)
+
+
+def _is_reached(targets: Positions, end: Positions) -> bool:
+    return all(end.get(partition, 0) >= offset for partition, offset in targets.items())
+
+
+def _capped(outlook: Outlook, targets: Positions) -> Positions:
+    """Return the visible ends, none behind a target; a partition that no mark has is not read."""
+    return {p: min(offset, targets.get(p, outlook.begin.get(p, 0))) for p, offset in outlook.visible.items()}

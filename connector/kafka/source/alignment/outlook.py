@@ -1,0 +1,139 @@
+"""What a query that follows other queries' barriers sees: their marks, where it stands, and what it could read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.marks.channel import Channel, Followed, marks_before, marks_within
+from connector.kafka.marks.cuts import Lineage, newest_cut, next_cut
+from connector.kafka.source.alignment.cut import Cut
+from connector.kafka.source.offsets import Positions
+
+__all__ = ["Outlook"]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is there: channels, where the query stands in them, and what it could read.
+
+    Parameters
+    ----------
+    channels : Mapping[str, Channel]
+        By barrier topic.
+    cut : Cut
+        Where the query stands.
+    begin : Positions
+        The offsets to read next.
+    visible : Positions
+        Where reading could end.
+    now : int
+        Milliseconds since the epoch.
+    limit : int or None
+        Offsets that a micro-batch may have.
+    final : Mapping[str, int] or None
+        Of a run that ends by itself: the last mark of each channel that it reads, by checkpoint.
+    """
+
+    channels: Mapping[str, Channel]
+    cut: Cut
+    begin: Positions
+    visible: Positions
+    now: int
+    limit: int | None = None
+    final: Mapping[str, int] | None = None
+    ahead: Mapping[str, Sequence[Followed]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ahead: dict[str, Sequence[Followed]] = {name: channel.ahead for name, channel in self.channels.items()}
+        if self.final is not None:
+            last = self.final
+            ahead = {
+                name: [mark for mark in marks if mark.checkpoint.checkpoint <= last.get(name, 0)]
+                for name, marks in ahead.items()
+            }
+        object.__setattr__(self, "ahead", ahead)
+
+    @property
+    def at(self) -> dict[str, Lineage | None]:
+        """What each channel's current mark contains."""
+        return {name: None if c.at is None else c.at.lineage for name, c in self.channels.items()}
+
+    def of(self, name: str, positions: Positions) -> dict[Partition, int]:
+        """Return those of a channel's topics."""
+        return {
+            partition: offset for partition, offset in positions.items() if partition.topic in self.channels[name].ids
+        }
+
+    def lineages(self, cut: Mapping[str, int]) -> list[Lineage]:
+        """Return what the marks of a cut contain."""
+        return [self.ahead[name][passed - 1].lineage if passed else self.at[name] or {} for name, passed in cut.items()]
+
+    def behind(self, name: str, ends: Positions) -> dict[Partition, int]:
+        """Return a mark's ends, none of them before the position; also of partitions that the mark does not have."""
+        begin = self.of(name, {**dict.fromkeys(ends, 0), **dict.fromkeys(self.visible, 0), **self.begin})
+        return {partition: max(offset, ends.get(partition, 0)) for partition, offset in begin.items()}
+
+    def targets(self, cut: Mapping[str, int]) -> dict[Partition, int]:
+        """Return where the channels' partitions end when this many marks are passed; none before its position."""
+        found: dict[Partition, int] = {}
+        for name, passed in cut.items():
+            found |= self.behind(name, self.ahead[name][passed - 1].ends if passed else {})
+        return found
+
+    def least(self) -> dict[str, int]:
+        """Return how many marks of each channel a cut passes at least that lies at or behind the position."""
+        found = {}
+        for name, channel in self.channels.items():
+            begin, ends = self.of(name, self.begin), channel.at_ends
+            known = self.cut.exact if ends is None else all(offset <= ends.get(p, 0) for p, offset in begin.items())
+            stands = channel.at is not None and known
+            found[name] = 0 if stands else marks_before(self.ahead[name], begin) + 1
+        return found
+
+    def has_cut(self) -> bool:
+        """Return whether the marks that are read hold a cut; the one that was read towards, if there is one."""
+        if self.cut.toward:
+            newest = {
+                name: channel.newest.checkpoint if channel.newest else 0 for name, channel in self.channels.items()
+            }
+            return all(newest.get(name, checkpoint) >= checkpoint for name, checkpoint in self.cut.toward.items())
+        return next_cut(self.at, self.ahead, self.least()) is not None
+
+    def newest(self) -> dict[str, int] | None:
+        """Return the newest cut that lies at or behind the position, and can be read now."""
+        most = {name: marks_within(marks, self.of(name, self.visible)) for name, marks in self.ahead.items()}
+        cut, least = newest_cut(self.at, self.ahead, most), self.least()
+        return cut if cut is not None and all(passed >= least[name] for name, passed in cut.items()) else None
+
+    def passing(self, cut: Mapping[str, int]) -> Cut:
+        """Return the cut that is complete when this many marks of each channel are passed."""
+        marks = dict(self.cut.marks)
+        for name, passed in cut.items():
+            if passed:
+                marks[name] = self.ahead[name][passed - 1].passed
+        return Cut(marks, exact=True, waited=self.waits(cut))
+
+    def waits(self, cut: Mapping[str, int]) -> dict[str, int]:
+        """Return how long the marks of each channel waited for the last one of a cut, in milliseconds."""
+        seen = {name: self.ahead[name][passed - 1].seen for name, passed in cut.items() if passed}
+        last = max(seen.values(), default=0)
+        return {name: last - at for name, at in seen.items() if last > at}
+
+    def complete(self, end: Positions) -> Cut:
+        """Return the newest cut that lies within an end; exact if the end is there."""
+        most = {name: marks_within(marks, self.of(name, end)) for name, marks in self.ahead.items()}
+        cut = newest_cut(self.at, self.ahead, most)
+        if cut is None:
+            stays = end == self.begin
+            marks, exact = self.cut.marks, stays and self.cut.exact
+            if not stays and len(marks) == len(self.channels):
+                exact = all(self._is_at(name, 0, end) for name in self.channels)
+            return replace(self.cut, marks=marks, exact=exact, toward={}, waited={})
+        exact = all(self._is_at(name, passed, end) for name, passed in cut.items())
+        return replace(self.passing(cut), exact=exact, taken=self.cut.taken, late=self.cut.late)
+
+    def _is_at(self, name: str, passed: int, end: Positions) -> bool:
+        ends = self.ahead[name][passed - 1].ends if passed else self.channels[name].at_ends
+        return ends is not None and all(ends.get(p, 0) == offset for p, offset in self.of(name, end).items())
