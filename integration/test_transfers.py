@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
 
+from barrier_kafka.reader import complete_offsets
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.marks.injector import Injector
+from integration.broker import Cluster
+from integration.dag import read_rows, write_rows
 from integration.transfers.judge import Finding, judge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.matrix
@@ -35,3 +46,37 @@ def test_the_judge_finds_torn_versions_and_doubled_bookings(tmp_path: Path) -> N
     assert judge(tmp_path) == Finding(checkpoints=2, torn=1, off_by=9, transfers=1, doubled=0)
     write((2, 8, 9), (1, 8, 5))
     assert judge(tmp_path) == Finding(checkpoints=3, torn=1, off_by=9, transfers=2, doubled=1)
+
+
+@pytest.mark.slow
+def test_a_stream_and_a_batch_under_spark_end_at_the_newest_barrier(
+    spark: SparkSession, kafka: Cluster, tmp_path: Path, topic_name: str
+) -> None:
+    source, output, servers = f"s-{topic_name}", f"o-{topic_name}", kafka.bootstrap_servers
+    for topic in (source, output):
+        kafka.create_topic(topic, partitions=2)
+    write_rows(servers, source, [(str(number), str(number)) for number in range(10)])
+    with Injector(ClientConfig("test", {"bootstrap.servers": servers}), source, f"{source}-marks") as injector:
+        assert injector.inject() is not None
+    write_rows(servers, source, [(str(number), str(number)) for number in range(10, 15)])
+    options = {"kafka.bootstrap.servers": servers, "subscribe": source, "alignOn": f"{source}-marks"}
+
+    batch = spark.read.format("barrier-kafka").options(**options).load()
+    assert sorted(int(row.value) for row in batch.select("value").collect()) == list(range(10))
+
+    stream = spark.readStream.format("barrier-kafka").options(**options).option("startingOffsets", "earliest").load()
+    query = (
+        stream.select("key", "value")
+        .writeStream.format("2pc-kafka")
+        .options(**{"kafka.bootstrap.servers": servers, "topic": output, "barrierTopic": f"{output}-marks"})
+        .option("checkpointLocation", str(tmp_path / "location"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(int(value) for _, _, value in read_rows(servers, output)) == list(range(10))
+    with closing(Consumer({"bootstrap.servers": servers, "group.id": "reader"})) as consumer:
+        ends = complete_offsets(consumer, f"{output}-marks")[output]
+    assert sum(offset < ends[partition] for partition, offset, _ in read_rows(servers, output)) == 10
+    cut = query.lastProgress.sources[0].endOffset if query.lastProgress else ""
+    assert '"exact":true' in cut.replace(" ", "")
