@@ -19,7 +19,7 @@ import psycopg
 from integration.driver_process import wait_until
 from integration.ports import HOST, Ports
 
-__all__ = ["PASSWORD", "USER", "PostgresqlServer"]
+__all__ = ["PASSWORD", "USER", "PostgresqlServer", "StandBy"]
 
 PASSWORD = "not a secret"
 USER = "tester"
@@ -177,6 +177,42 @@ class PostgresqlServer:
         home = self._folder / "programs"
         shutil.copytree(programs.parent, home, symlinks=True)
         return home / "bin"
+
+
+class StandBy(PostgresqlServer):
+    """A stand-by of another server, which it follows until `fall_behind`. A context manager.
+
+    Parameters
+    ----------
+    primary : PostgresqlServer
+    """
+
+    def __init__(self, primary: PostgresqlServer) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def __enter__(self) -> StandBy:
+        self._own(self._folder)
+        self._programs = self._primary._programs
+        words = ["--pgdata", str(self._data), "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        address = ["--host", HOST, "--port", str(self._primary.port), "--username", USER]
+        command = [str(self._programs / "pg_basebackup"), *words, *address]
+        environment = {**os.environ, "PGPASSWORD": PASSWORD}
+        subprocess.run(command, check=True, capture_output=True, cwd=self._folder, env=environment, **self._user())
+        self.start()
+        return self
+
+    def fall_behind(self) -> None:
+        """Follow no longer."""
+        self.ask("ALTER SYSTEM SET primary_conninfo = ''")
+        self.ask("SELECT pg_reload_conf()")
+        wait_until(
+            lambda: self.ask("SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)], "the stand-by follows no longer"
+        )
+
+    def promote(self) -> None:
+        """Take over."""
+        self.ask("SELECT pg_promote()")
 
 
 def _programs() -> Path:

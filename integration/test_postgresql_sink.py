@@ -20,14 +20,16 @@ from connector.sql.csv_rows import as_csv, numbers, repeated
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.postgresql_table import create_statement
 from integration.driver_process import wait_until
-from integration.postgresql import PASSWORD, PostgresqlServer
+from integration.postgresql import PASSWORD, PostgresqlServer, StandBy
 from integration.sql_bench import SCHEMA, Bench, options_of
 from transactional.errors import (
     AmbiguousOutcomeError,
     OptionError,
     RowRefusedError,
     StoreError,
+    StoreReplacedError,
 )
+from transactional.history import History
 from transactional.sink import Options, Outcome, TransactionContext
 from transactional.testing import SinkConformance
 
@@ -315,6 +317,32 @@ def test_a_table_that_is_swapped_while_the_commit_waits_gets_no_rows(database: P
             commit.result()
     assert bench.rows() == []
     database.ask(f"DROP TABLE old_{table}")
+
+
+@pytest.mark.matrix
+def test_a_stand_by_that_was_behind_is_named_when_it_takes_over(table: str) -> None:
+    with PostgresqlServer() as primary, StandBy(primary) as other:
+        address = primary.url.replace(f":{primary.port}/", f":{primary.port},127.0.0.1:{other.port}/")
+        bench = Bench(primary, table, url=address)
+        bench.commit(bench.prepare([[1, "a"]]))
+        wait_until(lambda: other.ask(f"SELECT count(*) FROM {table}") == [(1,)], "the stand-by has it")
+        other.fall_behind()
+        bench.commit(bench.prepare([[2, "b"]], 1))
+        handle = bench.prepare([[3, "c"]], 2)
+        primary.kill()
+        other.promote()
+        bench.database = other
+        for attempt in (
+            lambda: bench.commit(handle),
+            lambda: bench.prepare([[4, "d"]], 3),
+            lambda: bench.sink().guardRun(bench.mark),
+        ):
+            with pytest.raises(StoreReplacedError, match="DATABASE_FAILED_OVER"):
+                attempt()
+        seen = History("q", 100, True, seen={"checkpoint": 0}, newest=2)
+        with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 1, .* 2 was committed"):
+            bench.sink().checkHistory(seen)
+        assert bench.rows() == [(1, "a")], "nothing was written there"
 
 
 def test_a_publication_of_all_tables_does_not_matter(database: PostgresqlServer, table: str) -> None:
