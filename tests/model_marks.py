@@ -1,13 +1,14 @@
 """The moves of the journal model for a sink that publishes marks: what a checkpoint's mark says is so whenever it is read.
 
-C9 has three more steps: `ends` looks where the rows that can be read end, `confirm` reads the journal again, `write` writes the
-mark. A process may stand still between any two of them.
+C9 has four more steps: what no unsettled entry names is swept, `ends` looks where the rows that can be read end, `confirm`
+reads the journal again, `write` writes the mark. A process may stand still between any two of them. A transaction that is open
+hides what was written after it from the look at the ends, which waits until it sees all rows of the checkpoint.
 """
 
 from __future__ import annotations
 
 from tests.model_ledger import Entry
-from tests.model_steps import COMMITTED, Model, Moves, Session, Shared
+from tests.model_steps import ABORTED, COMMITTED, OPEN, Model, Moves, Session, Shared
 
 __all__ = ["MARK_BREAKS", "MarksModel"]
 
@@ -16,9 +17,10 @@ MARK_BREAKS = {
     "mark-first": "the mark is published before C8",
     "mark-after": "the mark is published after `settled`, and no recovery does it",
     "mark-unconfirmed": "nobody asks, after the look at the ends, whether the query has gone on elsewhere",
+    "mark-hidden": "nothing is swept before the look at the ends, which does not wait for what others hide",
 }
 
-ENDS, CONFIRMED, WRITTEN = 0, 1, 2
+SWEPT, ENDS, CONFIRMED, WRITTEN = range(4)
 
 
 class MarksModel(Model):
@@ -35,8 +37,24 @@ class MarksModel(Model):
                 stays = after.pc.removeprefix("listing ") == s.pc
                 yield label, after if stays else after._replace(mark=()), then, violation
         elif s.mark[:1] != (checkpoint,):
-            seen = tuple(sorted({(batch, part) for batch, part, state in sh.handles if state == COMMITTED}))
-            yield f"{s.pc}: look at the ends", s._replace(mark=(checkpoint, ENDS, seen)), sh, ""
+            known = self.ledger(s.known).known
+            after = s._replace(mark=(checkpoint, SWEPT, ()))
+            swept = tuple(
+                (
+                    batch,
+                    part,
+                    ABORTED if state in OPEN and handle not in known and self.broken != "mark-hidden" else state,
+                )
+                for handle, (batch, part, state) in enumerate(sh.handles)
+            )
+            yield f"{s.pc}: sweep before the look", after, sh._replace(handles=swept), ""
+        elif s.mark[1] == SWEPT:
+            states = [state for _, _, state in sh.handles]
+            stable = next((handle for handle, state in enumerate(states) if state in OPEN), len(states))
+            seen = {(batch, part) for batch, part, state in sh.handles[:stable] if state == COMMITTED}
+            rows = {(batch, part) for batch in self._batches(sh, checkpoint) for part in range(self.scenario.parts)}
+            if rows <= seen or self.broken in ("mark-hidden", "mark-first"):
+                yield f"{s.pc}: look at the ends", s._replace(mark=(checkpoint, ENDS, tuple(sorted(seen)))), sh, ""
         elif s.mark[1] == ENDS and self.broken != "mark-unconfirmed":
             if self._own_unsettled(s, checkpoint)(self.ledger(sh.node)):
                 yield f"{s.pc}: confirm", s._replace(mark=(checkpoint, CONFIRMED, s.mark[2])), sh, ""
@@ -46,6 +64,10 @@ class MarksModel(Model):
             marks = tuple(sorted({*sh.marks, checkpoint}))
             after = s._replace(mark=(checkpoint, WRITTEN))
             yield f"{s.pc}: write the mark", after, sh._replace(marks=marks), self._wrong(sh, checkpoint, s.mark[2])
+
+    def _batches(self, sh: Shared, checkpoint: int) -> tuple[int, ...]:
+        checkpoints = self.ledger(sh.node).checkpoints
+        return tuple(checkpoints[checkpoint][0]) if checkpoint in checkpoints else ()
 
     def _wrong(self, sh: Shared, checkpoint: int, seen: tuple[tuple[int, int], ...]) -> str:
         """What is wrong with a mark, now or for a reader that finds it later."""

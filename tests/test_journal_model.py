@@ -58,6 +58,7 @@ FOUND_BY = {
     "mark-first": "marks",
     "mark-after": "marks",
     "mark-unconfirmed": "marks",
+    "mark-hidden": "marks",
     "stop-judge": "stop",
     "stop-forever": "stop",
 }
