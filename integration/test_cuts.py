@@ -190,7 +190,7 @@ def test_a_join_is_right_whoever_dies_at_any_moment(diamond: Diamond, seed: int)
     assert deaths
 
 
-def feed_and_run(diamond: Diamond, rounds: int = 6) -> None:
+def feed_and_run(diamond: Diamond, rounds: int = 4) -> None:
     """A is ahead of B now and then, and the other way round."""
     for number in range(rounds):
         diamond.s.feed(7)
@@ -208,6 +208,7 @@ def test_checkpoints_without_alignment_are_torn(diamond: Diamond) -> None:
         diamond.check_order()
 
 
+@pytest.mark.matrix
 def test_tracked_checkpoints_hold_at_least_what_their_barrier_had(diamond: Diamond) -> None:
     diamond.c.with_options(alignment="at-least-once")
     feed_and_run(diamond)
@@ -220,6 +221,7 @@ def test_tracked_checkpoints_hold_at_least_what_their_barrier_had(diamond: Diamo
     assert (diamond.s.before(mark), Counter(rows)) == (diamond.s.rows, bookings(diamond.s.rows))
 
 
+@pytest.mark.matrix
 def test_unaligned_checkpoints_and_what_is_late_are_what_their_barrier_had(diamond: Diamond) -> None:
     diamond.c.with_options(alignment="unaligned")
     feed_and_run(diamond)

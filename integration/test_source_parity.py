@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import GreaterThanOrEqual, In
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.marks.injector import Injector
 from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
 from connector.kafka.source.data_source import BarrierKafkaDataSource
 from connector.kafka.source.fetch import KafkaInputPartition
@@ -181,6 +183,12 @@ STREAMS: Sequence[Stream] = [
     ),
     Stream("barrierInterval, minPauseBetweenCheckpoints: ours", {**EARLIEST, "barrierInterval": "1h"}, [ALL_OF_A]),
     Stream("minPauseBetweenCheckpoints: ours", {**EARLIEST, "minPauseBetweenCheckpoints": "1h"}, [ALL_OF_A]),
+    Stream("alignOn: ours", {**EARLIEST, "alignOn": "marks-of-$a"}, [ALL_OF_A]),
+    Stream(
+        "alignment, alignedTimeout: ours",
+        {**EARLIEST, "alignOn": "marks-of-$a", "alignment": "unaligned", "alignedTimeout": "1s"},
+        [ALL_OF_A],
+    ),
     Stream("kafka.*: to the client", {**EARLIEST, "kafka.fetch.min.bytes": "1", "kafka.client.id": "x"}, [ALL_OF_A]),
 ]
 
@@ -249,6 +257,7 @@ BATCHES: Sequence[Batch] = [
         {"subscribe": "$b", "endingOffsetsByTimestamp": '{"$b": {"0": 9000}}', "endingOffsets": "latest"},
         {"b0": (0, 1)},
     ),
+    Batch("alignOn: ours", {"alignOn": "marks-of-$a"}, ALL_OF_A),
     Batch("minPartitions", {"assign": '{"$a": [0]}', "minPartitions": "3"}, {"a0": (0, 6)}, tasks=3),
     Batch("maxRecordsPerPartition", {"maxRecordsPerPartition": "4"}, ALL_OF_A, tasks=3),
     Batch("maxOffsetsPerTrigger is ignored", {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "1"}, ALL_OF_A),
@@ -303,6 +312,14 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"fetchOffset.retryIntervalMs": "-1"}, r"INVALID_OPTION.*fetchOffset\.retryIntervalMs"),
     ({"barrierInterval": "never"}, "INVALID_OPTION.*barrierInterval"),
     ({"minPauseBetweenCheckpoints": ""}, "INVALID_OPTION.*minPauseBetweenCheckpoints"),
+    ({"alignOn": "no-such-marks"}, "UNKNOWN_TOPIC.*no-such-marks.*option alignOn"),
+    ({"alignOn": "$b", "subscribe": "$a"}, "FORMAT_UNKNOWN.*record at source-parity-b"),
+    (
+        {"subscribe": "$b", "alignOn": "marks-of-$a"},
+        "MARKS_DISAGREE.*marks of the topic source-parity-a, which this query",
+    ),
+    ({"alignOn": "marks-of-$a", "alignment": "best"}, "INVALID_OPTION.*alignment is 'best'"),
+    ({"alignOn": "marks-of-$a", "alignment": "unaligned", "alignedTimeout": "later"}, "INVALID_OPTION.*alignedTimeout"),
     # What Spark's guide lists as not to be set.
     ({"kafka.auto.offset.reset": "latest"}, r"FORBIDDEN_OPTION.*kafka\.auto\.offset\.reset.*startingOffsets"),
     ({"kafka.key.deserializer": "x"}, r"FORBIDDEN_OPTION.*kafka\.key\.deserializer.*cast or parse"),
@@ -366,6 +383,8 @@ def topics(kafka: Cluster) -> Cluster:
             value = f"{partition}-{offset}".encode()
             producer.produce(topic, value, partition=int(number), timestamp=stamp, headers=[("place", value)])
     assert producer.flush(30) == 0
+    with Injector(ClientConfig("test", {"bootstrap.servers": kafka.bootstrap_servers}), A, f"marks-of-{A}") as injector:
+        assert injector.inject() is not None
     return kafka
 
 
