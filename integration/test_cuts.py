@@ -115,7 +115,11 @@ class Diamond:
             assert self.s.before(contents[-1][0]) == self.s.rows
 
     def check_order(self) -> None:
-        """Reads of C's checkpoints fit a serial order of the transfers."""
+        """Reads of C's checkpoints fit a serial order of the transfers.
+
+        Kafka orders the rows of a partition only, so A and B may book transfers of different partitions in different orders: a
+        list is read in the order of the transfers' numbers.
+        """
         written = [
             (row, {(book, key): value for book in (debit, credit) for key, value in book("", row)})
             for row in self.s.rows
@@ -127,7 +131,7 @@ class Diamond:
             for row in rows:
                 side, account, _ = row.split()
                 found[debit if side == "debit" else credit, account].append(row)
-            reads = {key: tuple(found[key]) for key in lists}
+            reads = {key: tuple(sorted(found[key], key=lambda row: int(row.split()[2]))) for key in lists}
             transactions.append(Transaction(f"checkpoint {mark['checkpoint']}", reads=reads))
         check_serializable(transactions)
 
@@ -204,7 +208,7 @@ def test_checkpoints_without_alignment_are_torn(diamond: Diamond) -> None:
     diamond.c.follows = False
     diamond.c.__post_init__()
     feed_and_run(diamond)
-    with pytest.raises(Anomaly, match="a cycle"):
+    with pytest.raises(Anomaly, match=r"a cycle|another read has"):
         diamond.check_order()
 
 
@@ -243,7 +247,7 @@ def test_a_mark_that_lies_too_early_is_found(diamond: Diamond, monkeypatch: pyte
 
     monkeypatch.setattr(barrier_topic, "stable_ends", too_early)
     feed_and_run(diamond)
-    with pytest.raises(Anomaly, match="a cycle"):
+    with pytest.raises(Anomaly, match=r"a cycle|another read has"):
         diamond.check_order()
 
 
@@ -256,5 +260,5 @@ def test_a_channel_that_is_read_past_its_mark_is_found(diamond: Diamond, monkeyp
 
     monkeypatch.setattr(aim, "_capped", too_far)
     feed_and_run(diamond)
-    with pytest.raises(Anomaly, match="a cycle"):
+    with pytest.raises(Anomaly, match=r"a cycle|another read has"):
         diamond.check_order()
