@@ -62,7 +62,7 @@ def check_serializable(transactions: Iterable[Transaction]) -> None:
     for key, values in orders.items():
         strange = [value for value in values if (key, value) not in writers]
         if strange or len(set(values)) < len(values):
-            raise Anomaly(f"{key} has {values}, of which {strange} were appended by nobody")
+            raise Anomaly(f"{key} has {values}, of which {strange} no transaction has appended")
     before: dict[str, set[str]] = {each.name: set() for each in known}
     for key, values in orders.items():
         for earlier, later in pairwise(values):

@@ -148,7 +148,7 @@ class Stage:
         )
 
     def run(self, micro_batches: int = 1_000_000, *, error: bool = False) -> None:
-        """Live until there is nothing to read, or so many more micro-batches are committed."""
+        """Live until there is nothing to read, or this many more micro-batches are committed."""
         engine = SourcedEngine(self.work, self.reading)
         done = max(newest(self.work.location, "commits"), -1) + 1
         try:

@@ -28,7 +28,7 @@ def test_reads_of_whole_transfers_fit_an_order() -> None:
         ({"x": "", "y": "1"}, "a cycle"),
         ({"x": "13", "y": "1", "z": "23"}, "a cycle"),
         ({"x": "11", "y": "1"}, "x has"),
-        ({"x": "17", "y": "1"}, "appended by nobody"),
+        ({"x": "17", "y": "1"}, "no transaction has appended"),
     ],
 )
 def test_a_torn_read_is_found(lists: dict[str, str], said: str) -> None:

@@ -440,7 +440,7 @@ def test_tracked_barriers_hold_nothing_back_and_are_complete_when_all_have_passe
     a, b, query = pair(alignment="at-least-once")
     a.rows(3).mark(origin(1)).rows(2)
     b.rows(2)
-    assert query.ask() is None, "b has no mark: nobody knows whose it is"
+    assert query.ask() is None, "b has no mark: whose rows these are is not known"
     b.mark(origin(1)).rows(1)
     assert query.go_on() == [("a-0", 0, 5), ("b-0", 0, 3)]
     assert cut(query) == ({"a": 1, "b": 1}, False)
