@@ -71,16 +71,21 @@ class Injector:
             if self._topic not in self._admin.topics([self._topic]):
                 raise OptionError("UNKNOWN_TOPIC", option="TOPIC", topic=self._topic)
             BarrierTopic(self._config, self._barrier_topic).ensure(self._admin)
-            ids = {name: info.topic_id for name, info in self._admin.topics([self._topic, self._barrier_topic]).items()}
-            self._origin, self._identity = f"{self._topic}/{ids[self._barrier_topic]}", ids[self._topic]
+            topics = self._admin.topics([self._topic, self._barrier_topic])
+            self._identity = topics[self._topic].topic_id
+            self._origin = f"{self._topic}/{topics[self._barrier_topic].topic_id}"
             self._producer = self._fencing()
             self._newest = newest_mark(self._config.for_librdkafka(), self._barrier_topic)
-            self._next = self._end() + 1 if self._newest is None else self._newest.checkpoint.checkpoint + 1
-            if self._newest is not None and self._newest.checkpoint.query != self._origin:
-                other = self._newest.checkpoint.query
-                raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=other, query=self._origin)
-            if self._newest is not None:
+            if self._newest is None:
+                place = Partition(self._barrier_topic, 0)
+                # No barrier's number was higher than where the topic ends, as each has taken an offset.
+                self._next = self._admin.end_offsets([place], topics)[place][0] + 1
+            else:
+                there = self._newest.checkpoint
+                if there.query != self._origin:
+                    raise self._taken(there.query, self._origin)
                 self._check(self._newest.ids)
+                self._next = there.checkpoint + 1
         except BaseException:
             self.__exit__()
             raise
@@ -132,22 +137,14 @@ class Injector:
         self._newest, self._next = mark, number + 1
         return mark
 
-    def _end(self) -> int:
-        """Return where the barrier topic ends: no barrier's number was higher, as each has taken an offset."""
-        if self._admin is None:
-            raise ValueError("the injector is not entered")
-        place = Partition(self._barrier_topic, 0)
-        ends = self._admin.end_offsets([place], self._admin.topics([self._barrier_topic]), committed=False)
-        return ends[place][0]
-
     def _check(self, ids: Mapping[str, str]) -> None:
         """Check that these are marks of the topic that is there now."""
         if ids.get(self._topic) != self._identity:
-            other, now = (
-                f"{self._topic} with the id {ids.get(self._topic)}",
-                f"{self._topic} with the id {self._identity}",
-            )
-            raise StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=other, query=now)
+            other, now = (f"{self._topic} with the id {each}" for each in (ids.get(self._topic), self._identity))
+            raise self._taken(other, now)
+
+    def _taken(self, other: str, query: str) -> StoreError:
+        return StoreError("BARRIER_TOPIC_TAKEN", topic=self._barrier_topic, other=other, query=query)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

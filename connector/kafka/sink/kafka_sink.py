@@ -271,11 +271,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
     def output(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
         """Return per partition an offset before which all of the checkpoint's rows are; if they are many, only their number."""
-        ends: dict[str, int] = {}
-        for part in (part for handle in handles for part in parse_handle(handle).written):
-            ends[str(part.partition)] = max(part.offset, ends.get(str(part.partition), 0))
+        ends = _ends_of(handles)
         if len(ends) <= MOST_NAMED:
-            return dict(sorted(ends.items()))
+            return {name: ends[partition] for name, partition in sorted((str(each), each) for each in ends)}
         return {"partitions": len(ends)}
 
     def commit(self, handles: Sequence[KafkaHandle], checkpoint: DecidedCheckpoint) -> None:
@@ -300,13 +298,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     def publishMark(self, mark: CheckpointMark, handles: Sequence[KafkaHandle], confirm: Callable[[], None]) -> None:
         """Write the checkpoint's mark to the barrier topic."""
         topic, barrier_topic = self._settings.topic, self._settings.barrier_topic
-        if topic is None or barrier_topic is None:
-            return
-        rows: dict[Partition, int] = {}
-        for part in (part for handle in handles for part in parse_handle(handle).written):
-            rows[part.partition] = max(part.offset, rows.get(part.partition, 0))
-        marks = BarrierTopic.kept(self._settings.client, barrier_topic)
-        marks.publish(mark, topic, rows, self._driver_admin(), confirm, self._commit_deadline())
+        if topic is not None and barrier_topic is not None:
+            marks = BarrierTopic.kept(self._settings.client, barrier_topic)
+            marks.publish(mark, topic, _ends_of(handles), self._driver_admin(), confirm, self._commit_deadline())
 
     def abort(self, handles: Sequence[KafkaHandle]) -> Sequence[KafkaHandle]:
         """Abort and fence all of them; return those found committed."""
@@ -383,6 +377,14 @@ def _producer_of(transaction: KafkaTransaction) -> Any:
     if transaction.producer is None:
         raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{transaction.name} is prepared or rolled back already")
     return transaction.producer
+
+
+def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
+    """Return per partition an offset before which all rows of the transactions are."""
+    ends: dict[Partition, int] = {}
+    for part in (part for handle in handles for part in parse_handle(handle).written):
+        ends[part.partition] = max(part.offset, ends.get(part.partition, 0))
+    return ends
 
 
 def _began(handles: Sequence[Mapping[str, Any]]) -> int:

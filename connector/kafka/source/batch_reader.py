@@ -74,12 +74,12 @@ class BarrierKafkaBatchReader(DataSourceReader):
         wanted = [partition for partition in there if self._narrowing.keeps(partition)]
         # In this order: `latest` of the start must not lie behind that of the end.
         start = topics.resolve(options.starting, wanted, strict=self.fail_on_data_loss)
-        end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
         if options.align is not None:
-            visible = topics.latest(there)
-            newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids, visible)
+            newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids, topics.latest(there))
             whole = newest[0] if newest is not None else {}
-            end = {partition: max(start[partition], whole.get(partition, 0)) for partition in end}
+            end: Positions = {partition: max(start[partition], whole.get(partition, 0)) for partition in wanted}
+        else:
+            end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
         ranges = [part for part in map(self._narrowing.narrow, self._ranges(start, end)) if len(part)]
         ranges = self._without_older_rows(topics, ranges)
         return [

@@ -144,11 +144,11 @@ class Alignment:
     def _read_tails(self, topics: TopicReader, length: int) -> bool:
         """Read the last marks of each barrier topic; return whether that was all of them."""
         self.close()
-        first, ends = self._bounds(topics)
+        first = self._begins(topics)
         for name in self._align.topics:
-            self._open(name, Channel(name, None, {}, tail=True), max(first[name], ends[name] - length))
+            self._open(name, Channel(name, None, {}, tail=True), max(first[name], self._ends[name] - length))
             self._read(name, length)
-        return all(end - length <= first[name] for name, end in ends.items())
+        return all(end - length <= first[name] for name, end in self._ends.items())
 
     # -- in each micro-batch ----------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Alignment:
         if kept == {*self._align.topics}:
             self._set_ends(topics.latest(self._places))
             return
-        first, _ = self._bounds(topics)
+        first = self._begins(topics)
         for name in sorted({*self._align.topics} - kept):
             at = cut.marks.get(name)
             if name in self._readers:
@@ -223,8 +223,7 @@ class Alignment:
             self._open(name, Channel(name, at, begin), max(first[name], at.offset if at is not None else 0))
 
     def _open(self, name: str, channel: Channel, offset: int) -> None:
-        if channel.newest is not None and self._ends[name] <= channel.newest.offset:
-            raise _shorter(name, self._ends[name], channel.newest.offset)
+        self._check_end(channel)
         self._channels[name] = channel
         reader = self._readers[name] = self._open_reader(self._options.config.for_librdkafka(), name)
         reader.begin(offset)
@@ -257,8 +256,8 @@ class Alignment:
     def _reader(self, admin: AdminClient) -> TopicReader:
         return TopicReader(admin, self._options.config, self._options.retries, clock=self._clock)
 
-    def _bounds(self, topics: TopicReader) -> tuple[dict[str, int], dict[str, int]]:
-        """Return where the barrier topics begin and end."""
+    def _begins(self, topics: TopicReader) -> dict[str, int]:
+        """Check the barrier topics, look where they end, and return where they begin."""
         try:
             there = topics.partitions(Subscription(topics=self._align.topics))
         except StoreError as problem:
@@ -276,14 +275,23 @@ class Alignment:
             )
         first = {partition.topic: offset for partition, offset in topics.earliest(self._places).items()}
         self._set_ends(topics.latest(self._places))
-        return first, self._ends
+        return first
 
     def _set_ends(self, latest: Positions) -> None:
         self._ends = {partition.topic: offset for partition, offset in latest.items()}
         self._unread = {*self._ends}
-        for name, channel in self._channels.items():
-            if channel.newest is not None and self._ends.get(name, 0) <= channel.newest.offset:
-                raise _shorter(name, self._ends.get(name, 0), channel.newest.offset)
+        for channel in self._channels.values():
+            self._check_end(channel)
+
+    def _check_end(self, channel: Channel) -> None:
+        """Check that a barrier topic is not shorter than what was read of it."""
+        name, newest = channel.topic, channel.newest
+        if newest is not None and self._ends[name] <= newest.offset:
+            reason = (
+                f"it ends at offset {self._ends[name]}, and a mark at offset {newest.offset} was read: it was deleted and "
+                "created again, or truncated"
+            )
+            raise disagree(name, reason)
 
     def _is_covered(self, ids: Mapping[str, str]) -> bool:
         """Check that each topic that is read is one channel's; return whether each channel has a mark.
@@ -335,8 +343,3 @@ def _place(name: str, channel: Channel) -> str:
 
 def _is_full(channel: Channel) -> bool:
     return len(channel.ahead) >= MOST or channel.size >= MOST_BYTES
-
-
-def _shorter(name: str, end: int, offset: int) -> StoreError:
-    reason = f"it ends at offset {end}, and a mark at offset {offset} was read: it was deleted and created again, or truncated"
-    return disagree(name, reason)
