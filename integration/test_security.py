@@ -25,8 +25,9 @@ from rich.console import Console
 
 import connector
 from connector.kafka.client.brokers import check_brokers
-from connector.kafka.client.config import SOURCE_FORBIDDEN, client_config
+from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.client.topics import Partition
+from connector.kafka.marks.injector import Injector
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.source.consumers import borrow_consumer
 from connector.kafka.source.fetch import fetch
@@ -44,12 +45,16 @@ from integration.secured import PASSWORD, Right, SecuredCluster, grant, revoke
 from integration.test_bad_input import assert_empty, failure, start, unreadable
 from integration.test_kafka_source import produce
 from transactional.checkpoint import DecidedCheckpoint
+from transactional.errors import StoreError
 from transactional.sink import Options, TransactionContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INPUT, OUTPUT, GROUP, PREFIX = "secured-in", "secured-out", "secured-group", "secured-q"
+MARKS, BARRIERS = "secured-marks", "secured-barriers"
+"""Barrier topics: of the input, and of the query that reads it."""
+
 REPLICAS = 3
 SECONDS = 180.0
 """Within this a user is told."""
@@ -70,7 +75,20 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             cluster.add_scram_user("admin", PASSWORD, mechanism)
         produce(cluster, INPUT, range(5), partitions=1)
+        cluster.create_topic(BARRIERS, replication=REPLICAS)
+        inject(made.options("admin"))
         yield made
+
+
+def client(options: Mapping[str, str]) -> ClientConfig:
+    """The source's client settings."""
+    parsed = READ_OPTIONS.parse({"subscribe": INPUT, **options})
+    return client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
+
+
+def inject(options: Mapping[str, str]) -> None:
+    with Injector(client(options), INPUT, MARKS) as injector:
+        injector.inject()
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +111,8 @@ def documented() -> list[Right]:
     names = {
         "the input": INPUT,
         "the output": OUTPUT,
+        "those in `alignOn`": MARKS,
+        "`barrierTopic`": BARRIERS,
         "`kafka.group.id`": GROUP,
         "`transactionalIdPrefix`, prefixed": f"{PREFIX}*",
     }
@@ -107,7 +127,7 @@ RIGHTS = documented()
 
 
 def test_the_documents_name_the_rights() -> None:
-    assert len(RIGHTS) == len(set(RIGHTS)) == 5
+    assert len(RIGHTS) == len(set(RIGHTS)) == 8
 
 
 def read(session: SparkSession, options: Mapping[str, str]) -> Any:
@@ -117,10 +137,16 @@ def read(session: SparkSession, options: Mapping[str, str]) -> Any:
 
 def told_by_source_or_sink(session: SparkSession, options: dict[str, str], location: Path) -> str:
     """What a user is told who starts a query: by its source or its sink, whoever looks first."""
-    sink = {**options, "topic": OUTPUT, "transactionalIdPrefix": PREFIX, "checkpointLocation": str(location)}
+    sink = {
+        **options,
+        "topic": OUTPUT,
+        "barrierTopic": BARRIERS,
+        "transactionalIdPrefix": PREFIX,
+        "checkpointLocation": str(location),
+    }
     begin = time.monotonic()
     try:
-        frame = read(session, options)
+        frame = read(session, {**options, "alignOn": MARKS})
     except Exception as problem:  # noqa: BLE001 - Spark's own exception around ours
         said = str(problem)
     else:
@@ -141,6 +167,27 @@ def test_each_documented_right_is_needed_and_named_where_it_is_missing(
     kinds = f"(DESCRIBE|{operation.upper()}) on {kind.replace('_', ' ')} {re.escape(name.strip('*'))}"
     assert re.search(rf"MISSING_RIGHT.*{kinds}.*kafka-acls\.sh", said, re.DOTALL), said
     assert_empty(secured.cluster, OUTPUT)
+
+
+INJECTING = [
+    ("topic", INPUT, "describe"),
+    ("topic", MARKS, "read"),
+    ("topic", MARKS, "write"),
+    ("transactional_id", f"barrier-inject.{MARKS}", "write"),
+]
+
+
+@pytest.mark.parametrize("missing", [None, *INJECTING], ids=str)
+def test_an_injector_needs_the_documented_rights(secured: SecuredCluster, missing: Right | None) -> None:
+    options = secured.user(f"injector-{next(NUMBERS)}", [right for right in INJECTING if right != missing])
+    if missing is None:
+        inject(options)
+        return
+    kind, name, operation = missing
+    # What is missing whole is missed by its weakest part, DESCRIBE.
+    kinds = f"(DESCRIBE|{operation.upper()}) on {kind.replace('_', ' ')} {name}"
+    with pytest.raises(StoreError, match=rf"MISSING_RIGHT.*{kinds}"):
+        inject(options)
 
 
 # -- the demo -------------------------------------------------------------------------------------------------------
@@ -267,8 +314,7 @@ def test_rows_are_written_committed_and_read_by_both_libraries(secured: SecuredC
     assert handle is not None
     sink.commit([handle], cast("DecidedCheckpoint", None))
     sink.close()
-    parsed = READ_OPTIONS.parse({**way_in, "kafka.group.id": "reader", "subscribe": topic})
-    config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)
+    config = client({**way_in, "kafka.group.id": "reader", "subscribe": topic})
     check_brokers(config)
     at = Partition(topic, 0)
     with borrow_consumer(config) as consumer:

@@ -7,7 +7,6 @@ from typing import Final
 
 from connector.kafka.client.admin import TOPIC, KafkaAdmin
 from connector.kafka.client.errors import missing_right
-from connector.kafka.sink.kafka_sink import READ
 from connector.kafka.source.read_options import ReadOptions
 from connector.transactions.on_brokers import look
 from transactional.finding import Finding, good, problem, unknown, warning
@@ -35,12 +34,12 @@ def check_readers(admin: KafkaAdmin, topic: str) -> Finding:
 
 def check_read_topics(admin: KafkaAdmin, options: ReadOptions, topics: Sequence[str]) -> Iterator[Finding]:
     """Check the right to read input topics, and their retention."""
-    operations = {topic: info.operations for topic, info in admin.topics(topics, ()).items()}
-    denied = [topic for topic in topics if (allowed := operations.get(topic)) is not None and READ not in allowed]
+    allowed = {topic: info.allows("READ") for topic, info in admin.topics(topics, ()).items()}
+    denied = [topic for topic in topics if allowed.get(topic) is False]
     if denied:
         right = missing_right("READ", f"topic {', '.join(denied)}")
         yield problem("rights", right.message, "", right.condition)
-    elif any(allowed is None for allowed in operations.values()):
+    elif None in allowed.values():
         yield unknown("rights", "The brokers do not say what this user may do.")
     else:
         yield good("rights", "all that the source needs")

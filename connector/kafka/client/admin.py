@@ -26,6 +26,9 @@ UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DEN
 TOPIC, BROKER = 2, 4
 """Kinds of resources whose settings are asked for."""
 
+OPERATIONS: Mapping[str, int] = {"READ": 3, "WRITE": 4}
+"""Codes of what a user may do with a topic."""
+
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
 
@@ -57,6 +60,22 @@ class TopicInfo:
     leaders: Mapping[int, int]
     operations: frozenset[int] | None
     replicas: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def allows(self, operation: str) -> bool | None:
+        """Return whether this user may do this: ``READ`` or ``WRITE``; None if the brokers do not say."""
+        return None if self.operations is None else OPERATIONS[operation] in self.operations
+
+    def check_rights(self, topic: str, *operations: str) -> None:
+        """Check that the brokers refuse this user none of these.
+
+        Raises
+        ------
+        StoreError
+            ``MISSING_RIGHT``
+        """
+        for operation in operations:
+            if self.allows(operation) is False:
+                raise missing_right(operation, f"topic {topic}")
 
 
 class KafkaAdmin(KafkaConnection):

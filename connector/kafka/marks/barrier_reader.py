@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from connector.kafka.client.errors import missing_right
 from transactional.clock import Deadline
 from transactional.errors import RetriableError
 
@@ -59,6 +60,23 @@ class BarrierReader:
         self._consumer: Consumer = Consumer({**settings, **READING})
         self._next = 0
 
+    def range(self) -> tuple[int, int]:
+        """Return the topic's first offset, and the one behind its last.
+
+        Raises
+        ------
+        RetriableError
+            ``KAFKA_TIMEOUT``
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            first, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=SECONDS)
+        except KafkaException as problem:
+            reason = f"{self._topic} could not be read: {problem.args[0].str()}"
+            raise RetriableError("KAFKA_TIMEOUT", reason=reason) from None
+        return first, end
+
     def begin(self, offset: int) -> None:
         """Read from this offset on."""
         from confluent_kafka import TopicPartition
@@ -71,8 +89,8 @@ class BarrierReader:
 
         Raises
         ------
-        RetriableError
-            ``KAFKA_TIMEOUT``
+        StoreError
+            ``KAFKA_TIMEOUT``, ``MISSING_RIGHT``
         """
         found: list[Record] = []
         deadline = Deadline(SECONDS)
@@ -88,6 +106,8 @@ class BarrierReader:
                     self._next = offset + 1
                 elif error.name() == "_PARTITION_EOF":
                     self._next = max(self._next, offset)
+                elif error.name() == "TOPIC_AUTHORIZATION_FAILED":
+                    raise missing_right("READ", f"topic {self._topic}")
                 # Other errors pass; or the next question for the topic's end names them.
             if deadline.passed():
                 reason = f"the marks in {self._topic} could not be read: at offset {self._next} of {end}"

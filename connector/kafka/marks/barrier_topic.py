@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import backing_off
+from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
+from connector.kafka.marks.barrier_reader import BarrierReader
 from connector.kafka.marks.mark import Mark
 from transactional.checkpoint import CheckpointMark
 from transactional.clock import Deadline
 from transactional.errors import OptionError, RetriableError, StoreError
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
+    from confluent_kafka import KafkaError, Producer
 
 __all__ = ["BarrierTopic", "newest_mark", "stable_ends"]
 
@@ -35,7 +37,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.5
 TAIL: Final = 64
 """Offsets before the end in which the newest mark is looked for first: some may be compacted."""
 
-READ_SECONDS: Final = 30.0
+CREATE_SECONDS: Final = 30.0
 
 _lock = threading.Lock()
 
@@ -75,16 +77,21 @@ class BarrierTopic:
         ------
         OptionError
             ``INVALID_OPTION``: it has several partitions, or may not be created; the error has the command that does it.
+        StoreError
+            ``MISSING_RIGHT``
         """
         if not admin.topics([self.name]):
             self._create(admin)
         self.check(admin)
 
     def check(self, admin: KafkaAdmin) -> None:
-        """Check that the topic, if it is there, has one partition."""
+        """Check that the topic, if it is there, has one partition, which this user may read and write."""
         found = admin.topics([self.name]).get(self.name)
-        if found is not None and len(found.leaders) != 1:
+        if found is None:
+            return
+        if len(found.leaders) != 1:
             raise self._invalid(f"a topic with one partition: {self.name} has {len(found.leaders)}")
+        found.check_rights(self.name, "WRITE", "READ")
 
     def _create(self, admin: KafkaAdmin) -> None:
         from confluent_kafka import KafkaException
@@ -92,7 +99,7 @@ class BarrierTopic:
 
         client = check_brokers(self._config)
         try:
-            client.create_topics([NewTopic(self.name, 1, config=dict(SETTINGS))])[self.name].result(READ_SECONDS)
+            client.create_topics([NewTopic(self.name, 1, config=dict(SETTINGS))])[self.name].result(CREATE_SECONDS)
         except KafkaException as problem:
             if problem.args[0].name() == "TOPIC_ALREADY_EXISTS":
                 return
@@ -135,7 +142,7 @@ class BarrierTopic:
         Raises
         ------
         StoreError
-            ``BARRIER_TOPIC_TAKEN``, ``BARRIER_TOPIC_AHEAD``, ``KAFKA_TIMEOUT``
+            ``BARRIER_TOPIC_TAKEN``, ``BARRIER_TOPIC_AHEAD``, ``KAFKA_TIMEOUT``, ``MISSING_RIGHT``
         """
         newest = self._newest_known(mark, confirm)
         ids, ends = stable_ends(topic, admin, newest, deadline, rows)
@@ -166,17 +173,19 @@ class BarrierTopic:
             more = {"enable.idempotence": False, "acks": "all", "linger.ms": 0, "log_level": 0}
             settings = {**self._config.for_librdkafka(), **more}
             self._producer = Producer(settings)
-        problems: list[str] = []
+        problems: list[KafkaError] = []
 
-        def report(error: Any, message: Any) -> None:
+        def report(error: KafkaError | None, message: Any) -> None:
             if error is not None:
-                problems.append(error.str())
+                problems.append(error)
 
         self._producer.produce(self.name, mark.to_json(), mark.key, 0, on_delivery=report)
         waiting = self._producer.flush(max(deadline.left(), 1.0))
         if waiting or problems:
             self._producer, self._looked = None, False  # whether it was written is asked again
-            reason = self._config.scrub(problems[0]) if problems else "no answer"
+            if problems and problems[0].name() == "TOPIC_AUTHORIZATION_FAILED":
+                raise missing_right("WRITE", f"topic {self.name}")
+            reason = self._config.scrub(problems[0].str()) if problems else "no answer"
             raise RetriableError(
                 "KAFKA_TIMEOUT",
                 reason=f"the mark of checkpoint {mark.checkpoint.checkpoint} was not written to {self.name}: {reason}",
@@ -249,39 +258,25 @@ def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False)
     Raises
     ------
     StoreError
-        ``FORMAT_UNKNOWN``, ``KAFKA_TIMEOUT``
+        ``FORMAT_UNKNOWN``, ``KAFKA_TIMEOUT``, ``MISSING_RIGHT``
     """
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-    reading = {"group.id": "barrier-kafka-marks", "enable.auto.commit": False, "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, **reading, "log_level": 0})
-    deadline = Deadline(READ_SECONDS)
+    reader = BarrierReader({**settings, "group.id": "barrier-kafka-marks"}, topic)
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=READ_SECONDS)
+        first, end = reader.range()
         length = TAIL
-        while high > low:
-            begin = max(low, high - length)
-            consumer.assign([TopicPartition(topic, 0, begin)])
-            found = [mark for mark in _read_to(consumer, topic, high, deadline) if mark.checkpoint.exact or not exact]
-            if found or begin == low:
+        while end > first:
+            begin = max(first, end - length)
+            reader.begin(begin)
+            found = [mark for mark in _marks_to(reader, topic, end) if mark.checkpoint.exact or not exact]
+            if found or begin == first:
                 return max(found, key=lambda mark: mark.checkpoint.checkpoint, default=None)
             length *= 16
         return None
-    except KafkaException as problem:
-        raise RetriableError("KAFKA_TIMEOUT", reason=f"{topic} could not be read: {problem.args[0].str()}") from None
     finally:
-        consumer.close()
+        reader.close()
 
 
-def _read_to(consumer: Any, topic: str, high: int, deadline: Deadline) -> list[Mark]:
-    from confluent_kafka import TopicPartition
-
-    found: list[Mark] = []
-    while True:
-        message = consumer.poll(0.1)
-        if message is not None and message.error() is None:
-            found.append(Mark.from_json(message.value(), f"{topic}, offset {message.offset()}"))
-        if consumer.position([TopicPartition(topic, 0)])[0].offset >= high:
-            return found
-        if deadline.passed():
-            raise RetriableError("KAFKA_TIMEOUT", reason=f"{topic} could not be read up to offset {high}")
+def _marks_to(reader: BarrierReader, topic: str, end: int) -> Iterator[Mark]:
+    while records := reader.read_to(end, TAIL):
+        for offset, value in records:
+            yield Mark.from_json(value, f"{topic}, offset {offset}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks.barrier_topic import BarrierTopic, newest_mark, stable_ends
 from connector.kafka.marks.mark import Mark
@@ -64,7 +65,8 @@ class Injector:
         OptionError
             ``UNKNOWN_TOPIC``, ``INVALID_OPTION``
         StoreError
-            ``BARRIER_TOPIC_TAKEN``: it has marks of a query, or of a topic that was deleted and created again.
+            ``BARRIER_TOPIC_TAKEN``: it has marks of a query, or of a topic that was deleted and created again;
+            ``MISSING_RIGHT``
         """
         self._admin = KafkaAdmin(self._config, self._clock)
         try:
@@ -157,6 +159,8 @@ class Injector:
             error = problem.args[0]
             if error.name() in FENCED:
                 raise FencedError("INJECTOR_FENCED", topic=self._barrier_topic) from None
+            if error.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+                raise missing_right("WRITE", f"transactional id {PREFIX}{self._barrier_topic}") from None
             reason = f"{self._barrier_topic} could not be written: {self._config.scrub(error.str())}"
             raise RetriableError("KAFKA_TIMEOUT", reason=reason) from None
 

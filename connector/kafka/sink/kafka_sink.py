@@ -57,9 +57,6 @@ MOST_NAMED: Final = 100
 COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
 """States of a committed transaction, until its id is used again."""
 
-READ, WRITE = 3, 4
-"""Codes of operations in Kafka's protocol."""
-
 
 class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     """Writes rows with the columns of Spark's Kafka sink into Kafka, exactly once for `read_committed` readers.
@@ -189,11 +186,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             info = admin.topics([topic]).get(topic)
             if info is None:
                 raise OptionError("UNKNOWN_TOPIC", option="topic", topic=topic)
-            if info.operations is not None and WRITE not in info.operations:
-                raise missing_right("WRITE", f"topic {topic}")
-            if self._settings.exactly_once and info.operations is not None and READ not in info.operations:
-                # Without it there is no way to learn how a transaction ended whose id was initialised again.
-                raise missing_right("READ", f"topic {topic}")
+            info.check_rights(topic, "WRITE")
+            if self._settings.exactly_once:
+                # There is no other way to learn how a transaction ended whose id was initialised again.
+                info.check_rights(topic, "READ")
             identity.update(topic=topic, topicId=info.topic_id)
         if self._settings.barrier_topic is not None:
             BarrierTopic.kept(client, self._settings.barrier_topic).ensure(admin)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from connector.kafka.client.admin import Description
+from connector.kafka.client.admin import Description, TopicInfo
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from tests.connector.kafka.sink.fake_producer import FakeProducer
@@ -30,8 +29,7 @@ class FakeCluster:
     ----------
     states : dict[str, Description]
         What the coordinators know of transactional ids.
-    topics : dict[str, SimpleNamespace]
-        With ``topic_id``, ``leaders``, ``operations``.
+    topic_infos : dict[str, TopicInfo]
     producers : list[FakeProducer]
         All that were made; `next_producer` is the one that comes next.
     then : dict[int, dict[str, Any]]
@@ -55,11 +53,9 @@ class FakeCluster:
         self.clock = FakeClock()
 
     @staticmethod
-    def topic(name: str, operations: Iterable[int] | None = None) -> SimpleNamespace:
+    def topic(name: str, operations: Iterable[int] | None = None) -> TopicInfo:
         told = None if operations is None else frozenset(operations)
-        return SimpleNamespace(
-            topic_id=str(uuid.uuid5(uuid.NAMESPACE_URL, name)), leaders={0: 1, 1: 1}, operations=told
-        )
+        return TopicInfo(str(uuid.uuid5(uuid.NAMESPACE_URL, name)), {0: 1, 1: 1}, told)
 
     def plug_in(self, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
         """Let sinks of this test make their admins and producers here."""

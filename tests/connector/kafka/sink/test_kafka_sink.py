@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -375,7 +376,8 @@ def test_over_many_partitions_a_checkpoint_says_only_how_many(cluster: FakeClust
     made.write(transaction, rows("a"))
     parts = [("out", number) for number in range(101)]
     cluster.state(transaction.name, "Ongoing", epoch=transaction.producer_epoch, parts=parts)
-    cluster.topic_infos["out"].leaders = dict.fromkeys(range(101), 1)
+    leaders = dict.fromkeys(range(101), 1)
+    cluster.topic_infos["out"] = replace(cluster.topic_infos["out"], leaders=leaders)
     handle = made.preCommit(transaction)
     assert handle is not None
     assert made.output([handle], CHECKPOINT) == {"partitions": 101}
