@@ -17,10 +17,9 @@ __all__ = [
     "CheckpointBarrier",
     "SourceLine",
     "closes_checkpoint",
-    "lineage_of",
+    "cut_of",
     "new_barriers",
     "sources_digest",
-    "waited_for",
 ]
 
 
@@ -133,25 +132,26 @@ def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | N
     return [new for new, old in pairs if new is not None and new != old]
 
 
-def lineage_of(lines: Sequence[SourceLine]) -> dict[str, Any]:
-    """Return which barriers of other queries a micro-batch ends at, and whether it ends exactly there, as JSON.
+def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
+    """Return where a micro-batch ends among the barriers of other queries, as JSON; None if none of its sources follows any.
 
-    A source that follows no other query's barriers has no lineage: its query is an origin.
+    Returns
+    -------
+    dict[str, Any] or None
+        The newest barrier of each origin that it contains (``lineage``), whether it contains nothing behind them (``exact``),
+        and how many milliseconds the marks of each channel had ``waited`` for those of others.
     """
     cuts = [cut for line in lines if (cut := line.cut) is not None]
+    if not cuts:
+        return None
     lineage: dict[str, int] = {}
     exact = all(cut["exact"] for cut in cuts)
     for cut in cuts:
         for origin, barrier in cut["lineage"].items():
             exact = exact and lineage.get(origin, barrier) == barrier  # else one source is behind another's barrier
             lineage[origin] = min(barrier, lineage.get(origin, barrier))
-    return {"lineage": dict(sorted(lineage.items())), "exact": exact}
-
-
-def waited_for(lines: Sequence[SourceLine]) -> dict[str, int] | None:
-    """Return how long the marks of each channel waited for those of others, in milliseconds; None if no source follows any."""
-    cuts = [cut for line in lines if (cut := line.cut) is not None]
-    return {name: ms for cut in cuts for name, ms in cut.get("waited", {}).items()} if cuts else None
+    waited = {name: ms for cut in cuts for name, ms in cut.get("waited", {}).items()}
+    return {"lineage": dict(sorted(lineage.items())), "exact": exact, "waited": waited}
 
 
 def sources_digest(lines: Sequence[SourceLine]) -> str:

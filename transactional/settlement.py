@@ -153,12 +153,11 @@ class Settlement:
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
         repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)] if committed else []
-        if checkpoint.mark is not None and self._sink.publishesMarks:
+        if checkpoint.marked and self._sink.publishesMarks:
             # What a retried task's first attempt has left would hide rows of the checkpoint from the look at the ends.
             ledger, judge = self._journal.ledger, may_settle(token, checkpoint.id)
             self._sink.sweep(ledger.known_handles(), ledger.cutoff(self._query_id, token))
-            mark = self._mark(checkpoint, checkpoint.mark)
-            self._sink.publishMark(mark, committed, lambda: judge(self._journal.load()))
+            self._sink.publishMark(self._mark(checkpoint), committed, lambda: judge(self._journal.load()))
         faults.reach("mark.published")
         output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
         handles = [handle for part in parts for handle in part.handles]
@@ -177,17 +176,19 @@ class Settlement:
             *(settled.id, settled.rows, max(settled.batches), (settled.settled_at or settled.time) - settled.time),
         )
 
-    def _mark(self, checkpoint: CheckpointRecord, mark: Mapping[str, Any]) -> CheckpointMark:
+    def _mark(self, checkpoint: CheckpointRecord) -> CheckpointMark:
         ledger = self._journal.ledger
         query, run = ledger.identity(self._query_id), ledger.newest_run
-        marked = (each.id for each in ledger.checkpoints.values() if each.settled and each.mark is not None)
+        marked = (each.id for each in ledger.checkpoints.values() if each.settled and each.marked)
         after = max((number for number in marked if number < checkpoint.id), default=0)
+        # Without a cut, the query follows no other: its own barrier is the only one.
+        cut = checkpoint.cut or {"lineage": {}, "exact": True}
         return CheckpointMark(
             query=query,
             checkpoint=checkpoint.id,
             after=after,
-            lineage={**mark["lineage"], query: checkpoint.id},
-            exact=mark["exact"],
+            lineage={**cut["lineage"], query: checkpoint.id},
+            exact=cut["exact"],
             rows=checkpoint.rows,
             timestamp=checkpoint.time,
             restarted=run is not None and ledger.newest_at(run) > after,

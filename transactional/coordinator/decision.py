@@ -11,10 +11,9 @@ from transactional.barrier import (
     BarrierKind,
     SourceLine,
     closes_checkpoint,
-    lineage_of,
+    cut_of,
     new_barriers,
     sources_digest,
-    waited_for,
 )
 from transactional.checkpoint import (
     Acknowledgement,
@@ -163,10 +162,10 @@ class Decision:
         self._commit_decided(entry.number, token)  # C8, C9
 
     def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
-        """Return what the decision records of other queries' barriers."""
-        lineage, waited = lineage_of(lines), waited_for(lines)
-        cut = {} if waited is None else {"cut": {**lineage, "waited": waited}}
-        return {**cut, **({"mark": lineage} if self._sink.publishesMarks else {})}
+        """Return what the decision records of other queries' barriers, and for those that follow this one."""
+        cut = cut_of(lines)
+        found = {} if cut is None else {"cut": cut}
+        return {**found, "marked": True} if self._sink.publishesMarks else found
 
     def _commit_decided(self, identifier: int, token: int) -> None:
         faults.reach("decision.written")

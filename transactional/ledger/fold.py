@@ -136,7 +136,7 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         ledger.batches[body["batch"]] = _record(ledger, entry, body, entry.number)
         batches.append(body["batch"])
     parts = [p for b in batches for p in ledger.batches[b].parts]
-    settled = not any(p.handles for p in parts) and body.get("mark") is None  # a mark has to be published
+    settled = not any(p.handles for p in parts) and not body.get("marked")  # a mark has to be published
     ledger.checkpoints[entry.number] = CheckpointRecord(
         id=entry.number,
         batches=batches,
@@ -150,8 +150,8 @@ def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         hooks=dict(body["hooks"]),
         subsumed=[declined.batch for declined in ledger.declined if declined.batch != body["batch"]],
         routes=_rows_of_routes(parts),
-        mark=body.get("mark"),
         cut=body.get("cut"),
+        marked=body.get("marked", False),
     )
     enter(ledger.checkpoints[entry.number], CheckpointState.DECIDED)
     _count(ledger, "triggered")

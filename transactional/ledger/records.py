@@ -201,10 +201,10 @@ class CheckpointRecord:
         Micro-batches whose own checkpoint had been declined.
     routes : dict[str, int]
         Of a sink that is several: rows of each route.
-    mark : dict[str, Any] or None
-        If its sink publishes marks: `lineage` and `exact` as in `CheckpointMark`, without the query itself.
     cut : dict[str, Any] or None
-        If its sources follow other queries' barriers: the same, and how long marks had `waited` for those of others.
+        If its sources follow other queries' barriers: as `cut_of` returns it.
+    marked : bool
+        Whether its sink publishes a mark of it.
     """
 
     id: int
@@ -222,8 +222,8 @@ class CheckpointRecord:
     output: dict[str, Any] = field(default_factory=dict)
     subsumed: list[int] = field(default_factory=list)
     routes: dict[str, int] = field(default_factory=dict)
-    mark: dict[str, Any] | None = None
     cut: dict[str, Any] | None = None
+    marked: bool = False
 
     @property
     def settled(self) -> bool:
