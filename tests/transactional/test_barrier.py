@@ -67,11 +67,13 @@ def test_no_checkpoint_ends_between_two_barriers_of_other_queries() -> None:
 
 
 def test_the_lineage_of_sources_that_disagree_is_not_exact() -> None:
-    assert cut_of(lines(line(1))) is None
+    assert cut_of(lines(line(1), "7")) is None
     one = cut_of(lines(line(1, cut=cut(s=2, a=1))))
     assert one == {"lineage": {"a": 1, "s": 2}, "exact": True, "waited": {"m": 5}}
     both = cut_of(lines(line(1, cut=cut(s=2)), line(1, cut=cut(s=3, b=1))))
     assert both == {"lineage": {"b": 1, "s": 2}, "exact": False, "waited": {"m": 5}}
+    beyond = cut_of(lines(line(1, cut=cut(False, s=2)), line(1, cut=cut(s=2))))
+    assert beyond == {"lineage": {"s": 2}, "exact": False, "waited": {"m": 5}}
 
 
 def test_the_digest_is_over_positions_and_barrier_only() -> None:

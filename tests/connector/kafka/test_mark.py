@@ -9,7 +9,6 @@ import pytest
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks.mark import Mark
-from transactional.barrier import SourceLine, lineage_of
 from transactional.checkpoint import CheckpointMark
 from transactional.errors import StoreError
 
@@ -42,17 +41,3 @@ def test_what_is_no_mark_is_named_with_its_offset(value: bytes | None) -> None:
 
 def test_marks_of_two_checkpoints_have_two_keys() -> None:
     assert MARK.key != replace(MARK, checkpoint=replace(MARK.checkpoint, checkpoint=18)).key
-
-
-def line(cut: object) -> SourceLine:
-    return SourceLine.parse(json.dumps({"source": "barrier-kafka", "cut": cut} if cut else {"source": "barrier-kafka"}))
-
-
-def test_a_query_without_origins_is_one() -> None:
-    assert lineage_of([line(None), SourceLine.parse("7")]) == {"lineage": {}, "exact": True}
-
-
-def test_of_two_sources_the_older_barrier_counts() -> None:
-    first = line({"lineage": {"root": 5, "other": 1}, "exact": True})
-    second = line({"lineage": {"root": 4}, "exact": False})
-    assert lineage_of([first, second]) == {"lineage": {"other": 1, "root": 4}, "exact": False}
