@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 BATCHES = 4
 """The first of each query is left out: it starts workers and makes the tables."""
 
+APPENDING, UPSERTING = "JDBC, append", "JDBC, tuned, and a statement, upsert"
+"""What each way's ratio is to."""
+
 PROPERTIES = {"user": USER, "password": PASSWORD, "driver": "org.postgresql.Driver"}
 
 UPSERT = """
@@ -55,9 +58,9 @@ def main() -> int:
         "2pc-postgresql, append": ours,
         "2pc-postgresql, upsert": lambda *given: ours(*given, upsertKey="id"),
         "2pc-multi of the append": several,
-        "JDBC, append": jdbc,
+        APPENDING: jdbc,
         "JDBC, append, tuned": tuned_jdbc,
-        "JDBC, tuned, and a statement, upsert": upserting_jdbc,
+        UPSERTING: upserting_jdbc,
     }
     found: dict[str, list[float]] = {way: [] for way in ways}
     commits: dict[str, list[float]] = {way: [] for way in ways}
@@ -78,8 +81,8 @@ def main() -> int:
         "commit, s",
         title=f"PostgreSQL, micro-batches of {arguments.rows:,} rows of 100 bytes",
     )
-    beside = statistics.median(found["JDBC, append, tuned"])
     for way, rates in found.items():
+        beside = statistics.median(found[UPSERTING if "upsert" in way else APPENDING])
         commit = f"{statistics.median(commits[way]):.2f}" if commits[way] else ""
         table.add_row(way, f"{statistics.median(rates):,.0f}", f"{statistics.median(rates) / beside:.2f}", commit)
     Console(width=100).print(table)

@@ -13,9 +13,9 @@ from unittest import mock
 import pytest
 
 from connector.cli import main
-from connector.kafka.client.admin import Description, TopicInfo
+from connector.kafka.client.admin import Description
 from connector.kafka.client.partition_admin import OpenTransaction
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.location.location import CheckpointLocation
 from connector.transactions import on_brokers

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import KafkaConnection
 from connector.kafka.client.errors import error_name, missing_right
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.clock import Clock
 from transactional.errors import OptionError, RetriableError, StoreError
 
-__all__ = ["BROKER", "TOPIC", "Description", "KafkaAdmin", "TopicInfo", "latest_request"]
+__all__ = ["BROKER", "TOPIC", "Description", "KafkaAdmin", "latest_request"]
 
 DESCRIBE_BATCH = 1000
 """Transactional ids in one DescribeTransactions; 200 take 13 ms."""
@@ -25,9 +25,6 @@ NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 
 UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
 TOPIC, BROKER = 2, 4
 """Kinds of resources whose settings are asked for."""
-
-OPERATIONS: Mapping[str, int] = {"READ": 3, "WRITE": 4}
-"""Codes of what a user may do with a topic."""
 
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
@@ -47,35 +44,6 @@ class Description:
     timeout_ms: int
     started_ms: int
     partitions: tuple[Partition, ...]
-
-
-@dataclass(frozen=True)
-class TopicInfo:
-    """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown.
-
-    `replicas` says of each partition how many it has, and how many of them are in sync.
-    """
-
-    topic_id: str
-    leaders: Mapping[int, int]
-    operations: frozenset[int] | None
-    replicas: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-
-    def allows(self, operation: str) -> bool | None:
-        """Return whether this user may do this: ``READ`` or ``WRITE``; None if the brokers do not say."""
-        return None if self.operations is None else OPERATIONS[operation] in self.operations
-
-    def check_rights(self, topic: str, *operations: str) -> None:
-        """Check that the brokers refuse this user none of these.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``
-        """
-        for operation in operations:
-            if self.allows(operation) is False:
-                raise missing_right(operation, f"topic {topic}")
 
 
 class KafkaAdmin(KafkaConnection):

@@ -19,7 +19,6 @@ from connector.kafka.client.admin import (
     TOPIC_DENIED,
     UNKNOWN_TOPIC,
     KafkaAdmin,
-    TopicInfo,
     latest_request,
 )
 from connector.kafka.client.errors import error_name, missing_right
@@ -32,7 +31,7 @@ from connector.kafka.client.partition_log import (
     search_marker,
     why_gone,
 )
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.errors import StoreError
 
 __all__ = ["OpenTransaction", "PartitionAdmin", "StableEnd"]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin, TopicInfo
+from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin
 from connector.kafka.client.connection import FIRST_PAUSE_SECONDS
 from connector.kafka.client.errors import error_name
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.clock import Deadline
 
 __all__ = ["Ending", "Verdict", "Witness", "parse_control_key", "search_marker", "why_gone"]

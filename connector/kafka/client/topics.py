@@ -1,20 +1,26 @@
-"""Topics and partitions: their names, and their ids, which the two client libraries write differently."""
+"""Topics and partitions: names, what brokers say of them, and ids, which the two client libraries write differently."""
 
 from __future__ import annotations
 
 import base64
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["SHOWN", "TOPIC_FORM", "Partition", "is_topic_name", "listed", "short_id"]
+from connector.kafka.client.errors import missing_right
+
+__all__ = ["SHOWN", "TOPIC_FORM", "Partition", "TopicInfo", "is_topic_name", "listed", "short_id"]
 
 SHOWN: Final = 10
 """Partitions that an error names; a topic may have thousands."""
 
 TOPIC_FORM: Final = "at most 249 letters, digits, '.', '_' and '-'"
 """How Kafka lets a topic be named."""
+
+OPERATIONS: Final[Mapping[str, int]] = {"READ": 3, "WRITE": 4}
+"""Codes of what a user may do with a topic."""
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
@@ -27,6 +33,35 @@ class Partition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown.
+
+    `replicas` says of each partition how many it has, and how many of them are in sync.
+    """
+
+    topic_id: str
+    leaders: Mapping[int, int]
+    operations: frozenset[int] | None
+    replicas: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def allows(self, operation: str) -> bool | None:
+        """Return whether this user may do this: ``READ`` or ``WRITE``; None if the brokers do not say."""
+        return None if self.operations is None else OPERATIONS[operation] in self.operations
+
+    def check_rights(self, topic: str, *operations: str) -> None:
+        """Check that the brokers refuse this user none of these.
+
+        Raises
+        ------
+        StoreError
+            ``MISSING_RIGHT``
+        """
+        for operation in operations:
+            if self.allows(operation) is False:
+                raise missing_right(operation, f"topic {topic}")
 
 
 def listed(partitions: Sequence[Partition]) -> str:

@@ -12,7 +12,7 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import backing_off
 from connector.kafka.client.errors import missing_right
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.marks.barrier_reader import BarrierReader
 from connector.kafka.marks.mark import Mark
 from transactional.checkpoint import CheckpointMark
@@ -70,8 +70,8 @@ class BarrierTopic:
 
     # -- before the first row ---------------------------------------------------------------------------------------
 
-    def ensure(self, admin: KafkaAdmin) -> None:
-        """Create the topic unless it is there; check what it is.
+    def ensure(self, admin: KafkaAdmin) -> TopicInfo:
+        """Create the topic unless it is there; check that it has one partition, which this user may read and write.
 
         Raises
         ------
@@ -80,20 +80,20 @@ class BarrierTopic:
         StoreError
             ``MISSING_RIGHT``
         """
-        if not admin.topics([self.name]):
-            self._create(admin)
-        self.check(admin)
 
-    def check(self, admin: KafkaAdmin) -> None:
-        """Check that the topic, if it is there, has one partition, which this user may read and write."""
-        found = admin.topics([self.name]).get(self.name)
+        def look() -> TopicInfo | None:
+            return admin.topics([self.name]).get(self.name)
+
+        found = look()
         if found is None:
-            return
+            self._create()
+            found = admin.until(look, f"the new topic {self.name}")
         if len(found.leaders) != 1:
             raise self._invalid(f"a topic with one partition: {self.name} has {len(found.leaders)}")
         found.check_rights(self.name, "WRITE", "READ")
+        return found
 
-    def _create(self, admin: KafkaAdmin) -> None:
+    def _create(self) -> None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic
 

@@ -70,18 +70,17 @@ class Injector:
         """
         self._admin = KafkaAdmin(self._config, self._clock)
         try:
-            if self._topic not in self._admin.topics([self._topic]):
+            topic = self._admin.topics([self._topic]).get(self._topic)
+            if topic is None:
                 raise OptionError("UNKNOWN_TOPIC", option="TOPIC", topic=self._topic)
-            BarrierTopic(self._config, self._barrier_topic).ensure(self._admin)
-            topics = self._admin.topics([self._topic, self._barrier_topic])
-            self._identity = topics[self._topic].topic_id
-            self._origin = f"{self._topic}/{topics[self._barrier_topic].topic_id}"
+            barriers = BarrierTopic(self._config, self._barrier_topic).ensure(self._admin)
+            self._identity, self._origin = topic.topic_id, f"{self._topic}/{barriers.topic_id}"
             self._producer = self._fencing()
             self._newest = newest_mark(self._config.for_librdkafka(), self._barrier_topic)
             if self._newest is None:
                 place = Partition(self._barrier_topic, 0)
                 # No barrier's number was higher than where the topic ends, as each has taken an offset.
-                self._next = self._admin.end_offsets([place], topics)[place][0] + 1
+                self._next = self._admin.end_offsets([place], {place.topic: barriers})[place][0] + 1
             else:
                 there = self._newest.checkpoint
                 if there.query != self._origin:

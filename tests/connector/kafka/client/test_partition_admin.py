@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.client.admin import TopicInfo
 from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
 from connector.kafka.client.partition_log import Witness
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.sink.hanging import end_hanging
 from tests.connector.kafka.sink.fake_cluster import TOPIC_ID, described
 from transactional.errors import StoreError

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.client.admin import TopicInfo
 from connector.kafka.client.partition_log import Ending, Verdict, Witness, search_marker
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.testing import FakeClock
 
 TOPIC = "f3b8a1de-2222-4444-8888-0123456789ab"

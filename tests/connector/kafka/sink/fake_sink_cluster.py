@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.client.admin import Description, TopicInfo
+from connector.kafka.client.admin import Description
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import Partition, TopicInfo
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 from transactional.testing import FakeClock
 
