@@ -523,16 +523,32 @@ def test_what_was_prepared_under_a_former_prefix_holds_no_reader_back(kafka: Clu
 # -- topics ---------------------------------------------------------------------------------------------------------
 
 
+def resolve(query: Query, part: str, decision: str) -> int:
+    """What an operator does whom an error tells to; returns the command's status."""
+    (checkpoint,) = query.place.ledger().unsettled()
+    chosen = ["--checkpoint", str(checkpoint.id), "--part", part, "--as", decision]
+    return main(["resolve", query.work.location, *chosen, "--yes"])
+
+
 def accept_loss(query: Query, stopped: AmbiguousOutcomeError) -> None:
-    """What ``barrier resolve`` journals when an operator accepts the loss of a part."""
-    journal = CheckpointLocation(query.work.location).journal()
-    journal.load()
-    body = {
-        "batch": stopped.parameters["batch"],
-        "partition": stopped.parameters["partition"],
-        "decision": "accept-loss",
-    }
-    journal.append(EntryKind.RESOLVE, body, lambda ledger: None)
+    """Accept the loss of the part that an error names."""
+    part = f"{stopped.parameters['batch']}/{stopped.parameters['partition']}"
+    assert resolve(query, part, "accept-loss") == 0
+
+
+@pytest.mark.parametrize("point", ["decision.written", "commit.done"])
+@pytest.mark.parametrize("decision", ["accept-loss", "accept-duplicates"])
+def test_nothing_is_resolved_by_decision_that_the_brokers_show(
+    kafka: Cluster, make_query: MakeQuery, capsys: pytest.CaptureFixture[str], point: str, decision: str
+) -> None:
+    """Alive or committed: a start settles it; a decision would lose the rows, or double them."""
+    query = make_query(kafka)
+    query.die(point)
+    assert resolve(query, "0/0", decision) == 1
+    shown = "committed" if point == "commit.done" else "prepared"
+    assert f"the store shows that the transaction is {shown}" in capsys.readouterr().err
+    assert EntryKind.RESOLVE not in query.place.kinds()
+    query.finish()
 
 
 def test_an_output_topic_that_was_created_again_after_the_decision_stops_the_query_with_the_way_out(

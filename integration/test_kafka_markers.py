@@ -19,8 +19,7 @@ import pytest
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.partition_admin import PartitionAdmin
-from connector.kafka.client.partition_log import UNKNOWN_EPOCH
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition
 from connector.kafka.sink.handles import KafkaHandle, parse_handle
 from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
+from connector.location.location import CheckpointLocation
+from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from transactional.entry import EntryKind
 from transactional.errors import ProtocolError
 from transactional.ledger import Ledger, PartRecord
+from transactional.sink import Outcome
 
 __all__ = ["Decision", "resolve"]
 
@@ -42,19 +47,31 @@ def resolve(
     decision: Annotated[
         Decision | None, typer.Option("--as", help="What is accepted of the part.", show_default=False)
     ] = None,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Do not ask the sink's store first: it is gone for good.")
+    ] = False,
+    option: GivenOptions = None,
+    options_file: GivenFile = None,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Settle a transaction by decision if evidence can't: its outcome is unknown.
 
-    Without --part it lists what can be resolved. Stop every query on the location first.
+    Without --part it lists what can be resolved. Stop every query on the location first. The sink's store is asked about the
+    transaction before anything is decided: if it shows the outcome, start the query instead.
     """
-    with reporting(output) as report:
-        _resolve(location, (checkpoint, part), decision, yes, report)
+    given = options_given(option, options_file)
+    with reporting(output, given) as report:
+        _resolve(location, (checkpoint, part), decision, yes, report, None if unchecked else given)
 
 
 def _resolve(
-    path: str, asked: tuple[int | None, str | None], decision: Decision | None, yes: bool, report: Report
+    path: str,
+    asked: tuple[int | None, str | None],
+    decision: Decision | None,
+    yes: bool,
+    report: Report,
+    given: Mapping[str, str] | None,
 ) -> None:
     location, journal = open_journal(path, "nothing to resolve")
     ledger = journal.ledger
@@ -84,6 +101,8 @@ def _resolve(
             "accept-duplicates accepts that",
             part=place,
         )
+    if given is not None and checkpoint is not None and chosen.open:
+        _refuse_what_can_be_seen(location, ledger, chosen, given)
     report.say(f"{_describe(chosen)}: {CONSEQUENCES[decision]}")
     report.facts.update(location=location.path, part=_facts(checkpoint, chosen), decision=decision.value)
     report.facts.update(consequence=CONSEQUENCES[decision])
@@ -96,6 +115,26 @@ def _resolve(
     journal.append(EntryKind.RESOLVE, body, lambda found: unchanged(found, ledger.position))
     on = "finish the rewind (`barrier recover LOCATION`)" if ledger.rewinding else "start the query"
     report.say(f"resolved: {on}")
+
+
+def _refuse_what_can_be_seen(
+    location: CheckpointLocation, ledger: Ledger, part: PartRecord, given: Mapping[str, str]
+) -> None:
+    """Ask the store how the part's transaction ended, and refuse a decision that contradicts it."""
+    run = recorded_run(ledger)
+    sink = recorded_sink(run, location, given)
+    try:
+        with naming_secrets(run, given):
+            (state,) = sink.inspect([part.handles[-1]])
+    finally:
+        sink.close()
+    if state.outcome in (Outcome.COMMITTED, Outcome.PREPARED):
+        raise ProtocolError(
+            "NOT_RESOLVABLE",
+            reason=f"the store shows that the transaction is {state.outcome.value} ({state.evidence}), so there is nothing "
+            "to decide: start the query, which settles it",
+            part=_place(part),
+        )
 
 
 def _parts(ledger: Ledger) -> dict[Key, PartRecord]:

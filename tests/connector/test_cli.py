@@ -105,7 +105,7 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     journal.load()
     journal.append(EntryKind.VERDICT, verdict, lambda ledger: None)
     for part, decision in (("1/0", "accept-loss"), ("1/1", "accept-difference")):
-        chosen = ["--checkpoint", "4", "--part", part, "--as", decision]
+        chosen = ["--checkpoint", "4", "--part", part, "--as", decision, "--unchecked"]
         assert main(["resolve", str(location), *chosen, "--yes"]) == 0
     found = ledger(location)
     assert found.part(1, 0).committed
@@ -124,7 +124,7 @@ def test_a_decision_about_a_journal_that_has_gone_on_meanwhile_is_not_recorded(
         journal.append(EntryKind.REQUEST, {"what": "checkpoint"}, lambda ledger: None)
 
     monkeypatch.setattr(Report, "confirm", confirm)
-    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
+    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss", "--unchecked"]
     assert main(["resolve", str(location), *chosen, "--yes"]) == 1
     assert "LOCATION_BUSY" in capsys.readouterr().err
     assert ledger(location).part(1, 0).open
@@ -173,7 +173,7 @@ def test_nothing_is_done_without_a_yes_a_journal_or_a_known_part(
     location: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = ledger(location)
-    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
+    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss", "--unchecked"]
     assert main(["adopt", str(location), "--claim"]) == 3
     assert main(["resolve", str(location), *chosen]) == 3
     assert capsys.readouterr().err.count("pass --yes") == 2
@@ -258,7 +258,7 @@ def test_adopt_and_resolve_answer_in_one_document(location: Path, capsys: pytest
         "state": "open",
         "handle": HANDLE,
     }
-    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss"]
+    chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss", "--unchecked"]
     status, refused, said = answer(capsys, "resolve", str(location), *chosen)
     assert (status, refused["status"], "pass --yes" in said) == (3, "not answered", True)
     status, done, said = answer(capsys, "resolve", str(location), *chosen, "--yes")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.connection import KafkaConnection
+from connector.kafka.client.connection import ENOUGH, KafkaConnection
 from connector.kafka.client.errors import error_name, missing_right
 from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.clock import Clock
@@ -32,6 +32,11 @@ NO_PRODUCER = (1 << 63) - 1
 MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
 """Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
 broker whose disk failed, that throttles, or that answers with an unknown error."""
+
+
+NEWER_WAS_THERE: Final = frozenset({47, 48, 52})
+"""Codes of a marker that somebody newer has made needless: a later epoch of the producer, an ended transaction, a newer
+coordinator. Who is answered so has looked at what was, and has to look again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class KafkaAdmin(KafkaConnection):
     def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
         """Describe these topics; those that do not exist are not in the answer.
 
+        Two brokers are asked, and of each partition the newer leader counts: one that was paused may know an older one.
         Wait until each partition has a leader; if `awaited` is given, only until each of those has one.
 
         Raises
@@ -79,62 +85,81 @@ class KafkaAdmin(KafkaConnection):
         wanted = sorted(set(names))
 
         def attempt() -> dict[str, TopicInfo] | None:
+            answers = self.ask_several(lambda: _metadata_request(wanted))
+            if answers is None:
+                return None
+            if len(answers) < min(ENOUGH, max(len(answer.brokers) for answer in answers)):
+                self.look_for_brokers()  # more than one was not known
+                return None
             infos: dict[str, TopicInfo] = {}
-            for topic in self._metadata(wanted).topics:
-                if topic.error_code == TOPIC_DENIED:
-                    raise missing_right("DESCRIBE", f"topic {topic.name}")
-                if topic.error_code == UNKNOWN_TOPIC:
-                    continue
-                needed = [
-                    part
-                    for part in topic.partitions
-                    if awaited is None or Partition(topic.name, part.partition_index) in awaited
-                ]
-                if topic.error_code != NONE or any(part.leader_id < 0 for part in needed):
+            for name in wanted:
+                seen = [topic for answer in answers for topic in answer.topics if topic.name == name]
+                if any(topic.error_code == TOPIC_DENIED for topic in seen):
+                    raise missing_right("DESCRIBE", f"topic {name}")
+                seen = [topic for topic in seen if topic.error_code != UNKNOWN_TOPIC]
+                if any(topic.error_code != NONE for topic in seen) or len({topic.topic_id for topic in seen}) > 1:
                     return None
-                leaders = {part.partition_index: part.leader_id for part in topic.partitions}
-                operations = frozenset(topic.authorized_operations or ()) or None
-                replicas = {
-                    part.partition_index: (len(part.replica_nodes), len(part.isr_nodes)) for part in topic.partitions
-                }
-                infos[topic.name] = TopicInfo(str(topic.topic_id), leaders, operations, replicas)
+                if seen:
+                    infos[name] = info = _newest(seen)
+                    needed = [
+                        number for number in info.leaders if awaited is None or Partition(name, number) in awaited
+                    ]
+                    if any(info.leaders[number] < 0 for number in needed):
+                        return None
             return infos
 
         return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
 
     def _metadata(self, topics: Iterable[str]) -> Any:
-        from kafka.protocol.metadata import MetadataRequest
-
-        return self.ask(
-            lambda: MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=True,
-            )
-        )
+        return self.ask(lambda: _metadata_request(topics))
 
     def end_offsets(
         self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False
     ) -> dict[Partition, tuple[int, int]]:
-        """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs."""
-        by_leader: dict[int, list[Partition]] = {}
-        for partition in partitions:
-            by_leader.setdefault(topics[partition.topic].leaders[partition.number], []).append(partition)
+        """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs.
+
+        The requests have the leaders' epochs: a leader that was replaced does not answer them with what it had before.
+
+        Raises
+        ------
+        StoreError
+            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``
+        RetriableError
+            ``KAFKA_TIMEOUT``
+        """
+        left = set(partitions)
+        known = dict(topics)
         ends: dict[Partition, tuple[int, int]] = {}
-        for answer in self.send_all(
-            [(leader, latest_request(of_it, committed=committed)) for leader, of_it in by_leader.items()]
-        ):
-            if isinstance(answer, Exception):
-                raise RetriableError(
-                    "KAFKA_TIMEOUT", reason=f"a partition's leader did not answer: {answer}"
-                ) from answer
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    partition = Partition(topic.name, part.partition_index)
-                    if part.error_code != NONE:
-                        raise RetriableError("KAFKA_TIMEOUT", reason=f"{partition}: {error_name(part.error_code)}")
-                    ends[partition] = part.offset, part.leader_epoch
-        return ends
+
+        def attempt() -> dict[Partition, tuple[int, int]] | None:
+            by_leader: dict[int, list[Partition]] = {}
+            for partition in sorted(left):
+                by_leader.setdefault(known[partition.topic].leaders[partition.number], []).append(partition)
+            requests = [(node, latest_request(asked, known, committed=committed)) for node, asked in by_leader.items()]
+            for answer in self.send_all(requests):
+                if isinstance(answer, Exception):
+                    self.pass_over(answer)
+                    continue
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        partition = Partition(topic.name, part.partition_index)
+                        if part.error_code == NONE:
+                            ends[partition] = part.offset, part.leader_epoch
+                            left.discard(partition)
+                        elif part.error_code not in (*MOVING, UNKNOWN_TOPIC):
+                            raise StoreError(
+                                "KAFKA_REFUSED", reason=f"ListOffsets of {partition}: {error_name(part.error_code)}"
+                            )
+            if not left:
+                return ends
+            found = self.topics({partition.topic for partition in left}, left)
+            gone = sorted(place for place in left if place.number not in _leaders_of(found, place, known))
+            if gone:
+                raise RetriableError("TOPIC_CHANGED", topics=sorted({place.topic for place in gone}))
+            known.update(found)
+            return None
+
+        return self.until(attempt, "the ends of partitions")
 
     def end_txn_version(self) -> int:
         """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
@@ -195,28 +220,36 @@ class KafkaAdmin(KafkaConnection):
         def attempt() -> dict[str, int] | None:
             unknown = [name for name in wanted if name not in self._coordinators]
             if unknown and self.version_of(FindCoordinatorRequest) >= 4:
-                answer = self.ask(lambda: FindCoordinatorRequest(key_type=1, coordinator_keys=unknown, min_version=4))
-                for coordinator in answer.coordinators:
-                    self._remember(coordinator.key, coordinator)
+                every = partial(FindCoordinatorRequest, key_type=1, coordinator_keys=unknown, min_version=4)
+                answers = self.ask_several(every) or []
+                for found in zip(*(answer.coordinators for answer in answers), strict=True):
+                    self._remember(found[0].key, found)
             else:
                 for name in unknown:
                     one = partial(FindCoordinatorRequest, key=name, key_type=1, max_version=3)
-                    self._remember(name, self.ask(one))
+                    self._remember(name, self.ask_several(one) or [])
             if all(name in self._coordinators for name in wanted):
                 return {name: self._coordinators[name] for name in wanted}
             return None
 
         return self.until(attempt, "the coordinators of transactions")
 
-    def _remember(self, transactional_id: str, coordinator: Any) -> None:
-        if coordinator.error_code == ID_DENIED:
-            raise missing_right("DESCRIBE", f"transactional id {transactional_id}")
-        if coordinator.error_code == NONE:
-            self._coordinators[transactional_id] = coordinator.node_id
-        elif coordinator.error_code not in MOVING:
-            raise StoreError(
-                "KAFKA_REFUSED", reason=f"FindCoordinator of {transactional_id}: {error_name(coordinator.error_code)}"
-            )
+    def _remember(self, transactional_id: str, opinions: Sequence[Any]) -> None:
+        """Remember a coordinator that all opinions name. A broker that was paused may name one that was replaced."""
+        for opinion in opinions:
+            if opinion.error_code == ID_DENIED:
+                raise missing_right("DESCRIBE", f"transactional id {transactional_id}")
+            if opinion.error_code not in (NONE, *MOVING):
+                raise StoreError(
+                    "KAFKA_REFUSED", reason=f"FindCoordinator of {transactional_id}: {error_name(opinion.error_code)}"
+                )
+        named = {opinion.node_id if opinion.error_code == NONE else None for opinion in opinions}
+        if len(named) == 1 and (node := named.pop()) is not None:
+            self._coordinators[transactional_id] = node
+
+    def forget_coordinators(self) -> None:
+        """Forget all coordinators: time has passed, and they may have moved."""
+        self._coordinators.clear()
 
     def forget_coordinator(self, transactional_id: str) -> None:
         """Forget the coordinator of this id, so that it is asked for again."""
@@ -376,14 +409,48 @@ class KafkaAdmin(KafkaConnection):
         return self.until(attempt, f"a producer id for {transactional_id}")
 
 
-def latest_request(partitions: Iterable[Partition], *, committed: bool = False) -> Any:
+def _metadata_request(topics: Iterable[str]) -> Any:
+    from kafka.protocol.metadata import MetadataRequest
+
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+
+
+def _newest(seen: Sequence[Any]) -> TopicInfo:
+    """Return one topic as several brokers describe it: of each partition what the newest leader epoch says."""
+    parts: dict[int, Any] = {}
+    for part in (part for topic in seen for part in topic.partitions):
+        other = parts.setdefault(part.partition_index, part)
+        if part.leader_epoch > other.leader_epoch:
+            parts[part.partition_index] = part
+    return TopicInfo(
+        str(seen[0].topic_id),
+        {number: part.leader_id for number, part in parts.items()},
+        frozenset(seen[0].authorized_operations or ()) or None,
+        {number: (len(part.replica_nodes), len(part.isr_nodes)) for number, part in parts.items()},
+        {number: part.leader_epoch for number, part in parts.items()},
+    )
+
+
+def _leaders_of(found: Mapping[str, TopicInfo], place: Partition, known: Mapping[str, TopicInfo]) -> Mapping[int, int]:
+    """Return the leaders of a partition's topic; none if the topic is gone, or another one."""
+    info = found.get(place.topic)
+    return {} if info is None or info.topic_id != known[place.topic].topic_id else info.leaders
+
+
+def latest_request(partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False) -> Any:
     """Return a request for where partitions end: the high watermark, or, with `committed`, the last stable offset."""
     from kafka.protocol.consumer import ListOffsetsRequest
 
     kind = ListOffsetsRequest.ListOffsetsTopic
     by_topic: dict[str, list[Any]] = {}
     for topic, number in partitions:
-        asked = kind.ListOffsetsPartition(partition_index=number, timestamp=-1)
+        asked = kind.ListOffsetsPartition(
+            partition_index=number, current_leader_epoch=topics[topic].epoch(number), timestamp=-1
+        )
         by_topic.setdefault(topic, []).append(asked)
     return ListOffsetsRequest(
         replica_id=-1,

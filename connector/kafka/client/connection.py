@@ -7,6 +7,7 @@ it gives the reason, and kafka-python does not.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -28,6 +29,15 @@ REQUEST_SECONDS: Final = 30.0
 
 REASON_SECONDS: Final = 5.0
 """How long to look for the reason of a question that ran out of time."""
+
+OPINION_SECONDS: Final = 3.0
+"""How long to wait for a broker that is asked for a second opinion: a paused one never answers, and others can."""
+
+ENOUGH: Final = 2
+"""Brokers whose answers make an opinion; one, if the cluster has no other."""
+
+ASKED_AT_MOST: Final = 3
+"""How many brokers are asked for an opinion: the first `ENOUGH` answers count."""
 
 IN_FLIGHT: Final = 200
 """Requests in flight on one connection, at most. The library refuses more instead of queueing them."""
@@ -146,7 +156,7 @@ class KafkaConnection:
         for start in range(0, len(requests), IN_FLIGHT):
             answers += self._manager.run(self._exchange, requests[start : start + IN_FLIGHT])
         if any(isinstance(answer, Exception) for answer in answers):
-            self._manager.cluster.request_update()
+            self.look_for_brokers()
         else:
             self.intact = intact
         return answers
@@ -156,11 +166,59 @@ class KafkaConnection:
         sent = [self._start(node, request) for node, request in requests]
         return [await _finish(future) for future in sent]
 
-    def _start(self, node: int, request: Any) -> Any:
+    def _start(self, node: int, request: Any, seconds: float | None = None) -> Any:
+        limit = None if seconds is None else seconds * 1000
         try:
-            return self._manager.send(request, node_id=node)
+            return self._manager.send(request, node_id=node, request_timeout_ms=limit)
         except Exception as problem:  # noqa: BLE001 - an unknown node is an answer too.
             return problem
+
+    def ask_several(self, request: Callable[[], Any]) -> list[Any] | None:
+        """Send one request to several brokers, and return the first two answers; None if there are too few.
+
+        A broker that was paused, and was replaced meanwhile, answers from what it knew: one answer is no evidence of who
+        leads now. A cluster of one broker has no second opinion.
+        """
+        nodes = [broker.node_id for broker in self._manager.cluster.brokers()]
+        random.shuffle(nodes)
+        enough = max(1, min(ENOUGH, len(nodes)))
+        requests = [(node, request()) for node in nodes[:ASKED_AT_MOST]]
+        answers = self._manager.run(self._first, requests, enough)
+        found = [answer for answer in answers if not isinstance(answer, Exception)]
+        if len(found) >= enough:
+            return found
+        self.intact = False
+        for answer in answers:
+            if isinstance(answer, Exception):
+                self.pass_over(answer)
+        self.look_for_brokers()
+        return None
+
+    def look_for_brokers(self) -> None:
+        """Let the client ask which brokers there are now."""
+        self._manager.cluster.request_update()
+
+    async def _first(self, requests: Sequence[tuple[int, Any]], enough: int) -> list[Any]:
+        """Send all, and return the answers that are there when so many have come, or all have."""
+        from kafka.future import Future
+
+        done = Future()
+        answers: list[Any] = []
+
+        def take(answer: Any) -> None:
+            answers.append(answer)
+            good = sum(not isinstance(each, Exception) for each in answers)
+            if not done.is_done and (good == enough or len(answers) == len(requests)):
+                done.success(None)
+
+        for node, request in requests:
+            future = self._start(node, request, OPINION_SECONDS)
+            if isinstance(future, Exception):
+                take(future)
+            else:
+                future.add_both(take)
+        await done
+        return list(answers)
 
     def ask(self, request: Callable[[], Any], node: Callable[[], int] | None = None) -> Any:
         """Send one request to a node (any, by default), again while connections break."""

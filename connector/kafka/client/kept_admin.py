@@ -31,7 +31,7 @@ class _Idle:
 
 _lock = threading.Lock()
 
-# One idle admin per worker process. It knows addresses, coordinators and the longest timeout; nothing of a
+# One idle admin per worker process. It knows addresses and the longest timeout; nothing of a
 # transaction. The process id is part of the key: a connection does not survive a fork.
 _idle: dict[tuple[Any, ...], _Idle] = {}
 
@@ -61,6 +61,7 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
         admin.life = Deadline(LIFE_SECONDS)
         return admin
     kept.admin.clock = clock or SystemClock()
+    kept.admin.forget_coordinators()
     return kept.admin
 
 

@@ -25,13 +25,13 @@ from connector.kafka.client.errors import error_name, missing_right
 from connector.kafka.client.partition_log import (
     GONE,
     OFFSET_OUT_OF_RANGE,
-    UNKNOWN_EPOCH,
     Verdict,
     Witness,
+    is_behind,
     search_marker,
     why_gone,
 )
-from connector.kafka.client.topics import Partition, TopicInfo
+from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition, TopicInfo
 from transactional.errors import StoreError
 
 __all__ = ["OpenTransaction", "PartitionAdmin", "StableEnd"]
@@ -64,12 +64,15 @@ class StableEnd:
         By producer, first offsets of aborted transactions that ended at the witness's offset or after it. Complete for
         those that began before the witness's offset, if `stable` lies after it. None if the leader left the list out, as it
         may for an offset that only its remote tier holds: that is no evidence of a commit.
+    leader_epoch : int
+        The epoch of the leader that was asked. One that was replaced refuses the question, once its brokers know.
     """
 
     gone: str = ""
     stable: int = -1
     cut_at: int | None = None
     aborted: Mapping[int, tuple[int, ...]] | None = field(default_factory=dict)
+    leader_epoch: int = UNKNOWN_EPOCH
 
 
 class PartitionAdmin:
@@ -138,9 +141,14 @@ class PartitionAdmin:
                 reason = why_gone(topics, witness)
                 if reason:
                     ends[index] = StableEnd(gone=reason)
-            layers = _layers({index: witness for index, witness in left.items() if index not in ends})
+            found = {
+                index: witness
+                for index, witness in left.items()
+                if index not in ends and not is_behind(topics[witness.partition.topic], witness)
+            }
+            layers = _layers(found)
             sent = (
-                (node, _fetch([asked[layer[member]] for member in of_leader]), layer)
+                (node, _fetch([asked[layer[member]] for member in of_leader], topics), layer)
                 for layer in layers
                 for node, of_leader in _by_leader(topics, layer).items()
             )
@@ -152,35 +160,36 @@ class PartitionAdmin:
                     # Versions below 13 name the topic, later ones its id.
                     name = topic.topic or names[str(topic.topic_id)]
                     for part in topic.partitions:
-                        self._take(ends, asked, layer[Partition(name, part.partition_index)], part)
+                        place = Partition(name, part.partition_index)
+                        self._take(ends, asked, layer[place], part, topics[name].epoch(place.number))
             return [ends[index] for index in range(len(witnesses))] if len(ends) == len(witnesses) else None
 
         return self._admin.until(attempt, "the stable offsets of partitions") if witnesses else []
 
     @staticmethod
-    def _take(ends: dict[int, StableEnd], asked: dict[int, Witness], index: int, part: Any) -> None:
+    def _take(ends: dict[int, StableEnd], asked: dict[int, Witness], index: int, part: Any, epoch: int) -> None:
         witness = asked[index]
         cut = part.diverging_epoch
         start = f"{witness} from {witness.offset}"
         if cut is not None and 0 <= cut.end_offset < witness.offset:
-            ends[index] = StableEnd(cut_at=cut.end_offset)
+            ends[index] = StableEnd(cut_at=cut.end_offset, leader_epoch=epoch)
         elif cut is not None and cut.end_offset >= witness.offset:
             # The leader changed without a row at that epoch: all rows before the offset are there.
             asked[index] = replace(witness, leader_epoch=UNKNOWN_EPOCH)
         elif part.error_code == OFFSET_OUT_OF_RANGE:
-            ends[index] = StableEnd(gone=f"{start}: the log does not hold this offset any more")
+            ends[index] = StableEnd(gone=f"{start}: the log does not hold this offset any more", leader_epoch=epoch)
         elif part.error_code != NONE:
             if not _passes(part.error_code, witness.partition, "Fetch"):
                 ends[index] = StableEnd(gone=f"{start}: {error_name(part.error_code)}")
         elif part.log_start_offset > witness.offset:
-            ends[index] = StableEnd(gone=f"{start}: the log now begins at {part.log_start_offset}")
+            ends[index] = StableEnd(gone=f"{start}: the log now begins at {part.log_start_offset}", leader_epoch=epoch)
         elif part.aborted_transactions is None:
-            ends[index] = StableEnd(stable=part.last_stable_offset, aborted=None)
+            ends[index] = StableEnd(stable=part.last_stable_offset, aborted=None, leader_epoch=epoch)
         else:
             aborted: dict[int, tuple[int, ...]] = {}
             for transaction in part.aborted_transactions:
                 aborted[transaction.producer_id] = (*aborted.get(transaction.producer_id, ()), transaction.first_offset)
-            ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted)
+            ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted, leader_epoch=epoch)
 
     def held_back(self, topic: str) -> list[Partition]:
         """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer."""
@@ -196,7 +205,7 @@ class PartitionAdmin:
                 by_leader.setdefault(leader, []).append(partition)
         # First the stable offsets: a transaction that ends in between seems to hold its partition back, which costs a look.
         requests = [
-            (node, latest_request(asked, committed=committed))
+            (node, latest_request(asked, {topic: info} if info else {}, committed=committed))
             for committed in (True, False)
             for node, asked in by_leader.items()
         ]
@@ -331,7 +340,7 @@ def _describe(partitions: Sequence[Partition]) -> Any:
     )
 
 
-def _fetch(witnesses: Sequence[Witness]) -> Any:
+def _fetch(witnesses: Sequence[Witness], topics: Mapping[str, TopicInfo]) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     kind = FetchRequest.FetchTopic
@@ -339,13 +348,14 @@ def _fetch(witnesses: Sequence[Witness]) -> Any:
     for witness in witnesses:
         asked = kind.FetchPartition(
             partition=witness.partition.number,
+            current_leader_epoch=topics[witness.partition.topic].epoch(witness.partition.number),
             fetch_offset=witness.offset,
             last_fetched_epoch=witness.leader_epoch,
             # Not 1: an answer with part of a batch comes without the aborted transactions.
             partition_max_bytes=0,
         )
         by_topic.setdefault((witness.partition.topic, witness.topic_id), []).append(asked)
-    topics = [
+    wanted = [
         kind(topic=name, topic_id=uuid.UUID(identity), partitions=asked) for (name, identity), asked in by_topic.items()
     ]
-    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=1, topics=topics, max_version=17)
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=1, topics=wanted, max_version=17)

@@ -17,10 +17,10 @@ from typing import Any, Final
 from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin
 from connector.kafka.client.connection import FIRST_PAUSE_SECONDS
 from connector.kafka.client.errors import error_name
-from connector.kafka.client.topics import Partition, TopicInfo
+from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition, TopicInfo
 from transactional.clock import Deadline
 
-__all__ = ["Ending", "Verdict", "Witness", "parse_control_key", "search_marker", "why_gone"]
+__all__ = ["Ending", "Verdict", "Witness", "is_behind", "parse_control_key", "search_marker", "why_gone"]
 
 FETCH_BYTES: Final = 1 << 20
 """The size of one fetch; the broker returns one whole batch at least, however large it is."""
@@ -32,9 +32,6 @@ wrote meanwhile lies in between, and is read at tens of megabytes per second."""
 OFFSET_OUT_OF_RANGE: Final = 1
 GONE: Final = frozenset({3, 100, 103, 104})
 """Codes of a topic that is no longer the one asked for."""
-
-UNKNOWN_EPOCH: Final = -1
-"""A leader epoch that no broker reported: nothing is compared with it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,7 @@ class Ending(enum.Enum):
 
     COMMIT = "commit"
     ABORT = "abort"
+    NOT_YET = "not yet visible"
     UNKNOWN = "unknown"
 
 
@@ -86,7 +84,8 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
     Returns
     -------
     Verdict
-        `UNKNOWN` if the topic is another one, the log starts after the witness, or no marker is there.
+        `NOT_YET` if the marker may lie behind what can be read: a leader appends it, and shows it when the followers have
+        it too. `UNKNOWN` if the topic is another one, the log starts after the witness, or no marker is there.
     """
 
     def attempt() -> Verdict | None:
@@ -94,8 +93,10 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
         reason = why_gone(topics, witness)
         if reason:
             return Verdict(Ending.UNKNOWN, reason)
-        leader = topics[witness.partition.topic].leaders[witness.partition.number]
-        return _search(admin, leader, producer_id, epoch, witness)
+        info = topics[witness.partition.topic]
+        if is_behind(info, witness):
+            return None
+        return _search(admin, info, producer_id, epoch, witness)
 
     return admin.until(attempt, "the end of a transaction from its partition's log")
 
@@ -114,6 +115,12 @@ def why_gone(topics: Mapping[str, TopicInfo], witness: Witness) -> str:
     return ""
 
 
+def is_behind(info: TopicInfo, witness: Witness) -> bool:
+    """Return whether the brokers that described a topic don't know yet of the leader that returned a witness."""
+    epoch = info.epoch(witness.partition.number)
+    return UNKNOWN_EPOCH < epoch < witness.leader_epoch
+
+
 def parse_control_key(key: bytes | None) -> Ending:
     """Parse a control record's key: version and type, two bytes each; type 0 aborts, 1 commits."""
     if key is None or len(key) < 4:
@@ -122,7 +129,7 @@ def parse_control_key(key: bytes | None) -> Ending:
     return {0: Ending.ABORT, 1: Ending.COMMIT}.get(kind, Ending.UNKNOWN)
 
 
-def _search(admin: KafkaAdmin, leader: int, producer_id: int, epoch: int, witness: Witness) -> Verdict | None:
+def _search(admin: KafkaAdmin, info: TopicInfo, producer_id: int, epoch: int, witness: Witness) -> Verdict | None:
     from kafka.record.memory_records import MemoryRecords
 
     def unknown(reason: str) -> Verdict:
@@ -130,8 +137,9 @@ def _search(admin: KafkaAdmin, leader: int, producer_id: int, epoch: int, witnes
 
     deadline = Deadline(JUDGE_SECONDS, admin.clock)
     offset = witness.offset
+    leader, leader_epoch = info.leaders[witness.partition.number], info.epoch(witness.partition.number)
     while not deadline.passed():
-        answer = admin.ask(partial(_fetch_request, witness, offset), lambda: leader)
+        answer = admin.ask(partial(_fetch_request, witness, offset, leader_epoch), lambda: leader)
         if answer.error_code in MOVING:
             return None
         if answer.error_code != NONE:
@@ -162,13 +170,17 @@ def _search(admin: KafkaAdmin, leader: int, producer_id: int, epoch: int, witnes
                     f"(producer {producer_id}, epoch {batch.producer_epoch})",
                 )
         if offset >= part.high_watermark:
-            return unknown(f"no marker of producer {producer_id} up to {part.high_watermark}")
+            reason = f"no marker of producer {producer_id} up to {part.high_watermark}"
+            if part.last_stable_offset > witness.offset:
+                return unknown(reason)  # its marker was below the stable offset: a log cleaner has removed it
+            # A cleaner removes nothing behind the stable offset: the marker is there, or comes.
+            return Verdict(Ending.NOT_YET, f"{witness} from {witness.offset}: {reason}, which is not the log's end")
         if offset == before:  # a broker that throttles, or fetches from a tier, answers with nothing
             admin.clock.sleep(FIRST_PAUSE_SECONDS)
     return unknown(f"not searched to its end within {JUDGE_SECONDS:.0f} s")
 
 
-def _fetch_request(witness: Witness, offset: int) -> Any:
+def _fetch_request(witness: Witness, offset: int, leader_epoch: int) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     topic = FetchRequest.FetchTopic(
@@ -176,7 +188,10 @@ def _fetch_request(witness: Witness, offset: int) -> Any:
         topic_id=uuid.UUID(witness.topic_id),
         partitions=[
             FetchRequest.FetchTopic.FetchPartition(
-                partition=witness.partition.number, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+                partition=witness.partition.number,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=offset,
+                partition_max_bytes=FETCH_BYTES,
             )
         ],
     )

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from connector.kafka.client.errors import missing_right
 
-__all__ = ["SHOWN", "TOPIC_FORM", "Partition", "TopicInfo", "is_topic_name", "listed", "short_id"]
+__all__ = ["SHOWN", "TOPIC_FORM", "UNKNOWN_EPOCH", "Partition", "TopicInfo", "is_topic_name", "listed", "short_id"]
 
 SHOWN: Final = 10
 """Partitions that an error names; a topic may have thousands."""
@@ -23,6 +23,10 @@ OPERATIONS: Final[Mapping[str, int]] = {"READ": 3, "WRITE": 4}
 """Codes of what a user may do with a topic."""
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+UNKNOWN_EPOCH: Final = -1
+"""A leader epoch that no broker reported: nothing is compared with it."""
 
 
 class Partition(NamedTuple):
@@ -39,13 +43,18 @@ class Partition(NamedTuple):
 class TopicInfo:
     """Id and partition leaders of a topic; `operations` are the codes of what this user may do, None if unknown.
 
-    `replicas` says of each partition how many it has, and how many of them are in sync.
+    `replicas` says of each partition how many it has, and how many of them are in sync; `epochs` its leader's epoch.
     """
 
     topic_id: str
     leaders: Mapping[int, int]
     operations: frozenset[int] | None
     replicas: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)
+
+    def epoch(self, number: int) -> int:
+        """Return the epoch of a partition's leader; `UNKNOWN_EPOCH` if no broker reported it."""
+        return self.epochs.get(number, UNKNOWN_EPOCH)
 
     def allows(self, operation: str) -> bool | None:
         """Return whether this user may do this: ``READ`` or ``WRITE``; None if the brokers do not say."""

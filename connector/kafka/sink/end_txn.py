@@ -19,15 +19,13 @@ from connector.kafka.sink.errors import markers_pending, unknown_outcome
 from connector.kafka.sink.fates import Whole, ended_fates, judge_ended, judge_open, open_fates, state_from, with_markers
 from connector.kafka.sink.handles import FORMAT, KafkaHandle, Key, Prepared, parse_handle
 from connector.kafka.sink.readable import ensure_readable
+from connector.kafka.sink.second_look import LOOK_SECONDS, SecondLook
 from transactional import faults
 from transactional.clock import Deadline
 from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.sink import HandleState, Outcome
 
 __all__ = ["ANSWERS", "Answer", "TransactionEnder", "answer_for"]
-
-MARKERS_SECONDS: Final = 15.0
-"""How long a look waits for the markers of transactions that have ended."""
 
 ENDED_BY_REQUEST: Final = "ended by this request"
 
@@ -172,40 +170,39 @@ class TransactionEnder:
         return ensure_readable(self._admin, self._partitions, together, alone, deadline)
 
     def _wholes(self, transactions: Sequence[Prepared]) -> list[Whole]:
+        clock = self._admin.clock
+        second = SecondLook(clock)
         wholes = self._of_other_clusters(transactions)
-        suspects: dict[int, Whole] = {}
-        ending: list[int] = []
+        waiting: dict[int, str] = {}  # with what is known of them so far
 
         def look() -> list[Whole] | None:
-            nonlocal wholes, suspects, ending
-            while left := [index for index in range(len(transactions)) if index not in wholes]:
-                described = self._admin.describe([transactions[index].name for index in left])
-                states = {index: self._open_state(transactions[index], described) for index in left}
-                ongoing = {index: state for index, state in states.items() if state is not None}
-                # A part that had ended while the coordinator called it open, before and after, was not ended by it.
-                wholes |= {index: whole for index, whole in suspects.items() if index in ongoing}
-                left = [index for index in left if index not in wholes]
-                open_now = [index for index in left if index in ongoing]
-                # Between an end and its markers the partitions show nothing yet.
-                ending = [index for index in left if self._is_ending(transactions[index], described)]
-                ended = [index for index in left if index not in ongoing and index not in ending]
-                fates = open_fates(self._partitions, [transactions[index] for index in open_now])
-                judged = {index: judge_open(ongoing[index], of) for index, of in zip(open_now, fates, strict=True)}
-                suspects = {i: whole for i, whole in judged.items() if whole.state.outcome is not Outcome.PREPARED}
-                wholes |= {index: whole for index, whole in judged.items() if index not in suspects}
-                wholes |= zip(
-                    ended, self._judge_ended([transactions[index] for index in ended], described), strict=True
-                )
-                if ending:
-                    return None
-            return [wholes[index] for index in range(len(transactions))]
+            nonlocal wholes, waiting
+            left = [index for index in range(len(transactions)) if index not in wholes]
+            described = self._admin.describe([transactions[index].name for index in left])
+            states = {index: self._open_state(transactions[index], described) for index in left}
+            ongoing = {index: state for index, state in states.items() if state is not None}
+            # Between an end and its markers the partitions show nothing yet.
+            ending = [index for index in left if self._is_ending(transactions[index], described)]
+            ended = [index for index in left if index not in ongoing and index not in ending]
+            fates = open_fates(self._partitions, [transactions[index] for index in ongoing])
+            judged = {index: judge_open(ongoing[index], of) for index, of in zip(ongoing, fates, strict=True)}
+            judged |= zip(ended, self._judge_ended([transactions[index] for index in ended], described), strict=True)
+            waiting = dict.fromkeys(ending, "its markers are being written")
+            for index, whole in judged.items():
+                if whole.doubt is None or (not whole.pending and second.confirms(index, whole.doubt)):
+                    wholes[index] = whole
+                else:
+                    waiting[index] = whole.state.evidence
+                    self._admin.forget_coordinator(transactions[index].name)
+            return None if waiting else [wholes[index] for index in range(len(transactions))]
 
-        clock = self._admin.clock
-        judgements: list[Whole] | None = backing_off(Deadline(MARKERS_SECONDS, clock), clock)(look)
+        deadline = self._admin.limit or Deadline(LOOK_SECONDS, clock)
+        judgements: list[Whole] | None = backing_off(deadline, clock)(look) if transactions else []
         if judgements is None:
-            waiting = [transactions[index] for index in ending]
-            parts = [part for transaction in waiting for part in transaction.written]
-            raise markers_pending(waiting, parts, "have ended, with a commit or an abort that can't be seen yet")
+            left = [transactions[index] for index in waiting]
+            parts = [part for transaction in left for part in transaction.written]
+            ended = f"can't be judged yet ({next(iter(waiting.values()))})"
+            raise markers_pending(left, parts, ended)
         return judgements
 
     def _judge_ended(self, transactions: Sequence[Prepared], described: Mapping[str, Description]) -> list[Whole]:

@@ -7,14 +7,14 @@ a broker skips the marker of one (KAFKA-20734).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from connector.kafka.client.admin import Description
 from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin, StableEnd
 from connector.kafka.client.partition_log import Ending, Witness
-from connector.kafka.client.topics import Partition
+from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition
 from connector.kafka.sink.handles import Prepared
 from transactional.sink import HandleState, Outcome
 
@@ -44,19 +44,29 @@ class Fate(enum.Enum):
     OPEN = "still open"
     COMMITTED = "committed"
     ABORTED = "aborted"
+    PENDING = "ended, and not visible yet"
     CUT = "cut off"
     GONE = "deleted with its topic, or by its age"
     UNKNOWN = "unknown"
 
 
+_DOUBTFUL: Final = frozenset({Fate.ABORTED, Fate.CUT, Fate.GONE, Fate.UNKNOWN})
+
+
 @dataclass(frozen=True)
 class PartFate:
-    """A fate, and how it is known; `opened` is how the partition's leader describes an open one."""
+    """A fate, and how it is known; `opened` is how the partition's leader, of that epoch, describes an open one."""
 
     part: Witness
     fate: Fate
     reason: str = ""
     opened: OpenTransaction | None = None
+    leader_epoch: int = UNKNOWN_EPOCH
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it needs a second look: a leader that was replaced, or has just become one, may say so wrongly."""
+        return self.fate in _DOUBTFUL
 
     @property
     def evidence(self) -> str:
@@ -80,11 +90,17 @@ class Whole:
         Whether the coordinator would still commit it, whatever is left of it.
     divided : bool
         Whether its partitions contradict each other: some of its rows can be read, others never will be.
+    doubt : Hashable
+        What it rests on, if it needs a second look; None if it is certain.
+    pending : bool
+        Whether no judgement can be made yet: a partition does not show how it ended, and will.
     """
 
     state: HandleState
     ongoing: bool = False
     divided: bool = False
+    doubt: Hashable = None
+    pending: bool = False
 
 
 # -- asking the partitions ------------------------------------------------------------------------------------------------
@@ -98,7 +114,7 @@ def open_fates(partitions: PartitionAdmin, transactions: Sequence[Prepared]) -> 
     ends = _probe(partitions, transactions, together=True)
     return [
         [
-            _without_rows(part, end) or _open_or_ended(partitions, transaction, part, opened)
+            _without_rows(part, end) or _open_or_ended(partitions, transaction, part, opened, end)
             for part, (_, end) in zip(transaction.written, of_each, strict=True)
         ]
         for transaction, of_each in zip(transactions, ends, strict=True)
@@ -139,7 +155,7 @@ def ended_fates(
         if end.stable <= offset and not ask_leaders:
             return PartFate(part, Fate.OPEN)
         if end.stable <= offset or end.aborted is None:
-            return _open_or_ended(partitions, transaction, part, opened)
+            return _open_or_ended(partitions, transaction, part, opened, end)
         # An earlier transaction of the producer ended before this one began, a later one begins after the witness.
         first = [at for at in end.aborted.get(transaction.producer_id, ()) if at < part.offset]
         if first:
@@ -175,13 +191,14 @@ def _probe(
 
 def _without_rows(part: Witness, end: StableEnd) -> PartFate | None:
     if end.gone:
-        return PartFate(part, Fate.GONE, end.gone)
+        return PartFate(part, Fate.GONE, end.gone, leader_epoch=end.leader_epoch)
     if end.cut_at is not None and end.cut_at < part.offset:
         return PartFate(
             part,
             Fate.CUT,
             f"{part} lost its rows from offset {end.cut_at} to {part.offset} (an unclean leader election, or a broker that "
             "lost its disk)",
+            leader_epoch=end.leader_epoch,
         )
     return None
 
@@ -191,18 +208,32 @@ def _open_or_ended(
     transaction: Prepared,
     part: Witness,
     opened: Mapping[Partition, Mapping[int, OpenTransaction]],
+    end: StableEnd,
 ) -> PartFate:
     open_transaction = opened.get(part.partition, {}).get(transaction.producer_id)
     # A later transaction of the producer begins after the witness.
     if open_transaction is not None and open_transaction.start < part.offset:
-        return PartFate(part, Fate.OPEN, opened=open_transaction)
-    return _by_marker(partitions, transaction, part)
+        return PartFate(part, Fate.OPEN, opened=open_transaction, leader_epoch=end.leader_epoch)
+    if open_transaction is not None and open_transaction.epoch == transaction.producer_epoch:
+        reason = (
+            f"{part} has it open from offset {open_transaction.start}, and its handle says that its rows lie before "
+            f"{part.offset}: the leader that was asked when the task prepared it had been replaced"
+        )
+        return PartFate(part, Fate.UNKNOWN, reason, open_transaction, end.leader_epoch)
+    return _by_marker(partitions, transaction, part, end)
 
 
-def _by_marker(partitions: PartitionAdmin, transaction: Prepared, part: Witness) -> PartFate:
+def _by_marker(partitions: PartitionAdmin, transaction: Prepared, part: Witness, end: StableEnd) -> PartFate:
     verdict = partitions.search(transaction.producer_id, transaction.producer_epoch, part)
-    fates = {Ending.COMMIT: Fate.COMMITTED, Ending.ABORT: Fate.ABORTED, Ending.UNKNOWN: Fate.UNKNOWN}
-    return PartFate(part, fates[verdict.ending], verdict.evidence)
+    return PartFate(part, _BY_ENDING[verdict.ending], verdict.evidence, leader_epoch=end.leader_epoch)
+
+
+_BY_ENDING: Final = {
+    Ending.COMMIT: Fate.COMMITTED,
+    Ending.ABORT: Fate.ABORTED,
+    Ending.NOT_YET: Fate.PENDING,
+    Ending.UNKNOWN: Fate.UNKNOWN,
+}
 
 
 # -- judging the whole ----------------------------------------------------------------------------------------------------
@@ -253,11 +284,12 @@ def judge_open(state: HandleState, fates: Sequence[PartFate]) -> Whole:
     if not wrong:
         return Whole(state, ongoing=True)
     kinds = {part.fate for part in wrong}
-    if Fate.COMMITTED in kinds:
-        evidence = f"a marker from outside committed it in part: {_named(wrong)}; {state.evidence}"
-        return Whole(HandleState(Outcome.UNKNOWN, evidence=evidence), ongoing=True, divided=True)
-    outcome = Outcome.UNKNOWN if kinds & {Fate.GONE, Fate.UNKNOWN} else Outcome.LOST
-    return Whole(HandleState(outcome, evidence=f"{_named(wrong)}; {state.evidence}"), ongoing=True)
+    divided, pending = Fate.COMMITTED in kinds, Fate.PENDING in kinds
+    outcome = Outcome.UNKNOWN if divided or kinds & {Fate.GONE, Fate.UNKNOWN, Fate.PENDING} else Outcome.LOST
+    evidence = f"{'a marker from outside committed it in part: ' * divided}{_named(wrong)}; {state.evidence}"
+    # The coordinator may have ended it since it was asked; or it was replaced, and does not know how it ended.
+    doubt = ("ongoing", outcome, _basis(wrong))
+    return Whole(HandleState(outcome, evidence=evidence), True, divided, doubt, pending)
 
 
 def with_markers(
@@ -278,7 +310,12 @@ def with_markers(
     outcome = trusted.outcome if trusted else _outcome_at_next_epoch(transaction, description, False)
     if outcome is Outcome.COMMITTED:
         return fates
-    return [_by_marker(partitions, transaction, fate.part) if fate.fate is Fate.COMMITTED else fate for fate in fates]
+    return [
+        _by_marker(partitions, transaction, fate.part, StableEnd(leader_epoch=fate.leader_epoch))
+        if fate.fate is Fate.COMMITTED
+        else fate
+        for fate in fates
+    ]
 
 
 def judge_ended(transaction: Prepared, description: Description | None, fates: Sequence[PartFate], now: float) -> Whole:
@@ -286,7 +323,7 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
     trusted = state_from(transaction, description, now)
     kinds = {fate.fate for fate in fates}
     known = trusted.outcome if trusted else None
-    if known is None and kinds & {Fate.OPEN, Fate.CUT}:
+    if known is None and kinds & {Fate.OPEN, Fate.PENDING, Fate.CUT}:
         known = _outcome_at_next_epoch(transaction, description, Fate.ABORTED in kinds)
     seen = "unknown id" if description is None else f"{description.state} at epoch {description.producer_epoch}"
 
@@ -294,7 +331,10 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
         evidence = _named(named) or "no partition is known to have been written"
         if divided:
             evidence = f"it was committed in part only: {evidence}"
-        return Whole(HandleState(outcome, evidence=f"{evidence}; coordinator: {seen}"), divided=divided)
+        certain = outcome is Outcome.COMMITTED or (outcome is Outcome.LOST and known is Outcome.LOST)
+        doubt = None if certain or kinds == {Fate.ABORTED} else ("ended", outcome, divided, _basis(fates))
+        pending = outcome is Outcome.UNKNOWN and Fate.PENDING in kinds
+        return Whole(HandleState(outcome, evidence=f"{evidence}; coordinator: {seen}"), False, divided, doubt, pending)
 
     lost = [fate for fate in fates if fate.fate in (Fate.ABORTED, Fate.CUT)]
     committed = [fate for fate in fates if fate.fate is Fate.COMMITTED]
@@ -308,7 +348,7 @@ def judge_ended(transaction: Prepared, description: Description | None, fates: S
             return whole(Outcome.LOST, lost)
         if known is Outcome.COMMITTED:
             return whole(Outcome.UNKNOWN, fates, divided=True)
-        readable = Fate.OPEN in kinds or Fate.ABORTED not in kinds
+        readable = bool(kinds & {Fate.OPEN, Fate.PENDING}) or Fate.ABORTED not in kinds
         return whole(Outcome.UNKNOWN if readable else Outcome.LOST, lost)
     return whole(known or Outcome.UNKNOWN, fates)
 
@@ -324,6 +364,10 @@ def _outcome_at_next_epoch(transaction: Prepared, description: Description | Non
         return None
     outcome = _ENDINGS.get(description.state)
     return outcome if transaction.end_version >= 5 or (aborted and outcome is Outcome.LOST) else None
+
+
+def _basis(fates: Iterable[PartFate]) -> Hashable:
+    return tuple((fate.part.partition, fate.fate, fate.leader_epoch) for fate in fates if fate.fate is not Fate.OPEN)
 
 
 def _named(fates: Iterable[PartFate]) -> str:

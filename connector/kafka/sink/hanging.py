@@ -12,12 +12,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connector.kafka.client.admin import NONE, Description, KafkaAdmin
+from connector.kafka.client.admin import NEWER_WAS_THERE, NONE, Description, KafkaAdmin
+from connector.kafka.client.connection import backing_off
 from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.errors import refusal, skipped_marker
 from connector.kafka.sink.handles import Key
+from connector.kafka.sink.second_look import LOOK_SECONDS, SecondLook
 from connector.kafka.sink.transactional_ids import BUSY, ids_under
+from transactional.clock import Deadline
+from transactional.errors import RetriableError, StoreError
 
 __all__ = ["end_hanging"]
 
@@ -33,6 +37,11 @@ class _Hanging:
     description: Description
     opened: OpenTransaction
 
+    @property
+    def where(self) -> tuple[Partition, str]:
+        """The partition and the transactional id."""
+        return self.partition, self.name
+
     def __str__(self) -> str:
         return (
             f"{self.name} (producer {self.description.producer_id}, epoch {self.opened.epoch}) has ended, and "
@@ -43,7 +52,8 @@ class _Hanging:
 def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefix: str, known: Collection[Key]) -> int:
     """Find transactions under a prefix that hang in a topic, write the missing markers, and return how many it wrote.
 
-    If no reader is held back, as nearly always, this costs two questions for offsets.
+    If no reader is held back, as nearly always, this costs two questions for offsets. One that hangs has to be seen twice, a
+    pause apart: a leader that was paused, and replaced, shows what has ended long ago.
 
     Parameters
     ----------
@@ -57,36 +67,63 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     ------
     StoreError
         ``MARKERS_SKIPPED``: this user may not write the marker, or it is unknown whether a commit or an abort is missing.
+    RetriableError
+        ``KAFKA_TIMEOUT``: the answers kept changing.
     """
-    held = partitions.held_back(topic)
-    hanging = _find(admin, partitions, held, prefix, known) if held else []
-    version = admin.end_txn_version() if hanging else 0
-    for transaction in hanging:
-        above = transaction.description.producer_epoch - transaction.opened.epoch
-        commit = ENDED.get(transaction.description.state)
-        if commit is None or above not in (0, 1) or (commit and above and version < 5):
-            raise skipped_marker(
-                str(transaction),
-                "its coordinator does not know any more how it ended. A new transactionalIdPrefix lets the query continue, "
-                "and an administrator who knows how it ended can write the marker",
-                transaction.name,
-                transaction.partition,
-                transaction.opened,
-            )
-        code = partitions.write_marker(
-            transaction.partition,
-            transaction.description.producer_id,
-            transaction.opened,
-            transaction.description.producer_epoch,
-            commit,
-            5 if above and version >= 5 else 4,
+    second = SecondLook(admin.clock)
+    written = 0
+    refused: StoreError | None = None
+
+    def look() -> int | None:
+        nonlocal written, refused
+        held = partitions.held_back(topic)
+        hanging = _find(admin, partitions, held, prefix, known) if held else []
+        sure = [each for each in hanging if second.confirms(each.where, each)]
+        for each in sure:
+            refused = _end(admin, partitions, each)
+            if refused is not None:
+                second.forget(each.where)
+                return None
+            written += 1
+        return written if len(sure) == len(hanging) else None
+
+    ended: int | None = backing_off(Deadline(LOOK_SECONDS, admin.clock), admin.clock)(look)
+    if ended is None:
+        raise refused or RetriableError(
+            "KAFKA_TIMEOUT", reason=f"the brokers' answers about transactions in {topic} kept changing"
         )
-        if code != NONE:
-            raise skipped_marker(
-                str(transaction), refusal(code), transaction.name, transaction.partition, transaction.opened
-            )
-        log.warning("%s: the coordinator had left its marker out; the marker was written instead", transaction)
-    return len(hanging)
+    return ended
+
+
+def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -> StoreError | None:
+    """Write the marker of a hanging transaction; return the leader's refusal if somebody newer was there."""
+    version = admin.end_txn_version()
+    above = transaction.description.producer_epoch - transaction.opened.epoch
+    commit = ENDED.get(transaction.description.state)
+    if commit is None or above not in (0, 1) or (commit and above and version < 5):
+        raise _stopped(
+            transaction,
+            "its coordinator does not know any more how it ended. A new transactionalIdPrefix lets the query continue, "
+            "and an administrator who knows how it ended can write the marker",
+        )
+    code = partitions.write_marker(
+        transaction.partition,
+        transaction.description.producer_id,
+        transaction.opened,
+        transaction.description.producer_epoch,
+        commit,
+        5 if above and version >= 5 else 4,
+    )
+    if code in NEWER_WAS_THERE:
+        return _stopped(transaction, refusal(code))
+    if code != NONE:
+        raise _stopped(transaction, refusal(code))
+    log.warning("%s: the coordinator had left its marker out; the marker was written instead", transaction)
+    return None
+
+
+def _stopped(transaction: _Hanging, reason: str) -> StoreError:
+    return skipped_marker(str(transaction), reason, transaction.name, transaction.partition, transaction.opened)
 
 
 def _find(

@@ -20,6 +20,7 @@ from connector.kafka.sink.examination import check_prefix, check_timeout, check_
 from connector.kafka.sink.handles import KafkaHandle, Prepared, parse_handle
 from connector.kafka.sink.hanging import end_hanging
 from connector.kafka.sink.row_writer import DEFAULT_QUEUE_ROWS, RowWriter
+from connector.kafka.sink.second_look import PAUSE_SECONDS
 from connector.kafka.sink.transaction import (
     DEFAULT_MESSAGE_SECONDS,
     WARM_UP_SECONDS,
@@ -37,7 +38,7 @@ from connector.kafka.sink.transactional_ids import MAX_PREPARED, ids_under, run_
 from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import FencedError, OptionError, ProtocolError
+from transactional.errors import FencedError, LocationError, OptionError, ProtocolError
 from transactional.finding import Finding, good, unknown
 from transactional.history import History, put_back
 from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
@@ -208,8 +209,18 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
 
         A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms): then it proves nothing.
         """
-        if not self._settings.exactly_once:
-            return {}
+        return self._looking_twice(lambda: self._compare(history)) if self._settings.exactly_once else {}
+
+    def _looking_twice(self, check: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Make a check that fails once more after a pause: a coordinator that was replaced may have answered."""
+        try:
+            return check()
+        except (LocationError, FencedError):
+            self._clock.sleep(PAUSE_SECONDS)
+            self._driver_admin().forget_coordinators()
+            return check()
+
+    def _compare(self, history: History) -> Mapping[str, Any]:
         admin, prefix = self._driver_admin(), self._prefix()
         name = run_id(prefix)
         described = admin.describe([name, *self._ours(admin, COMMITTED)])
@@ -237,23 +248,27 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             return {}
         admin, name = self._driver_admin(), run_id(self._prefix())
         if mark:
-            description = admin.describe([name]).get(name)
-            # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
-            # knows this mark would take a new initialisation for another query's.
-            if description is None or {
-                "producerId": description.producer_id,
-                "epoch": description.producer_epoch,
-            } == dict(mark):
-                return mark
-            raise FencedError(
-                "PREFIX_TAKEN",
-                prefix=self._prefix(),
-                reason=f"{name} was at epoch {mark['epoch']}, and is now at {description.producer_epoch}",
-            )
+            return self._looking_twice(lambda: self._guarded(mark))
         producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings.timeout_ms, admin))
         if name not in admin.transactional_ids(producer_ids=[producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
         return {"producerId": producer_id, "epoch": epoch}
+
+    def _guarded(self, mark: RunMark) -> RunMark:
+        admin, name = self._driver_admin(), run_id(self._prefix())
+        description = admin.describe([name]).get(name)
+        # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
+        # knows this mark would take a new initialisation for another query's.
+        if description is None or {
+            "producerId": description.producer_id,
+            "epoch": description.producer_epoch,
+        } == dict(mark):
+            return mark
+        raise FencedError(
+            "PREFIX_TAKEN",
+            prefix=self._prefix(),
+            reason=f"{name} was at epoch {mark['epoch']}, and is now at {description.producer_epoch}",
+        )
 
     def lifetime(self) -> float | None:
         """Return the transaction timeout, in seconds."""

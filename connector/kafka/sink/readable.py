@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from connector.kafka.client.admin import NONE, Description, KafkaAdmin
+from connector.kafka.client.admin import NEWER_WAS_THERE, NONE, Description, KafkaAdmin
 from connector.kafka.client.connection import backing_off
 from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.errors import markers_pending, refusal, skipped_marker, transactions_lost, unknown_outcome
 from connector.kafka.sink.fates import Fate, PartFate, Whole, ended_fates
 from connector.kafka.sink.handles import Key, Prepared
+from connector.kafka.sink.second_look import SecondLook
 from transactional.clock import Deadline
+from transactional.errors import StoreError
 from transactional.sink import HandleState, Outcome
 
 __all__ = ["ensure_readable"]
@@ -83,6 +85,9 @@ class _Wait:
         self._partitions = partitions
         self._deadline = deadline
         self._seen: dict[Key, dict[Partition, PartFate]] = {}
+        self._second = SecondLook(admin.clock)
+        self._sure: set[tuple[Key, Partition]] = set()
+        self._refused: StoreError | None = None
         self._repaired: list[dict[str, Any]] = []
 
     def until_readable(self, together: list[Prepared], alone: list[Prepared]) -> list[dict[str, Any]]:
@@ -99,6 +104,7 @@ class _Wait:
                 *zip(alone, ended_fates(self._partitions, alone, ask_leaders=ask), strict=True),
             ]:
                 self._seen.setdefault(transaction.key, {}).update({fate.part.partition: fate for fate in fates})
+                self._confirm(transaction.key, fates)
             self._refuse_lost([*together, *alone])
             together, alone = self._still_open(together), self._still_open(alone)
             waiting = [*together, *alone]
@@ -107,12 +113,13 @@ class _Wait:
             if ask:
                 # Asked before the partitions were: the coordinator has written all markers that it ever writes.
                 for transaction in waiting:
-                    if transaction.key in complete:
-                        self._repair(transaction, complete[transaction.key])
+                    self._repair(transaction, complete.get(transaction.key))
                 complete = self._completed(waiting)
             return None
 
         repaired = backing_off(self._deadline, clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
+        if repaired is None and self._refused is not None:
+            raise self._refused
         if repaired is None:
             parts = [fate.part for transaction in waiting for fate in self._open_parts(transaction)]
             raise markers_pending(waiting, parts, "are committed, and readers can't see their rows yet")
@@ -127,13 +134,27 @@ class _Wait:
         ]
 
     def _open_parts(self, transaction: Prepared) -> list[PartFate]:
-        return [fate for fate in self._seen[transaction.key].values() if fate.fate is Fate.OPEN]
+        """Return the partitions of which it is not known yet how the transaction ended there."""
+        fates = self._seen[transaction.key].values()
+        return [fate for fate in fates if fate.fate in (Fate.OPEN, Fate.PENDING) or self._doubts(transaction.key, fate)]
+
+    def _doubts(self, key: Key, fate: PartFate) -> bool:
+        return fate.doubtful and (key, fate.part.partition) not in self._sure
+
+    def _confirm(self, key: Key, fates: Sequence[PartFate]) -> None:
+        """Remember which of these doubtful fates were seen a second time."""
+        for fate in fates:
+            what = key, fate.part.partition
+            if fate.doubtful and self._second.confirms(what, (fate.fate, fate.leader_epoch)):
+                self._sure.add(what)
 
     def _refuse_lost(self, transactions: Sequence[Prepared]) -> None:
         whole: list[Prepared] = []
         divided: list[tuple[Prepared, Whole]] = []
         for transaction in transactions:
             fates = list(self._seen[transaction.key].values())
+            if any(self._doubts(transaction.key, fate) for fate in fates):
+                continue
             gone = [fate for fate in fates if fate.fate in (Fate.ABORTED, Fate.CUT, Fate.UNKNOWN)]
             if fates and all(fate.fate is Fate.ABORTED for fate in fates):
                 whole.append(transaction)
@@ -150,6 +171,8 @@ class _Wait:
             )
 
     def _completed(self, transactions: Sequence[Prepared]) -> dict[Key, Description]:
+        for transaction in transactions:
+            self._admin.forget_coordinator(transaction.name)
         described = self._admin.describe([transaction.name for transaction in transactions])
         return {
             transaction.key: description
@@ -158,9 +181,16 @@ class _Wait:
             and not description.state.startswith("Prepare")
         }
 
-    def _repair(self, transaction: Prepared, description: Description) -> None:
+    def _repair(self, transaction: Prepared, description: Description | None) -> None:
+        """Write markers that hang in two looks, a pause apart, of the same leader, after the coordinator was done."""
         for fate in self._open_parts(transaction):
-            if fate.opened is None:
+            if fate.fate is not Fate.OPEN or fate.opened is None:
+                continue
+            hanging = "hangs", transaction.key, fate.part.partition
+            if description is None:
+                self._second.forget(hanging)
+                continue
+            if not self._second.confirms(hanging, (fate.opened, fate.leader_epoch)):
                 continue
             what = f"{transaction} is committed, and {fate.part} has it open from offset {fate.opened.start}"
             proof, version = self._proof(transaction, description)
@@ -180,7 +210,12 @@ class _Wait:
                 version,
             )
             if code != NONE:
-                raise skipped_marker(what, refusal(code), transaction.name, fate.part.partition, fate.opened)
+                refused = skipped_marker(what, refusal(code), transaction.name, fate.part.partition, fate.opened)
+                if code not in NEWER_WAS_THERE:
+                    raise refused
+                self._refused = refused
+                self._second.forget(hanging)
+                continue
             log.warning("%s: its coordinator had left the commit marker out; the marker was written instead", what)
             self._repaired.append(
                 {

@@ -170,6 +170,7 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
         # Asked between our init and our first row: a row is only taken at the epoch of our init, so if rows are
         # delivered at all, no other program initialised the id in between, and this is our epoch. If none are, it may
         # be another task's: `roll_back` must not go by it.
+        admin.forget_coordinator(transaction.name)
         description = admin.describe([transaction.name]).get(transaction.name)
         if description is None:
             raise RetriableError(
@@ -241,6 +242,9 @@ def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, c
 
 
 def _handle(transaction: KafkaTransaction, admin: KafkaAdmin, clock: Clock) -> KafkaHandle:
+    # The task may have run for minutes: who coordinates and who leads now is asked of two brokers each. A leader that was
+    # paused and replaced would answer with an end from before our rows.
+    admin.forget_coordinator(transaction.name)
     described = _described(admin, transaction)
     topics = admin.topics((topic for topic, _ in described.partitions), described.partitions)
     missing = {topic for topic, _ in described.partitions} - set(topics)

@@ -24,6 +24,10 @@ class Admin:
         self.life = Deadline(0)
         self.limit: Any = None
         self.closed = 0
+        self.forgot = 0
+
+    def forget_coordinators(self) -> None:
+        self.forgot += 1
 
     def close(self) -> None:
         self.closed += 1
@@ -48,6 +52,7 @@ def test_an_admin_that_came_back_is_lent_again_with_the_next_ones_clock_and_no_l
     again: Any = borrow_admin(HERE, other)
     assert again is first
     assert (again.clock, again.limit) == (other, None)
+    assert again.forgot == 1  # coordinators may have moved since
 
 
 @pytest.mark.usefixtures("clock")

@@ -12,6 +12,7 @@ from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdm
 from connector.kafka.client.partition_log import Witness
 from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.sink.hanging import end_hanging
+from connector.kafka.sink.second_look import LOOK_SECONDS
 from tests.connector.kafka.sink.fake_cluster import TOPIC_ID, described
 from transactional.errors import StoreError
 from transactional.testing import FakeClock
@@ -234,6 +235,23 @@ REFUSED = SimpleNamespace(
     markers=[SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=31)])])]
 )
 OPEN = producers(producer(7, 4))
+HANGS = [HELD, OPEN, OPEN]
+SEEN = HANGS * 6
+"""Looks until the pause between two that agree is over."""
+
+
+def fenced() -> Any:
+    """A leader to which a newer coordinator has spoken."""
+    one = SimpleNamespace(partitions=[SimpleNamespace(error_code=52)])
+    return SimpleNamespace(markers=[SimpleNamespace(topics=[one])])
+
+
+class Stubborn(Coordinator):
+    """A leader at which a transaction hangs, and which refuses its marker."""
+
+    def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
+        answers = {"ListOffsetsRequest": HELD, "DescribeProducersRequest": [OPEN], "WriteTxnMarkersRequest": [fenced()]}
+        return answers[type(requests[0][1]).__name__]
 
 
 def end(coordinator: Coordinator, known: Sequence[tuple[str, int, int]] = ()) -> int:
@@ -258,7 +276,7 @@ def test_where_no_reader_is_held_back_nobody_else_is_asked() -> None:
 def test_what_hangs_is_ended_as_its_coordinator_has_ended_it(
     state: str, above: int, version: int, written: tuple[int, bool, int]
 ) -> None:
-    coordinator = Coordinator("q.0.1", described(state, above), HELD, OPEN, OPEN, WRITTEN, version=version)
+    coordinator = Coordinator("q.0.1", described(state, above), *SEEN, *HANGS, WRITTEN, version=version)
     assert end(coordinator) == 1
     marker = coordinator.sent[-1][0][1].markers[0]
     assert (marker.producer_epoch, marker.transaction_result, marker.transaction_version) == written
@@ -289,12 +307,30 @@ def test_what_ends_between_the_questions_does_not_hang() -> None:
 )
 def test_what_hangs_and_nobody_knows_of_stops_the_query(state: str, above: int, version: int) -> None:
     with pytest.raises(StoreError, match="MARKERS_SKIPPED") as stopped:
-        end(Coordinator("q.0.1", described(state, above), HELD, OPEN, OPEN, version=version))
+        end(Coordinator("q.0.1", described(state, above), *SEEN, *HANGS, version=version))
     for told in ("q.0.1", "t [0]", "offset 4"):
         assert told in str(stopped.value)
 
 
 def test_what_hangs_and_may_not_be_ended_stops_the_query_with_the_right_to_grant() -> None:
     with pytest.raises(StoreError, match="MARKERS_SKIPPED") as stopped:
-        end(Coordinator("q.0.1", described("CompleteAbort", 1), HELD, OPEN, OPEN, REFUSED))
+        end(Coordinator("q.0.1", described("CompleteAbort", 1), *SEEN, *HANGS, REFUSED))
     assert "CLUSTER_ACTION" in str(stopped.value)
+
+
+def test_what_a_replaced_leader_still_calls_open_does_not_hang() -> None:
+    """It wakes, answers once from what it knew, and learns that another one leads."""
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), *HANGS, [latest(20)] * 4)
+    assert end(coordinator) == 0
+
+
+def test_a_marker_that_somebody_newer_has_made_needless_is_looked_at_again() -> None:
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), *SEEN, *HANGS, fenced(), [latest(20)] * 4)
+    assert end(coordinator) == 0
+
+
+def test_a_marker_that_is_refused_for_ever_stops_the_query_in_the_end() -> None:
+    coordinator = Stubborn("q.0.1", described("CompleteAbort", 1))
+    with pytest.raises(StoreError, match="TRANSACTION_COORDINATOR_FENCED"):
+        end(coordinator)
+    assert LOOK_SECONDS <= coordinator.clock.passed < LOOK_SECONDS + 5

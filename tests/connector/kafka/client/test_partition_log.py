@@ -16,9 +16,11 @@ TOPIC = "f3b8a1de-2222-4444-8888-0123456789ab"
 PART = Witness(Partition("t", 0), TOPIC, 5)
 
 
-def answered(code: int = 0, part_code: int = 0, high: int = 9) -> Any:
+def answered(code: int = 0, part_code: int = 0, high: int = 9, stable: int = 6) -> Any:
     """A fetch without records."""
-    part = SimpleNamespace(error_code=part_code, log_start_offset=0, high_watermark=high, records=b"")
+    part = SimpleNamespace(
+        error_code=part_code, log_start_offset=0, high_watermark=high, last_stable_offset=stable, records=b""
+    )
     return SimpleNamespace(error_code=code, responses=[SimpleNamespace(partitions=[part])])
 
 
@@ -28,11 +30,14 @@ class Admin:
     def __init__(self, *answers: Any) -> None:
         self.clock = FakeClock()
         self.answers = [*answers, answered(high=5)]
+        self.epochs: list[int] = []
+        self.asked: list[Any] = []
 
     def topics(self, *_: Any) -> dict[str, TopicInfo]:
-        return {"t": TopicInfo(TOPIC, {0: 1}, None)}
+        return {"t": TopicInfo(TOPIC, {0: 1}, None, epochs={0: self.epochs.pop(0) if len(self.epochs) > 1 else 4})}
 
-    def ask(self, *_: Any) -> Any:
+    def ask(self, request: Callable[[], Any], *_: Any) -> Any:
+        self.asked.append(request())
         return self.answers.pop(0)
 
     def until(self, attempt: Callable[[], Verdict | None], _: str) -> Verdict:
@@ -76,3 +81,27 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(monkeypatch: pytest.M
     emptied.responses[0].partitions[0].records = b"marker"
     verdict = search_marker(Admin(emptied), 7, 3, PART)  # type: ignore[arg-type]
     assert verdict.ending is Ending.UNKNOWN
+
+
+class AnothersRow(list[Any]):
+    """A row of another producer, between the witness and the marker."""
+
+    base_offset = last_offset = 5
+    producer_id, producer_epoch, is_control_batch = 8, 0, False
+
+
+@pytest.mark.parametrize("high", [5, 6])
+def test_a_marker_that_the_followers_do_not_have_yet_is_no_verdict(monkeypatch: pytest.MonkeyPatch, high: int) -> None:
+    """Its leader has it, so the transaction is open nowhere; below the high watermark there is none of it."""
+    monkeypatch.setattr("kafka.record.memory_records.MemoryRecords", lambda _: [AnothersRow()] * (high - 5))
+    verdict = search_marker(Admin(answered(high=high, stable=5)), 7, 3, PART)  # type: ignore[arg-type]
+    assert verdict.ending is Ending.NOT_YET
+    assert f"up to {high}" in verdict.evidence
+
+
+def test_brokers_that_do_not_know_the_leader_of_the_witness_yet_are_asked_again() -> None:
+    admin = Admin()
+    admin.epochs = [2, 3, 4]
+    search_marker(admin, 7, 3, Witness(Partition("t", 0), TOPIC, 5, 4))  # type: ignore[arg-type]
+    (asked,) = admin.asked
+    assert asked.topics[0].partitions[0].current_leader_epoch == 4

@@ -62,6 +62,8 @@ class FakeCluster:
         To the next EndTxn requests; when they are used up, the states answer.
     marker_code : int
         The answer to WriteTxnMarkers.
+    when_marked : Callable[[], None]
+        What happens when one is answered.
     """
 
     states: dict[str, Description] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class FakeCluster:
     probes: list[Witness] = field(default_factory=list)
     when_described: Callable[[], None] = lambda: None
     when_probed: Callable[[], None] = lambda: None
+    when_marked: Callable[[], None] = lambda: None
 
     def ender(self) -> TransactionEnder:
         """What is tested."""
@@ -152,13 +155,13 @@ class FakeCluster:
             return StableEnd(gone=f"{probe}: the topic does not exist")
         if Fate.CUT in of_place.values():
             return StableEnd(cut_at=6)
-        if {Fate.OPEN, Fate.UNKNOWN} & set(of_place.values()):
+        if {Fate.OPEN, Fate.PENDING, Fate.UNKNOWN} & set(of_place.values()):
             return StableEnd(stable=4)
         return StableEnd(stable=99, aborted={p: (4,) for p, fate in of_place.items() if fate is Fate.ABORTED})
 
     def search(self, producer_id: int, epoch: int, part: Witness) -> Verdict:
         fate = self.fates[producer_id, part.partition.number]
-        endings = {Fate.COMMITTED: Ending.COMMIT, Fate.ABORTED: Ending.ABORT}
+        endings = {Fate.COMMITTED: Ending.COMMIT, Fate.ABORTED: Ending.ABORT, Fate.PENDING: Ending.NOT_YET}
         ending = endings.get(fate, Ending.UNKNOWN)
         return Verdict(ending, f"{part} has its {ending.value} marker at 11")
 
@@ -168,6 +171,7 @@ class FakeCluster:
         self.markers.append((place, producer, epoch, commit, end_version))
         if self.marker_code == NONE:
             self.fates[producer, place.number] = Fate.COMMITTED if commit else Fate.ABORTED
+        self.when_marked()
         return self.marker_code
 
 

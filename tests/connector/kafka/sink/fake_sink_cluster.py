@@ -99,6 +99,12 @@ class FakeCluster:
         assert all(topic in topics for topic, _ in partitions)
         return {(topic, number): End(100 + number) for topic, number in partitions}
 
+    def forget_coordinator(self, name: str) -> None:
+        """The next question finds it anew."""
+
+    def forget_coordinators(self) -> None:
+        """The next question finds all of them anew."""
+
     def init_producer_id(self, name: str, timeout_ms: int) -> tuple[int, int]:
         before = self.states.get(name)
         self.state(name, "Empty", epoch=before.producer_epoch + 1 if before else 0)

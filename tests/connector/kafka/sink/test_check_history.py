@@ -13,6 +13,7 @@ from connector.kafka.sink.kafka_sink import KafkaSink
 from transactional.errors import LocationError
 from transactional.history import History
 from transactional.sink import Options
+from transactional.testing import FakeClock
 
 SCHEMA = pa.schema([("value", pa.string())])
 RUN = Description("Empty", 7, 3, 900_000, -1, ())
@@ -28,6 +29,10 @@ class Admin:
 
     def __init__(self, known: Mapping[str, Description]) -> None:
         self.known = known
+        self.forgot = 0
+
+    def forget_coordinators(self) -> None:
+        self.forgot += 1
 
     def describe(self, ids: Iterable[str]) -> dict[str, Description]:
         return {name: self.known[name] for name in ids if name in self.known}
@@ -40,7 +45,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, known: Mapping[str, Description], **his
     given = {"kafka.bootstrap.servers": "nowhere:1", "topic": "t", "transactionalIdPrefix": "p"}
     guarantee = history.pop("guarantee", "exactly-once")
     sink = KafkaSink(Options({**given, "deliveryGuarantee": guarantee}), SCHEMA)
-    monkeypatch.setattr(sink, "_driver_admin", lambda: Admin(known))
+    admin = history.pop("admin", None) or Admin(known)
+    monkeypatch.setattr(sink, "_driver_admin", lambda: admin)
+    monkeypatch.setattr(sink, "_clock", FakeClock())
     return sink.checkHistory(History(**{"queryId": "q", "position": 0, "binding": True, **history}))
 
 
@@ -117,3 +124,12 @@ def test_at_least_once_leaves_nothing_to_compare(monkeypatch: pytest.MonkeyPatch
     known = {"p.run": RUN, "p.0.1": committed(501)}
     history = {"mark": {"producerId": 1, "epoch": 1}, "seen": {"committed": 0}}
     assert ask(monkeypatch, known, guarantee="at-least-once", **history) == {}
+
+
+def test_a_coordinator_that_was_replaced_and_is_behind_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Behind(Admin):
+        def describe(self, ids: Iterable[str]) -> dict[str, Description]:
+            found = super().describe(ids)
+            return found if self.forgot else {**found, "p.run": Description("Empty", 7, 2, 900_000, -1, ())}
+
+    assert ask(monkeypatch, {}, mark=MARK, admin=Behind({"p.run": RUN})) == {"committed": 0}

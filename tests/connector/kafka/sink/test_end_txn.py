@@ -14,6 +14,7 @@ from connector.kafka.client.partition_log import Ending, Verdict, Witness
 from connector.kafka.sink.end_txn import ANSWERS, Answer
 from connector.kafka.sink.fates import Fate
 from connector.kafka.sink.handles import Prepared, parse_handle
+from connector.kafka.sink.second_look import PAUSE_SECONDS
 from tests.connector.kafka.sink.fake_cluster import PRODUCER, FakeCluster, described, prepared
 from transactional.clock import Deadline
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TwoPhaseCommitError
@@ -103,6 +104,37 @@ def test_a_look_says_what_is_left_of_a_transaction(name: str, version: int) -> N
         assert any(f"t [{number}]" in state.evidence for number in wrong)
 
 
+@pytest.mark.parametrize("state", ["Ongoing", "CompleteCommit"])
+@pytest.mark.parametrize("first", [CUT, GONE, Fate.UNKNOWN, Fate.PENDING])
+def test_a_look_asks_again_before_it_judges_against_a_transaction(state: str, first: Fate) -> None:
+    """One leader was replaced while it was paused, or has not told its followers yet."""
+    transaction = prepared(partitions=2)
+    then = OPEN if state == "Ongoing" else COMMITTED
+    cluster = FakeCluster({transaction.name: described(state, int(state != "Ongoing"))})
+    cluster.fates = {(PRODUCER, 0): then, (PRODUCER, 1): first}
+
+    def wake() -> None:
+        if cluster.clock.passed >= PAUSE_SECONDS / 2:
+            cluster.fates[PRODUCER, 1] = then
+
+    cluster.when_probed = wake
+    (found,) = cluster.ender().look([transaction])
+    assert found.outcome is (Outcome.PREPARED if state == "Ongoing" else Outcome.COMMITTED)
+
+
+def test_a_coordinator_that_was_replaced_and_calls_a_committed_transaction_open_is_asked_again() -> None:
+    transaction = prepared(partitions=2)
+    cluster = FakeCluster({transaction.name: described("Ongoing")})
+    cluster.fates = {(PRODUCER, 0): COMMITTED, (PRODUCER, 1): COMMITTED}
+
+    def learn() -> None:
+        if cluster.forgotten:
+            cluster.states[transaction.name] = described("CompleteCommit", 1)
+
+    cluster.when_described = learn
+    assert [state.outcome for state in cluster.ender().look([transaction])] == [Outcome.COMMITTED]
+
+
 @pytest.mark.parametrize("name", LATER)
 @pytest.mark.parametrize("version", [5, 4])
 def test_a_commit_after_each_answer_and_each_later_state(name: str, version: int) -> None:
@@ -134,7 +166,7 @@ def commit_after(name: str, code: int | None, version: int) -> None:
     else:
         assert ender.commit([transaction], deadline) == ([transaction] if outcome is LOST else [])
     if meaning(code) is Answer.FIND_COORDINATOR and cluster.ended:
-        assert cluster.forgotten == [transaction.name]
+        assert set(cluster.forgotten) == {transaction.name}
     assert cluster.initialised == []
     assert cluster.limit is None
 

@@ -10,12 +10,14 @@ import pytest
 from connector.kafka.sink.fates import Fate
 from connector.kafka.sink.handles import parse_handle
 from connector.kafka.sink.readable import PATIENCE_SECONDS
+from connector.kafka.sink.second_look import PAUSE_SECONDS
 from tests.connector.kafka.sink.fake_cluster import EPOCH, PRODUCER, FakeCluster, described, prepared
 from transactional.clock import Deadline
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TransactionLostError
 
-OPEN, COMMITTED, ABORTED, CUT, GONE, UNKNOWN = (
+OPEN, PENDING, COMMITTED, ABORTED, CUT, GONE, UNKNOWN = (
     Fate.OPEN,
+    Fate.PENDING,
     Fate.COMMITTED,
     Fate.ABORTED,
     Fate.CUT,
@@ -171,6 +173,39 @@ def test_a_transaction_of_which_a_part_is_lost_is_for_a_person_to_resolve(fates:
     assert told in str(stopped.value)
     assert "barrier resolve" in str(stopped.value)
     assert cluster.markers == []
+
+
+@pytest.mark.parametrize("first", [ABORTED, CUT, GONE, UNKNOWN, PENDING])
+def test_one_answer_of_a_leader_that_was_replaced_is_no_evidence(first: Fate) -> None:
+    """It was paused, wakes, and answers from what it knew; the next question goes to who leads now."""
+    cluster = cluster_of("CompleteCommit", COMMITTED, first)
+    after(cluster, PAUSE_SECONDS / 2, lambda: cluster.fates.update({(PRODUCER, 1): COMMITTED}))
+    assert ensure(cluster) == []
+    assert cluster.markers == []
+
+
+def test_a_marker_that_followers_do_not_have_yet_is_waited_for() -> None:
+    cluster = cluster_of("CompleteCommit", COMMITTED, PENDING)
+    with pytest.raises(RetriableError, match="MARKERS_PENDING") as pending:
+        ensure(cluster)
+    assert "t [1]" in str(pending.value)
+    assert cluster.markers == []
+
+
+def test_a_transaction_that_hangs_in_one_look_only_gets_no_marker() -> None:
+    cluster = cluster_of("CompleteCommit", OPEN)
+    after(cluster, PATIENCE_SECONDS + PAUSE_SECONDS / 2, lambda: cluster.fates.update({(PRODUCER, 0): COMMITTED}))
+    assert ensure(cluster) == []
+    assert cluster.markers == []
+
+
+@pytest.mark.parametrize("code", [47, 48, 52])
+def test_a_marker_that_somebody_newer_has_made_needless_is_looked_at_again(code: int) -> None:
+    cluster = cluster_of("CompleteCommit", OPEN)
+    cluster.marker_code = code
+    cluster.when_marked = lambda: cluster.fates.update({(PRODUCER, 0): COMMITTED})
+    assert ensure(cluster) == []
+    assert len(cluster.markers) == 1
 
 
 def test_a_topic_that_was_deleted_holds_nothing_up() -> None:

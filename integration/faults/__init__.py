@@ -1,0 +1,1 @@
+"""Faults of real clusters: brokers that pause, die and restart while a query commits."""
