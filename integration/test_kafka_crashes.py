@@ -28,7 +28,6 @@ from confluent_kafka import Producer
 from connector.cli import main
 from connector.kafka.sink.handles import KafkaHandle
 from connector.kafka.sink.kafka_sink import KafkaSink
-from connector.location.location import CheckpointLocation
 from integration.broker import Cluster
 from integration.driver_process import Faults, Place, wait_until
 from integration.engine import SCHEMA, Engine, MortalSink, Work, command

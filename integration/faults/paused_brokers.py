@@ -221,20 +221,9 @@ def run_of(cluster: Cluster, folder: Path, story: Story) -> Run:
     done = threading.Event()
 
     def lives() -> None:
-        try:
-            for _ in range(LIVES):
-                try:
-                    Engine(scene.work).run(error=True)
-                except Exception as problem:  # noqa: BLE001 - it is what is looked at
-                    failure = failure_of(problem)
-                    run.failures.append(f"{failure.condition or type(problem).__name__}: {failure.text}")
-                    if failure.remedy is not Remedy.RESTART:
-                        run.calls.append(failure.text)
-                else:
-                    return
-            run.wrong = f"not done after {LIVES} lives"
-        finally:
-            done.set()
+        ended = any(_life(scene, run) for _ in range(LIVES))
+        run.wrong = "" if ended else f"not done after {LIVES} lives"
+        done.set()
 
     life = threading.Thread(target=lives, daemon=True)
     life.start()
@@ -253,6 +242,19 @@ def run_of(cluster: Cluster, folder: Path, story: Story) -> Run:
     MortalSink.bury()
     run.seconds = time.monotonic() - began
     return run
+
+
+def _life(scene: _Scene, run: Run) -> bool:
+    """Live one driver's life; return whether it came to the end of the work."""
+    try:
+        Engine(scene.work).run(error=True)
+    except Exception as problem:  # noqa: BLE001 - it is what is looked at
+        failure = failure_of(problem)
+        run.failures.append(f"{failure.condition or type(problem).__name__}: {failure.text}")
+        if failure.remedy is not Remedy.RESTART:
+            run.calls.append(failure.text)
+        return False
+    return True
 
 
 def paused_brokers(

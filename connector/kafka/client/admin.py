@@ -35,7 +35,7 @@ broker whose disk failed, that throttles, or that answers with an unknown error.
 
 
 NEWER_WAS_THERE: Final = frozenset({47, 48, 52})
-"""Codes of a marker that somebody newer has made needless: a later epoch of the producer, an ended transaction, a newer
+"""Codes of a marker that a newer process has made needless: a later epoch of the producer, an ended transaction, a newer
 coordinator. Who is answered so has looked at what was, and has to look again."""
 
 

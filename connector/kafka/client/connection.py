@@ -199,7 +199,7 @@ class KafkaConnection:
         self._manager.cluster.request_update()
 
     async def _first(self, requests: Sequence[tuple[int, Any]], enough: int) -> list[Any]:
-        """Send all, and return the answers that are there when so many have come, or all have."""
+        """Send all, and return the answers that are there when `enough` have come, or all have."""
         from kafka.future import Future
 
         done = Future()

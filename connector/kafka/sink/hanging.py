@@ -96,7 +96,7 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
 
 
 def _end(admin: KafkaAdmin, partitions: PartitionAdmin, transaction: _Hanging) -> StoreError | None:
-    """Write the marker of a hanging transaction; return the leader's refusal if somebody newer was there."""
+    """Write the marker of a hanging transaction; return the leader's refusal if a newer process was there."""
     version = admin.end_txn_version()
     above = transaction.description.producer_epoch - transaction.opened.epoch
     commit = ENDED.get(transaction.description.state)

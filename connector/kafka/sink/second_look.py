@@ -3,7 +3,7 @@
 A leader or a coordinator that was paused, and was replaced meanwhile, answers for a moment from what it knew before. A new
 leader, and one whose followers are slow, has a marker in its log and does not show it yet. Both look as if a transaction
 were lost, open for ever, or gone. So such a judgement counts when it was made twice, a pause apart, and nothing has changed in
-between: neither the answers nor the leaders' epochs. Each look asks two brokers anew who leads.
+between: neither the answers nor the leaders' epochs. Each look asks two brokers again who leads.
 """
 
 from __future__ import annotations
