@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from connector.kafka.client import connection
+from connector.kafka.client.admin import KafkaAdmin, metadata_request
+from connector.kafka.client.config import ClientConfig
 from integration.broker import Cluster
 from integration.faults.paused_brokers import KAFKA_SESSION_MS, QUICK_SESSION_MS, Story, cluster_of_three, run_of
 from transactional import faults
@@ -42,6 +45,23 @@ def test_a_broker_that_is_replaced_while_it_stands_still_calls_nobody_and_costs_
 ) -> None:
     run = run_of(three, tmp_path, story)
     assert (run.wrong, run.calls) == ("", []), run.failures
+
+
+def test_two_of_three_brokers_make_an_opinion_and_one_makes_none(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "OPINION_SECONDS", 1.0)
+    config = ClientConfig("test", {"bootstrap.servers": three.bootstrap_servers})
+    admin = KafkaAdmin(config)
+    try:
+        three.create_topic("opinions", partitions=3, replication=3)
+        three.pause(0)
+        assert set(admin.topics(["opinions"], ())) == {"opinions"}
+        three.pause(1)
+        assert admin.ask_several(lambda: metadata_request(["opinions"])) is None
+    finally:
+        admin.close()
+        three.resume()
 
 
 @pytest.mark.matrix

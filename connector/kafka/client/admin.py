@@ -14,7 +14,7 @@ from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.clock import Clock
 from transactional.errors import OptionError, RetriableError, StoreError
 
-__all__ = ["BROKER", "TOPIC", "Description", "KafkaAdmin", "latest_request"]
+__all__ = ["BROKER", "TOPIC", "Description", "KafkaAdmin", "latest_request", "metadata_request"]
 
 DESCRIBE_BATCH = 1000
 """Transactional ids in one DescribeTransactions; 200 take 13 ms."""
@@ -85,7 +85,7 @@ class KafkaAdmin(KafkaConnection):
         wanted = sorted(set(names))
 
         def attempt() -> dict[str, TopicInfo] | None:
-            answers = self.ask_several(lambda: _metadata_request(wanted))
+            answers = self.ask_several(lambda: metadata_request(wanted))
             if answers is None:
                 return None
             if len(answers) < min(ENOUGH, max(len(answer.brokers) for answer in answers)):
@@ -111,7 +111,7 @@ class KafkaAdmin(KafkaConnection):
         return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
 
     def _metadata(self, topics: Iterable[str]) -> Any:
-        return self.ask(lambda: _metadata_request(topics))
+        return self.ask(lambda: metadata_request(topics))
 
     def end_offsets(
         self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False
@@ -409,7 +409,8 @@ class KafkaAdmin(KafkaConnection):
         return self.until(attempt, f"a producer id for {transactional_id}")
 
 
-def _metadata_request(topics: Iterable[str]) -> Any:
+def metadata_request(topics: Iterable[str]) -> Any:
+    """Return a request for topics, which creates none."""
     from kafka.protocol.metadata import MetadataRequest
 
     return MetadataRequest(

@@ -30,8 +30,8 @@ REQUEST_SECONDS: Final = 30.0
 REASON_SECONDS: Final = 5.0
 """How long to look for the reason of a question that ran out of time."""
 
-OPINION_SECONDS: Final = 3.0
-"""How long to wait for a broker that is asked for a second opinion: a paused one never answers, and others can."""
+OPINION_SECONDS: Final = 10.0
+"""How long to wait for two brokers' answers, from the connection on. A paused broker costs nothing while two others answer."""
 
 ENOUGH: Final = 2
 """Brokers whose answers make an opinion; one, if the cluster has no other."""
