@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from connector.kafka.client import connection
 from connector.kafka.client.admin import KafkaAdmin, metadata_request
 from connector.kafka.client.config import ClientConfig
 from integration.broker import Cluster
@@ -47,18 +46,11 @@ def test_a_broker_that_is_replaced_while_it_stands_still_calls_nobody_and_costs_
     assert (run.wrong, run.calls) == ("", []), run.failures
 
 
-def test_two_of_three_brokers_make_an_opinion_and_one_makes_none(
-    three: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "OPINION_SECONDS", 1.0)
-    config = ClientConfig("test", {"bootstrap.servers": three.bootstrap_servers})
-    admin = KafkaAdmin(config)
+def test_a_paused_broker_does_not_hold_up_the_opinion_of_two_others(three: Cluster) -> None:
+    admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": three.bootstrap_servers}))
+    three.pause(0)
     try:
-        three.create_topic("opinions", partitions=3, replication=3)
-        three.pause(0)
-        assert set(admin.topics(["opinions"], ())) == {"opinions"}
-        three.pause(1)
-        assert admin.ask_several(lambda: metadata_request(["opinions"])) is None
+        assert len(admin.ask_several(lambda: metadata_request([])) or ()) == 2
     finally:
         admin.close()
         three.resume()
