@@ -7,13 +7,14 @@ import threading
 from collections import Counter
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.transactional_ids import TransactionalId
+from integration.driver_process import wait_until
 from transactional.clock import Deadline
 
 __all__ = ["COMMITTED", "LiveReader", "TopicOutput", "nothing_is_ending"]
@@ -87,8 +88,17 @@ class TopicOutput:
         admin = AdminClient(quiet(bootstrap_servers=self.servers))
         partitions = admin.list_topics(self.topic, timeout=SECONDS).topics[self.topic].partitions
         asked = {TopicPartition(self.topic, number): OffsetSpec.latest() for number in partitions}
-        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=SECONDS)
-        return {place.partition: answer.result().offset for place, answer in answers.items()}
+
+        def answered() -> dict[int, int]:
+            try:
+                answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=SECONDS)
+                return {place.partition: answer.result().offset for place, answer in answers.items()}
+            except KafkaException as problem:
+                if not problem.args[0].retriable():
+                    raise
+                return {}  # a leader that has just become one
+
+        return wait_until(answered, f"the ends of {self.topic}")
 
     def held_back(self) -> dict[int, tuple[int, int]]:
         """Partitions whose last stable offset is not the high watermark, with both."""
