@@ -318,7 +318,7 @@ def test_a_database_that_went_back_is_named(database: DatabaseServer, table: str
     assert bench.sink().checkHistory(history(newest=3)) == {"checkpoint": 3}
     # As in a backup of then.
     database.ask("UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", bench.prefix)
-    with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 2, .* 3 was committed"):
+    with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 2, .* settled checkpoint 3"):
         bench.sink().checkHistory(history(newest=3))
     assert bench.sink().checkHistory(history(newest=3, binding=False)) == {"checkpoint": 2}
 
@@ -328,7 +328,7 @@ def test_no_commit_covers_up_that_an_earlier_one_is_gone(database: DatabaseServe
     bench = Bench(database, table)
     bench.commit(bench.prepare([[0, "a"]]))
     handle = bench.prepare([[1, "a"]], 1)
-    with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 1, .* 2 was committed"):
+    with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .* settled checkpoint 2"):
         bench.commit(handle, after=2)
     assert bench.rows() == [(0, "a")]
 

@@ -340,7 +340,7 @@ def test_a_stand_by_that_was_behind_is_named_when_it_takes_over(table: str) -> N
             with pytest.raises(StoreReplacedError, match="DATABASE_FAILED_OVER"):
                 attempt()
         seen = History("q", 100, True, seen={"checkpoint": 0}, newest=2)
-        with pytest.raises(StoreError, match=r"DATABASE_WENT_BACK.*up to 1, .* 2 was committed"):
+        with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .* settled checkpoint 2"):
             bench.sink().checkHistory(seen)
         assert bench.rows() == [(1, "a")], "nothing was written there"
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.errors import LocationError
+from transactional.errors import LocationError, StoreError
 from transactional.ledger import Ledger, RunRecord
 from transactional.transaction import ONE
 
-__all__ = ["Handle", "History", "RunMark", "history_of", "put_back"]
+__all__ = ["Handle", "History", "RunMark", "compared", "history_of", "must_hold", "put_back"]
 
 Handle = Mapping[str, Any]
 RunMark = Mapping[str, Any]
@@ -108,6 +108,46 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
         [mark for run in runs for each in (*run.marks, run.mark) if (mark := of_route(each))],
         ledger.newest_at(asked, route),
     )
+
+
+def compared(history: History, held: int | None, store: str) -> Mapping[str, Any]:
+    """Compare the newest checkpoint that a store holds with the journal, in both directions; return it, to be recorded.
+
+    Parameters
+    ----------
+    history : History
+    held : int or None
+        As `TwoPhaseCommitSink.newestCheckpoint` returned it.
+    store : str
+        The store, for a message.
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_PUT_BACK``
+    StoreError
+        ``STORE_WENT_BACK``
+    """
+    if held is None:
+        return {}
+    seen = history.seen if history.binding else None
+    if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
+        raise put_back(f"{store} holds checkpoint {held} of the query")
+    if history.binding:
+        must_hold(store, held, history.newest)
+    return {"checkpoint": held}
+
+
+def must_hold(store: str, held: int, known: int) -> None:
+    """Check that a store holds the newest checkpoint that the journal has settled there.
+
+    Raises
+    ------
+    StoreError
+        ``STORE_WENT_BACK``
+    """
+    if held < known:
+        raise StoreError("STORE_WENT_BACK", store=store, held=held, known=known)
 
 
 def put_back(evidence: str) -> LocationError:

@@ -15,6 +15,7 @@ from transactional import faults
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.errors import RetriableError, RewindRequiredError, TransactionLostError
+from transactional.history import must_hold
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.ownership import may_settle
@@ -134,6 +135,8 @@ class Settlement:
         the tasks of a micro-batch there is no order to keep, as they hold different keys.
         """
         decided = self._decided(checkpoint)
+        if parts:
+            self.must_hold(decided.queryId, decided.routes or {"": decided.after})
         send = self._sink.recoverAndCommit if recovering else self._sink.commit
         try:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
@@ -143,6 +146,26 @@ class Settlement:
             return False
         faults.reach("commit.done")
         return True
+
+    def must_hold(self, query: str, known: Mapping[str, int]) -> None:
+        """Check that the store still holds what the journal has settled there: a commit would cover up a gap before it.
+
+        Parameters
+        ----------
+        query : str
+            As in `TransactionContext`.
+        known : Mapping[str, int]
+            By route, the newest settled checkpoint with rows.
+
+        Raises
+        ------
+        StoreError
+            ``STORE_WENT_BACK``
+        """
+        for route, newest in known.items():
+            held = self._sink.newestCheckpoint(query, route) if newest else None
+            if held is not None:
+                must_hold(f"{self._sink.name()}{f' {route}' * bool(route)}", held, newest)
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
         """C9: record that all handles are committed. Before that their rows are visible, and the mark is published.

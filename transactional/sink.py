@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from transactional.errors import StoreError
-from transactional.history import Handle, History, RunMark
+from transactional.history import Handle, History, RunMark, compared
 from transactional.transaction import ONE, Cutoff, HandleState, Options, Outcome, TransactionContext
 
 if TYPE_CHECKING:
@@ -173,30 +173,50 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """
         return {}
 
+    addressOptions: Collection[str] = ()
+    """The options that name the target, in lower case. While they stay, the target has to be the same. None named: all."""
+
+    def isThere(self, route: str = "") -> bool:
+        """Return whether the target, and what the sink keeps beside it, are there; change nothing. *Driver, before* `identify`.
+
+        Asked if the journal has checkpoints in it: then `identify` must not create what is missing. `route`: of a sink that
+        is several, one of `routes`. Default: yes.
+        """
+        return True
+
+    def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
+        """Return the newest checkpoint of a query that the store holds. *Driver: before a run begins, before each commit.*
+
+        The framework compares it with the journal: a store that lacks a checkpoint, or has one that the journal does not know,
+        stops the query before anything is written. So commit a checkpoint's id in one step with its rows.
+
+        Returns
+        -------
+        int or None
+            0 if it holds none. None (the default) if it keeps no ids: then nothing is compared.
+        """
+        return None
+
     def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that the store holds nothing of this query that its journal does not know. *Driver, once per new run, first.*
+        """Check that the store and the journal agree about this query. *Driver, once per new run, first.*
 
-        An older copy of the checkpoint location that was put back at its path (a volume's snapshot, a restored machine) is
-        consistent with itself: only the store knows that the query was further, and it would write those rows again.
-        Raise only if that is certain; a store that has forgotten, or never knew, proves nothing.
-
-        Parameters
-        ----------
-        history : History
-            What the journal knows. `mark` and `seen` are of the newest run on this store under this prefix.
+        Default: compares `newestCheckpoint` with the journal. Override it if the store has other evidence that the location
+        was put back from an older copy; raise only if that is certain.
 
         Returns
         -------
         Mapping[str, Any]
-            What the store holds now, as JSON: recorded with the run, and passed as `seen` the next time. Default: nothing.
+            What the store holds now, as JSON: recorded with the run, and passed as `seen` the next time.
 
         Raises
         ------
         LocationError
             ``LOCATION_PUT_BACK``, made by `transactional.history.put_back`. Nothing has been journalled or written. If the
             journal has grown meanwhile, it is called again.
+        StoreError
+            ``STORE_WENT_BACK``
         """
-        return {}
+        return compared(history, self.newestCheckpoint(history.queryId), self.name())
 
     def stamp(self, handles: Sequence[HandleT]) -> int:
         """Return when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*

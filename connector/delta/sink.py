@@ -38,7 +38,6 @@ from connector.delta.write_options import WriteOptions, parse_write_options
 from transactional import faults
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
-from transactional.history import History, put_back
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -83,6 +82,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     """
 
     commitsTogether: ClassVar[bool] = True
+    addressOptions = frozenset({"path"})
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -177,14 +177,14 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         fit_columns(self.schema, arrow_schema(table))
         return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
 
-    def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that the table has no checkpoint of this query that is newer than its journal."""
-        app = f"{history.queryId}/{self.name()}"
-        newest = self._folder.open().transaction_version(app) or 0
-        seen = history.seen if history.binding else None
-        if seen is not None and newest > max(history.position, seen.get("checkpoint", 0)):
-            raise put_back(f"{self._folder.uri} holds checkpoint {newest} of the query")
-        return {"checkpoint": newest}
+    def isThere(self, route: str = "") -> bool:
+        """Return whether there is a table in the folder."""
+        with self._folder.reaching():
+            return self._folder.exists()
+
+    def newestCheckpoint(self, queryId: str, route: str = "") -> int:
+        """Return the app transaction of the query: the id of its newest checkpoint."""
+        return self._folder.open().transaction_version(f"{queryId}/{self.name()}") or 0
 
     def output(self, handles: Sequence[DeltaHandle], checkpoint: DecidedCheckpoint) -> dict[str, Any]:
         """Return the version that a checkpoint made."""

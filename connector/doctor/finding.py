@@ -59,7 +59,7 @@ _OF_CONDITION: Final = {
     "DATABASE_UNREACHABLE": "database",
     "DATABASE_REFUSED": "database",
     "DATABASE_SLOW": "database",
-    "DATABASE_WENT_BACK": "database",
+    "STORE_WENT_BACK": "database",
     "MISSING_DDL": "rights",
     "REGISTRY_UNREACHABLE": "registry",
     "REGISTRY_REFUSED": "registry",

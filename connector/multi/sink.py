@@ -196,6 +196,28 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             stores.append(f"{one.name}={one.sink.name()}:{identity.get('cluster', '')}")
         return {**found, "cluster": ", ".join(sorted(stores))}
 
+    @property
+    def addressOptions(self) -> Collection[str]:  # type: ignore[override]
+        """The options that name the stores of all its sinks."""
+        return frozenset(
+            f"{one.name}.{key}" for one in self._sinks.values() for key in one.sink.addressOptions or one.sink.options
+        )
+
+    def isThere(self, route: str = "") -> bool:
+        """Return whether a sink's target is there."""
+        if not route:
+            return True
+        with _naming(route):
+            return self._sinks[route].sink.isThere()
+
+    def newestCheckpoint(self, queryId: str, route: str = "") -> int | None:
+        """Return the newest checkpoint that a sink's store holds."""
+        if not route:
+            return None
+        one = self._sinks[route]
+        with _naming(route):
+            return one.sink.newestCheckpoint(one.named(queryId))
+
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Let each sink compare its store with its own history."""
         seen = {}

@@ -266,6 +266,14 @@ class MysqlSink(StagedSqlSink):
         if not self._is_there(cursor, staging):
             cursor.execute(staging_statement(self._qualified(staging), target, written, self._flavour))
 
+    def has(self, cursor: Any, name: str) -> bool:
+        """Return whether there is a control table of this name."""
+        return self._is_there(cursor, name)
+
+    def has_target(self, cursor: Any) -> bool:
+        """Return whether the table is there."""
+        return self._target(cursor) is not None
+
     def staging(self, cursor: Cursor) -> str:
         """Return the staging table of this prefix, this target and its columns as they are."""
         return self._task[0]

@@ -241,6 +241,15 @@ class PostgresqlSink(StagedSqlSink):
         """Return the staging table of this prefix, this target and its columns as they are."""
         return self._place[0]
 
+    def has(self, cursor: Cursor, name: str) -> bool:
+        """Return whether there is a control table of this name."""
+        found = cursor.execute("SELECT to_regclass(%s)", (self.control_table(name),)).fetchone()[0]
+        return found is not None
+
+    def has_target(self, cursor: Cursor) -> bool:
+        """Return whether the table is there."""
+        return bool(self.target(cursor))
+
     def target(self, cursor: Cursor) -> str:
         """Return the table's oid."""
         found = cursor.execute("SELECT to_regclass(%s)::oid::text", (self._table,)).fetchone()[0]

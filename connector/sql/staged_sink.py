@@ -23,12 +23,11 @@ from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
     RowRefusedError,
-    StoreError,
     StoreReplacedError,
     TransactionLostError,
     TwoPhaseCommitError,
 )
-from transactional.history import History, RunMark, put_back
+from transactional.history import RunMark, must_hold
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -90,6 +89,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     """
 
     commitsTogether: ClassVar[bool] = True
+    addressOptions = frozenset({"url", "dbtable"})
 
     marker: ClassVar[str] = "?"
     """The sign for a parameter in a statement: PEP 249's ``paramstyle``."""
@@ -121,6 +121,10 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     @abstractmethod
     def create(self, cursor: Cursor) -> None:
         """Create the staging table, and the target if it may be missing, unless they are there. *Driver, once per planning.*"""
+
+    @abstractmethod
+    def has(self, cursor: Cursor, name: str) -> bool:
+        """Return whether there is a control table of this name; change nothing. *Driver.*"""
 
     @abstractmethod
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
@@ -250,19 +254,19 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
             for name, columns in CONTROL_TABLES.items():
                 self.run(cursor, f"CREATE TABLE IF NOT EXISTS {self.control_table(name)} ({columns})")
 
-    def checkHistory(self, history: History) -> Mapping[str, Any]:
-        """Check that the database holds all checkpoints of the query that its journal calls committed, and no others."""
+    def isThere(self, route: str = "") -> bool:
+        """Return whether the control tables and the target are there."""
         with self.database.transaction() as cursor:
-            newest = self._control.newest(cursor, history.queryId)
-        if history.binding:
-            if newest > max(history.position, (history.seen or {}).get("checkpoint", 0)):
-                raise put_back(f"{self.described()} holds checkpoint {newest} of the query")
-            self._must_hold(newest, history.newest)
-        return {"checkpoint": newest}
+            return all(self.has(cursor, name) for name in CONTROL_TABLES) and self.has_target(cursor)
 
-    def _must_hold(self, newest: int, known: int) -> None:
-        if newest < known:
-            raise StoreError("DATABASE_WENT_BACK", table=self.described(), held=newest, known=known)
+    def has_target(self, cursor: Cursor) -> bool:
+        """Return whether the target is there. Default: yes, because `create` creates none."""
+        return True
+
+    def newestCheckpoint(self, queryId: str, route: str = "") -> int:
+        """Return the newest committed checkpoint of the query; the commit itself compares it once more."""
+        with self.database.transaction() as cursor:
+            return self._control.newest(cursor, queryId)
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Take the prefix, or check that no other query has, and that the database is still the same."""
@@ -297,7 +301,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Commit all, or none; return those that are lost."""
         with self.database.transaction(seconds) as cursor:
             self._must_be_the_same(cursor, lock=True)
-            self._must_hold(self._control.newest(cursor, checkpoint.queryId), checkpoint.after)
+            must_hold(self.described(), self._control.newest(cursor, checkpoint.queryId), checkpoint.after)
             states = self._control.states(cursor, [handle["nonce"] for handle in handles], lock=True)
             lost = [handle for handle in handles if states.get(handle["nonce"]) not in ("prepared", "committed")]
             living = [handle for handle in handles if states.get(handle["nonce"]) == "prepared"]

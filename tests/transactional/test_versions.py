@@ -244,7 +244,7 @@ def test_a_lost_version_whose_rows_nobody_has_is_resolved_as_the_error_says(tmp_
     with pytest.raises(RetriableError, match=r"VERSION_LOST.*`barrier resolve LOCATION`"):
         writes.plan(4)
     lost = writes.ledger().unsettled()[0].id
-    chosen = ["--checkpoint", str(lost), "--part", "3/1", "--as", "accept-loss"]
+    chosen = ["--checkpoint", str(lost), "--part", "3/1", "--as", "accept-loss", "--unchecked"]
     assert main(["resolve", str(tmp_path), *chosen, "--yes"]) == 0
     writes.save(4, [[5]])
     assert writes.rows() == [1, 5]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.clock import Clock
+from transactional.errors import StoreError
 from transactional.hooks import CheckpointHook
 from transactional.journal import Journal
 from transactional.ledger import Ledger
@@ -103,10 +104,59 @@ class Session:
         return self.journal.ledger
 
     def identify(self) -> dict[str, str]:
-        """Return the store's identity; it is asked once per planning."""
+        """Return the store's identity; it is asked once per planning.
+
+        A store in which the journal has checkpoints has to be there, and the same: else a new and empty one would be created,
+        or another one written into. Another address is another store, as the user has said so.
+
+        Raises
+        ------
+        StoreError
+            ``STORE_GONE``, ``STORE_REPLACED``
+        """
         if self._identity is None:
-            self._identity = dict(self.sink.identify())
+            settled = self._settled_here()
+            for route, checkpoint in settled.items():
+                if not self.sink.isThere(route):
+                    raise StoreError("STORE_GONE", store=self._named(route), known=checkpoint)
+            identity = dict(self.sink.identify())
+            for route, checkpoint in settled.items():
+                self._must_be_the_same(identity, route, checkpoint)
+            self._identity = identity
         return self._identity
+
+    def known(self) -> dict[str, int]:
+        """Return the newest settled checkpoint with rows of the newest run's store, by route; those without are left out."""
+        former = self.ledger.newest_run
+        if former is None:
+            return {}
+        found = {route: self.ledger.newest_at(former, route) for route in ("", *self.sink.routes)}
+        return {route: checkpoint for route, checkpoint in found.items() if checkpoint}
+
+    def _settled_here(self) -> dict[str, int]:
+        former = self.ledger.newest_run
+        if former is None or (former.sink, former.prefix) != (self.settings.sink, self.settings.prefix):
+            return {}
+        return self.known() if self._address(former.setup) == self._address(self.settings.setup) else {}
+
+    def _address(self, setup: Mapping[str, Any]) -> dict[str, Any]:
+        names = self.sink.addressOptions
+        return {key: value for key, value in setup.get("options", {}).items() if not names or key in names}
+
+    def _must_be_the_same(self, identity: Mapping[str, str], route: str, checkpoint: int) -> None:
+        former = self.ledger.newest_run
+        if former is None or self.view.gaps:  # of a batch write, `check_target` compares it
+            return
+        prefix = f"{route}." if route else ""
+        changed = [
+            key for key, value in former.identity.items() if key.startswith(prefix) and identity.get(key) != value
+        ]
+        if changed:
+            was = ", ".join(f"{key} was {former.identity[key]}, is {identity.get(key)}" for key in sorted(changed))
+            raise StoreError("STORE_REPLACED", store=self._named(route), known=checkpoint, changes=was)
+
+    def _named(self, route: str) -> str:
+        return f"{self.sink.name()} {route}".strip()
 
     def milliseconds(self) -> int:
         """Return the time since the epoch."""

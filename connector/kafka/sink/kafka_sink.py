@@ -76,6 +76,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     """
 
     maxPrepared = MAX_PREPARED
+    addressOptions = frozenset({"topic", "kafka.bootstrap.servers"})
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)

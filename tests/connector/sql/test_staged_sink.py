@@ -35,6 +35,10 @@ class Failing(StagedSqlSink):
         if self.problem is not None:
             raise self.problem
 
+    def has(self, cursor: Cursor, name: str) -> bool:
+        cursor.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,))
+        return bool(cursor.fetchall())
+
     def staging(self, cursor: Cursor) -> str:
         return "staged"
 
