@@ -18,12 +18,12 @@ from connector.delta.sink import DeltaHandle, DeltaSink
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import AmbiguousOutcomeError, OptionError, TransactionLostError
 from transactional.sink import Cutoff, Options, Outcome, TransactionContext
-from transactional.testing import SinkConformance
+from transactional.testing import SinkConformance, StoreMatrix
 
 SCHEMA = pa.schema([("value", pa.string())])
 
 
-class TestDeltaSink(SinkConformance):
+class TestDeltaSink(StoreMatrix, SinkConformance):
     sink_type = DeltaSink
     golden_handles = Path(__file__).parent / "golden" / "2pc-delta"
 
@@ -38,6 +38,26 @@ class TestDeltaSink(SinkConformance):
 
     def unfinished(self, options: Mapping[str, str]) -> int:
         return len(list(Path(options["path"]).glob("_barrier/*/*.json")))
+
+    def takeCopy(self, options: Mapping[str, str]) -> Path:
+        table = Path(options["path"])
+        return Path(shutil.copytree(table, table.with_name(f"copy-{os.urandom(4).hex()}")))
+
+    def putBack(self, options: Mapping[str, str], copy: Path) -> None:
+        self.remove(options)
+        shutil.copytree(copy, options["path"])
+
+    def remove(self, options: Mapping[str, str]) -> None:
+        shutil.rmtree(options["path"], ignore_errors=True)
+
+    def replace(self, options: Mapping[str, str]) -> None:
+        self.remove(options)
+        write_deltalake(options["path"], pa.table({"value": pa.array([], pa.string())}))
+
+    def emptyLog(self, options: Mapping[str, str]) -> bool:
+        newest = max(Path(options["path"], "_delta_log").glob("*.json"))
+        newest.write_bytes(b"")
+        return True
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from transactional import faults
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.errors import RetriableError, RewindRequiredError, TransactionLostError
-from transactional.history import must_hold
+from transactional.history import must_hold, put_back
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.ownership import may_settle
@@ -135,8 +135,8 @@ class Settlement:
         the tasks of a micro-batch there is no order to keep, as they hold different keys.
         """
         decided = self._decided(checkpoint)
-        if parts:
-            self.must_hold(decided.queryId, decided.routes or {"": decided.after})
+        if parts and recovering:  # else C5 has looked, a moment ago
+            self.must_hold()
         send = self._sink.recoverAndCommit if recovering else self._sink.commit
         try:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
@@ -147,25 +147,25 @@ class Settlement:
         faults.reach("commit.done")
         return True
 
-    def must_hold(self, query: str, known: Mapping[str, int]) -> None:
-        """Check that the store still holds what the journal has settled there: a commit would cover up a gap before it.
-
-        Parameters
-        ----------
-        query : str
-            As in `TransactionContext`.
-        known : Mapping[str, int]
-            By route, the newest settled checkpoint with rows.
+    def must_hold(self) -> None:
+        """Check that the store holds what the journal has settled there, and no more: a commit would cover up a gap before it.
 
         Raises
         ------
         StoreError
             ``STORE_WENT_BACK``
+        LocationError
+            ``LOCATION_PUT_BACK``
         """
-        for route, newest in known.items():
-            held = self._sink.newestCheckpoint(query, route) if newest else None
+        ledger = self._journal.ledger
+        query = ledger.identity(self._query_id)
+        for route, newest in ledger.known_at_store(self._sink.routes).items():
+            held = self._sink.newestCheckpoint(query, route)
+            store = f"{self._sink.name()} {route}".strip()
+            if held is not None and held > ledger.position:
+                raise put_back(f"{store} holds checkpoint {held} of the query")
             if held is not None:
-                must_hold(f"{self._sink.name()}{f' {route}' * bool(route)}", held, newest)
+                must_hold(store, held, newest)
 
     def finish(self, checkpoint: CheckpointRecord, token: int) -> None:
         """C9: record that all handles are committed. Before that their rows are visible, and the mark is published.
@@ -225,7 +225,7 @@ class Settlement:
         return DecidedCheckpoint(checkpoint.id, batches, checkpoint.time, identity, self._prefix, after.pop(""), after)
 
     def look(self, batch: int, handles: Sequence[Mapping[str, Any]], behind: Sequence[int] = ()) -> list[HandleState]:
-        """C5: check that every handle is alive, ours, and has time left. One question to the store for all.
+        """C5: check that the store holds what is settled, and that every handle is alive, ours, and has time left.
 
         Parameters
         ----------
@@ -238,6 +238,8 @@ class Settlement:
         ------
         RetriableError, RewindRequiredError
         """
+        if handles:
+            self.must_hold()
         states = list(self._sink.inspect(list(handles))) if handles else []
         for position, (handle, state) in enumerate(zip(handles, states, strict=True)):
             if state.ready:

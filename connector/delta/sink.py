@@ -38,6 +38,7 @@ from connector.delta.write_options import WriteOptions, parse_write_options
 from transactional import faults
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
+from transactional.history import must_hold, put_back
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -224,6 +225,10 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             ]
             lost = [handle for handle, found in zip(handles, outcomes, strict=True) if found.outcome is Outcome.LOST]
             if living and not lost:  # all of them are one version of the table, or none is
+                held = table.transaction_version(living[0]["app"]) or 0
+                must_hold(self._folder.uri, held, checkpoint.after)
+                if held > checkpoint.id:
+                    raise put_back(f"{self._folder.uri} holds checkpoint {held} of the query")
                 check_protocol(table)
                 check_unchanged(self._folder, table, living)
                 add_files(table, living, checkpoint)

@@ -84,8 +84,12 @@ class TableFolder:
     def open(self) -> DeltaTable:
         """Open the table at its newest version."""
         from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
-        return DeltaTable(self.uri, storage_options=self.storage_options())
+        try:
+            return DeltaTable(self.uri, storage_options=self.storage_options())
+        except TableNotFoundError:
+            raise StoreError("TABLE_UNREACHABLE", table=self.uri, reason="there is no table") from None
 
     def storage_options(self) -> dict[str, str] | None:
         """Return deltalake's options for the object store."""

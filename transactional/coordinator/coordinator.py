@@ -104,7 +104,7 @@ class CheckpointCoordinator:
             check_target(ledger, self._session.identify())
         run, claimed = self._claimant.take()  # P3
         if self._view.gaps and not claimed:  # a version that the journal has is not written again: it has to be there
-            self._session.settlement.must_hold(self._journal.ledger.identity(self._view.queryId), self._session.known())
+            self._session.settlement.must_hold()
         self._planning.recover(run, claimed)  # P4 to P8
         return self._planning.plan_tasks(run)  # P9
 

@@ -125,19 +125,12 @@ class Session:
             self._identity = identity
         return self._identity
 
-    def known(self) -> dict[str, int]:
-        """Return the newest settled checkpoint with rows of the newest run's store, by route; those without are left out."""
-        former = self.ledger.newest_run
-        if former is None:
-            return {}
-        found = {route: self.ledger.newest_at(former, route) for route in ("", *self.sink.routes)}
-        return {route: checkpoint for route, checkpoint in found.items() if checkpoint}
-
     def _settled_here(self) -> dict[str, int]:
         former = self.ledger.newest_run
         if former is None or (former.sink, former.prefix) != (self.settings.sink, self.settings.prefix):
             return {}
-        return self.known() if self._address(former.setup) == self._address(self.settings.setup) else {}
+        known = self.ledger.known_at_store(self.sink.routes)
+        return known if self._address(former.setup) == self._address(self.settings.setup) else {}
 
     def _address(self, setup: Mapping[str, Any]) -> dict[str, Any]:
         names = self.sink.addressOptions

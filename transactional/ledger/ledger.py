@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -234,6 +234,12 @@ class Ledger:
         0 if there is none, or an operator has accepted the store as it is since.
         """
         return self.newest.get(run.store_key(route), 0)
+
+    def known_at_store(self, routes: Iterable[str]) -> dict[str, int]:
+        """Return the newest settled checkpoint with rows of the newest run's store, by route; those without are left out."""
+        run = self.newest_run
+        found = {route: self.newest_at(run, route) for route in ("", *routes)} if run is not None else {}
+        return {route: checkpoint for route, checkpoint in found.items() if checkpoint}
 
     def store_record(self) -> dict[str, Any]:
         """Return what the journal knows of the store (`transactional.history`), as JSON types."""

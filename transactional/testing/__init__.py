@@ -8,6 +8,7 @@ from transactional.testing.clock import FakeClock
 from transactional.testing.conformance import SinkConformance
 from transactional.testing.memory import BlockingSink, FailingSink, MemoryHandle, MemoryTransactions, RecordingSink
 from transactional.testing.process import SinkProcess
+from transactional.testing.store_matrix import StoreMatrix
 
 __all__ = [
     "BlockingSink",
@@ -18,4 +19,5 @@ __all__ = [
     "RecordingSink",
     "SinkConformance",
     "SinkProcess",
+    "StoreMatrix",
 ]

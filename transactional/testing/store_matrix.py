@@ -1,0 +1,219 @@
+"""What a sink must notice of its store: an older copy, nothing, another one, as a class of tests. See `StoreMatrix`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from transactional.barrier import SourceLine
+from transactional.checkpoint import Acknowledgement, Part, TaskPlan
+from transactional.coordinator import CheckpointCoordinator, RunSettings
+from transactional.errors import FencedError, LocationError, RetriableError, StoreError, TwoPhaseCommitError
+from transactional.journal import Journal, MemoryJournalStore
+from transactional.recovery import QueryView
+from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transactional.testing.conformance import SinkConformance
+
+__all__ = ["DAMAGES", "MOMENTS", "StoreMatrix"]
+
+DAMAGES = ("older copy", "gone", "replaced", "emptied log", "ahead", "unreachable")
+"""What happens to the store, or to the location (ahead: the store holds what the journal does not know)."""
+
+MOMENTS = ("run begins", "driver lives", "commit", "batch write")
+"""When the sink has to notice it: a new driver plans; the driver goes on; between its tasks and their commit; `df.write`."""
+
+
+class StoreMatrix:
+    """Tests that a store which is behind the journal, gone, or another one is never written into. A mixin of `SinkConformance`.
+
+    Give `takeCopy`, `putBack`, `remove` and `replace`. Every damage is tried at every moment, with the real coordinator: the
+    query must stop with an error of the catalogue, no row may become visible by it, and when the former store is back, a
+    query that goes on must end with every row once.
+
+    Attributes
+    ----------
+    cannot : Collection[tuple[str, str]]
+        Cells (damage, moment) that the store can't answer. The test asserts that such a query goes on: say so in your docs.
+    """
+
+    cannot: ClassVar[Collection[tuple[str, str]]] = ()
+
+    # -- what a sink's author gives ---------------------------------------------------------------------------------
+
+    def takeCopy(self, options: Mapping[str, str]) -> Any:
+        """Copy the whole store, with what the sink keeps beside its target; return where the copy is."""
+        raise NotImplementedError
+
+    def putBack(self, options: Mapping[str, str], copy: Any) -> None:
+        """Put a copy in the place of the store, as it was when it was taken."""
+        raise NotImplementedError
+
+    def remove(self, options: Mapping[str, str]) -> None:
+        """Remove the target, and what the sink keeps beside it."""
+        raise NotImplementedError
+
+    def replace(self, options: Mapping[str, str]) -> None:
+        """Put another target, an empty one that the sink could write into, in the place of the store."""
+        raise NotImplementedError
+
+    def emptyLog(self, options: Mapping[str, str]) -> bool:
+        """Take the newest commit's content away, as a power failure may; False (the default) if the store has no such log."""
+        return False
+
+    def unreachable(self, options: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Return options that lead to a store that does not answer; None (the default) if there is none."""
+        return None
+
+    # -- the test ---------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("moment", MOMENTS)
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_a_store_that_is_not_the_journal_s_is_never_written_into(
+        self, sink_options: Mapping[str, str], damage: str, moment: str
+    ) -> None:
+        """Three checkpoints are committed; then the store is damaged, and a fourth is due."""
+        suite: Any = self
+        query = _Query(suite, sink_options, versions=moment == "batch write")
+        query.run(0, [0])
+        query.run(1, [1])
+        older, known = self.takeCopy(query.options), query.journal.copy()
+        query.run(2, [2])
+        newest = self.takeCopy(query.options)
+        messages = query.tasks(3, [3]) if moment == "commit" else []
+        if moment == "run begins":
+            query.restart()
+        if not self._damage(query, damage, older, known):
+            return
+        before = sorted(suite.visible(query.options)) if damage in ("older copy", "ahead") else []
+        if (damage, moment) in self.cannot:
+            query.go_on(messages)
+            return
+        query.must_stop(messages, damage == "unreachable")
+        if damage in ("older copy", "ahead"):
+            assert sorted(suite.visible(query.options)) == before, "what stopped it has written"
+        query.options = dict(query.reachable)
+        query.journal = query.newest
+        self.putBack(query.options, newest)
+        query.restart()
+        query.run(3, [3])
+        assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
+
+    def _damage(self, query: _Query, damage: str, older: Any, known: _Store) -> bool:
+        """Do it; False if the store knows nothing like it."""
+        if damage == "older copy":
+            self.putBack(query.options, older)
+        elif damage == "gone":
+            self.remove(query.options)
+        elif damage == "replaced":
+            self.replace(query.options)
+        elif damage == "emptied log":
+            return self.emptyLog(query.options)
+        elif damage == "ahead":
+            query.journal = known
+        else:
+            nowhere = self.unreachable(query.options)
+            query.options = dict(nowhere or query.options)
+            return nowhere is not None
+        return True
+
+
+class _Query:
+    """A query with one task a micro-batch, or batch writes: the real coordinator, over a journal in memory."""
+
+    def __init__(self, suite: SinkConformance, options: Mapping[str, str], versions: bool) -> None:
+        given = Options(options).get("transactionalIdPrefix", "matrix-" + uuid.uuid4().hex[:12])
+        self.options = dict(Options(options).replaced(transactionalidprefix=given))
+        self.reachable = dict(self.options)
+        self.newest = _Store()
+        self.journal = self.newest
+        self._suite = suite
+        self._prefix = given
+        self._id = str(uuid.uuid4())
+        self._versions = versions
+        self._done = -1
+        self.restart()
+
+    def restart(self) -> None:
+        """Go on with another driver."""
+        self._driver = uuid.uuid4().hex
+
+    def run(self, batch: int, numbers: Sequence[int]) -> None:
+        """Run one micro-batch whole."""
+        self._coordinator(batch).commit(self.tasks(batch, numbers), batch)
+        self._done = batch
+
+    def tasks(self, batch: int, numbers: Sequence[int]) -> list[Acknowledgement | None]:
+        """Plan a micro-batch, and run its task."""
+        plan = self._coordinator(batch).plan()
+        sink = self._sink()
+        rows = dict(sink.route(self._suite.batch(numbers)))
+        parts = [self._part(sink, plan, route, rows[route]) for route in sink.routes]
+        sink.close()
+        return [Acknowledgement(plan.token, batch, 0, 0, plan.drains(0), parts, plan.sources)]
+
+    def _part(self, sink: TwoPhaseCommitSink[Any, Any], plan: TaskPlan, route: str, rows: pa.RecordBatch) -> Part:
+        digest = plan.digest(0, route)
+        digest.update(rows)
+        handle = None
+        if not plan.drains(0):
+            nonce = uuid.uuid4().hex[:16]
+            context = TransactionContext(plan.identity, plan.batch, 0, 0, self._prefix, nonce, plan.token, route)
+            transaction = sink.beginTransaction(context)
+            sink.write(transaction, rows)
+            handle = json.loads(json.dumps(sink.preCommit(transaction)))
+        return Part(0, handle, digest.rows, digest.bytes, digest.hexadecimal(), route)
+
+    def go_on(self, messages: list[Acknowledgement | None]) -> None:
+        """Do what is next: commit these, write a version again, or run the next micro-batch."""
+        if messages:
+            self._coordinator(3).commit(messages, 3)
+        elif self._versions:
+            self.run(2, [2])
+        else:
+            self.run(3 if self.journal is self.newest else 2, [3])
+
+    def must_stop(self, messages: list[Acknowledgement | None], anyhow: bool) -> None:
+        """Check that what is next stops: with an error for a person, unless `anyhow`; at the next start at the latest."""
+        with pytest.raises(TwoPhaseCommitError) as stopped:
+            self.go_on(messages)
+        if isinstance(stopped.value, (FencedError, RetriableError)):  # nothing is decided: it is started again
+            self.restart()
+            with pytest.raises(TwoPhaseCommitError) as stopped:
+                self.go_on([])
+        assert anyhow or isinstance(stopped.value, (StoreError, LocationError)), stopped.value
+
+    def _sink(self) -> TwoPhaseCommitSink[Any, Any]:
+        return self._suite.sink_type(Options(self.options), self._suite.schema())
+
+    def _coordinator(self, batch: int) -> CheckpointCoordinator:
+        lines = [_line(batch)]
+        previous = [_line(batch - 1)] if batch and not self._versions else None
+        committed = -1 if self._versions else batch - 1
+        view = QueryView(self._id, "/matrix", batch, committed, lines, previous, gaps=self._versions)
+        kept = {key: value for key, value in self.options.items() if key != "transactionalidprefix"}
+        name = self._suite.sink_type.name()
+        settings = RunSettings(self._driver, name, "options", self._prefix, setup={"options": kept})
+        return CheckpointCoordinator(Journal(self.journal), self._sink(), settings, view)
+
+
+class _Store(MemoryJournalStore):
+    """A journal that can be copied."""
+
+    def copy(self) -> _Store:
+        """Return an independent copy."""
+        made = _Store()
+        for name in self.names():
+            made.create(name, self.read(name))
+        return made
+
+
+def _line(batch: int) -> SourceLine:
+    return SourceLine.parse(f"line {batch}")
