@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from transactional.testing import BlockingSink, FailingSink, FakeClock, RecordingSink, SinkConformance
+from transactional.testing import BlockingSink, FailingSink, FakeClock, RecordingSink, SinkConformance, StoreMatrix
 
-__all__ = ["BlockingSink", "FailingSink", "FakeClock", "RecordingSink", "SinkConformance"]
+__all__ = ["BlockingSink", "FailingSink", "FakeClock", "RecordingSink", "SinkConformance", "StoreMatrix"]

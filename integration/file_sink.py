@@ -89,6 +89,23 @@ class FileSink(TwoPhaseCommitSink[FileTransaction, FileHandle]):
                 lost.append(handle)
         if lost:
             raise TransactionLostError("FILE_LOST", f"{len(lost)} pending files are gone", [dict(h) for h in lost])
+        if checkpoint.id > self.newestCheckpoint(checkpoint.queryId):
+            fresh = self._newest(checkpoint.queryId).with_suffix(f".{os.urandom(4).hex()}")
+            fresh.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(str(checkpoint.id))
+            fresh.rename(self._newest(checkpoint.queryId))
+
+    def isThere(self, route: str = "") -> bool:
+        """Whether there is a folder."""
+        return self._folder.is_dir()
+
+    def newestCheckpoint(self, queryId: str, route: str = "") -> int:
+        """What the last commit has noted."""
+        path = self._newest(queryId)
+        return int(path.read_text()) if path.exists() else 0
+
+    def _newest(self, query: str) -> Path:
+        return self._folder / "newest" / query
 
     def abort(self, handles: Sequence[FileHandle]) -> Sequence[FileHandle]:
         """Rename to ``aborted/``."""

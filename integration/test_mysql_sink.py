@@ -18,6 +18,7 @@ from connector.sql.mysql_sink import MysqlSink
 from connector.sql.mysql_table import Flavour, create_statement
 from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.sql_bench import SCHEMA, Bench, options_of
+from integration.table_copies import TableCopies
 from transactional.errors import OptionError, RowRefusedError, StoreError
 from transactional.sink import Options, TransactionContext
 from transactional.testing import SinkConformance
@@ -37,7 +38,7 @@ def table(database: MariadbServer) -> Iterator[str]:
     database.ask(f"DROP TABLE IF EXISTS {name}")
 
 
-class TestMysqlSink(SinkConformance):
+class TestMysqlSink(TableCopies, SinkConformance):
     sink_type = MysqlSink
     golden_handles = Path(__file__).parent.parent / "tests" / "golden" / "2pc-mysql"
 
@@ -53,6 +54,11 @@ class TestMysqlSink(SinkConformance):
         prefix = options["transactionalidprefix"]
         statement = "SELECT count(*) FROM barrier.barrier_transactions WHERE state = 'prepared' AND prefix = %s"
         return int(self.database.ask(statement, prefix)[0][0])
+
+    @staticmethod
+    def renaming(name: str, other: str) -> str:
+        """A table changes its database, or its name."""
+        return f"RENAME TABLE {name} TO {other}"
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from connector.sql.postgresql_table import create_statement
 from integration.driver_process import wait_until
 from integration.postgresql import PASSWORD, PostgresqlServer, StandBy
 from integration.sql_bench import SCHEMA, Bench, options_of
+from integration.table_copies import TableCopies
 from transactional.errors import (
     AmbiguousOutcomeError,
     OptionError,
@@ -47,7 +48,7 @@ def table(database: PostgresqlServer) -> Iterator[str]:
     database.ask(f"DROP TABLE IF EXISTS {name}")
 
 
-class TestPostgresqlSink(SinkConformance):
+class TestPostgresqlSink(TableCopies, SinkConformance):
     sink_type = PostgresqlSink
     golden_handles = Path(__file__).parent.parent / "tests" / "golden" / "2pc-postgresql"
 
@@ -63,6 +64,12 @@ class TestPostgresqlSink(SinkConformance):
         prefix = options["transactionalidprefix"]
         statement = "SELECT count(*) FROM barrier.barrier_transactions WHERE state = 'prepared' AND prefix = %s"
         return int(self.database.ask(statement, prefix)[0][0])
+
+    @staticmethod
+    def renaming(name: str, other: str) -> str:
+        """A table changes its schema, or its name."""
+        schema, _, bare = other.rpartition(".")
+        return f"ALTER TABLE {name} SET SCHEMA {schema}" if schema else f"ALTER TABLE {name} RENAME TO {bare}"
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
