@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from connector.schema_registry.avro_values import column_type, parsed_schema
+from connector.schema_registry.avro_values import column_type, named_types, parsed_schema
 from connector.schema_registry.registry import Definition, wire_header
 from transactional.errors import RowRefusedError
 
@@ -34,6 +34,7 @@ class AvroEncoder:
         self._definition = definition
         self._type = column_type(definition).raw
         self._schema: Any = None
+        self._named: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_schema": None}
@@ -50,17 +51,65 @@ class AvroEncoder:
         import pyarrow as pa
 
         target = _target(values.type, self._type, "the column")
+        numbers = _numbers(target)
         try:
-            exact = values.cast(target)
+            exact = values.cast(target).cast(numbers)
         except pa.ArrowInvalid:
             raise self._refused("a time or a decimal has digits that the schema does not keep") from None
-        return pa.array(self._encoded(exact.to_pylist(), _plain(target)), pa.binary())
+        if self._schema is None:
+            self._schema = parsed_schema(self._definition)
+            self._named = {}
+            named_types(self._schema, self._named)
+        if null := self._null(
+            exact.drop_null(), self._schema, "the column"
+        ):  # fastavro would write false, or a default
+            raise self._refused(f"field {null} does not fit: it is null")
+        try:
+            rows = exact.to_pylist()
+        except UnicodeDecodeError:
+            raise self._refused("a text is not UTF-8") from None
+        return pa.array(self._encoded(rows, _plain(numbers)), pa.binary())
+
+    def _null(self, values: pa.Array, node: Any, path: str) -> str | None:
+        """Return the path of a null where the schema has none; `values` has none itself."""
+        found = self._named.get(node, node) if isinstance(node, str) else node
+        if isinstance(found, list):
+            found = next((branch for branch in found if branch != "null"), "null")
+            return self._null(values, found, path) if isinstance(found, (dict, str)) else None
+        if not isinstance(found, dict) or not len(values):
+            return None
+        kind = found["type"]
+        if not isinstance(kind, str) or kind in self._named:
+            return self._null(values, kind, path)
+        inner: list[tuple[pa.Array, Any, str]] = []
+        if kind in ("record", "error"):
+            places = {field.name: at for at, field in enumerate(values.type)}
+            flat = values.flatten()
+            inner = [
+                (flat[places[field["name"]]], field["type"], f"{path}.{field['name']}") for field in found["fields"]
+            ]
+        elif kind == "array":
+            inner = [(values.flatten(), found["items"], f"{path}[]")]
+        elif kind == "map":
+            first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+            inner = [(values.items[first:last], found["values"], f"{path}{{}}")]
+        for each, of, where in inner:
+            if each.null_count and not self._nullable(of):
+                return where
+            if deeper := self._null(each.drop_null(), of, where):
+                return deeper
+        return None
+
+    def _nullable(self, node: Any) -> bool:
+        if isinstance(node, list):
+            return any(self._nullable(branch) for branch in node)
+        if isinstance(node, dict) and not isinstance(node["type"], str):
+            return self._nullable(node["type"])
+        return bool((node["type"] if isinstance(node, dict) else node) == "null")
 
     def _encoded(self, rows: list[Any], plain: Callable[[Any], Any]) -> list[bytes | None]:
         from fastavro import schemaless_writer
 
-        if self._schema is None:
-            self._schema = parsed_schema(self._definition)
         header = wire_header(self._definition.id)
         found: list[bytes | None] = []
         for row in rows:
@@ -69,7 +118,10 @@ class AvroEncoder:
                 continue
             out = io.BytesIO()
             out.write(header)
-            record = plain(row)
+            try:
+                record = plain(row)
+            except ValueError as problem:
+                raise self._refused(str(problem)) from None
             try:
                 schemaless_writer(out, self._schema, record)
             except Exception:  # noqa: BLE001 - fastavro's text could show the row; the field's name is enough
@@ -100,6 +152,8 @@ def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
 
     if t.is_struct(found) and t.is_struct(wanted):
         there, asked = [field.name for field in found], [field.name for field in wanted]
+        if len({*there}) != len(there):
+            raise _differs(path, "two fields have one name")
         for names, others, whose in ((asked, there, "the column"), (there, asked, "the schema")):
             missing = [name for name in names if name not in others]
             if missing:
@@ -113,6 +167,20 @@ def _target(found: pa.DataType, wanted: pa.DataType, path: str) -> pa.DataType:
     if not any(are(found) and are(wanted) and fits(found, wanted) for are, fits in _alike()):
         raise _differs(path, f"it is {found} in the column, {wanted} in the schema")
     return wanted
+
+
+def _numbers(kind: pa.DataType) -> pa.DataType:
+    """Return the type with times as numbers: Python's times end with the year 9999."""
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    if t.is_struct(kind):
+        return pa.struct([(field.name, _numbers(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(_numbers(kind.value_type))
+    if t.is_map(kind):
+        return pa.map_(pa.string(), _numbers(kind.item_type))
+    return pa.int64() if t.is_timestamp(kind) else pa.int32() if t.is_date(kind) else kind
 
 
 def _alike() -> list[tuple[Callable[[Any], bool], Callable[[Any, Any], bool]]]:
@@ -153,7 +221,16 @@ def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
         item = _plain(kind.value_type)
         return lambda value: None if value is None else [item(each) for each in value]
     of = _plain(kind.item_type)
-    return lambda value: None if value is None else {key: of(each) for key, each in value}
+
+    def pairs(value: Any) -> Any:
+        if value is None:
+            return None
+        found = {key: of(each) for key, each in value}
+        if len(found) != len(value):
+            raise ValueError("a map has a key twice")
+        return found
+
+    return pairs
 
 
 def _has_map(kind: pa.DataType) -> bool:

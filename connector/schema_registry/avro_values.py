@@ -1,6 +1,7 @@
 """Avro in the Schema Registry's wire format: a schema's Spark and Arrow types, and the decoder of a column.
 
-fastavro reads each record in C, with the schema that it was written with, and resolves it to the reader's by Avro's rules.
+fastavro reads each record in C, with the schema that it was written with, and resolves it to the reader's by Avro's rules, with
+the hooks of `avro_resolution`.
 Dates and times are read as numbers, and a whole Arrow column of them becomes times at once.
 """
 
@@ -13,6 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.schema_registry.avro_resolution import (
+    HOOKS,
+    SchemaResolutionError,
+    with_default_values,
+    writers_schema,
+)
 from connector.schema_registry.registry import MAGIC_BYTES, Definition, Registry, UnknownSchemaError, missing_extra
 from transactional.errors import OptionError, StoreError
 
@@ -67,8 +74,23 @@ def column_type(definition: Definition) -> ColumnType:
 
 
 def parsed_schema(definition: Definition) -> Any:
-    """Return a schema as fastavro's writer takes it."""
-    return _parsed(definition, {}, times=True)
+    """Return a schema as fastavro's writer takes it: times as numbers."""
+    return _parsed(definition, {}, times=False)
+
+
+def named_types(node: Any, into: dict[str, Any]) -> None:
+    """Collect the named types of a parsed schema, also those that it refers to."""
+    if isinstance(node, list):
+        for branch in node:
+            named_types(branch, into)
+    elif isinstance(node, dict):
+        into.update(node.get("__named_schemas", {}))
+        if "name" in node:
+            into[node["name"]] = node
+        for key in ("type", "items", "values"):
+            named_types(node.get(key), into)
+        for field in node.get("fields", ()):
+            named_types(field["type"], into)
 
 
 class AvroDecoder:
@@ -164,9 +186,14 @@ class _Readers:
 
     def __init__(self, registry: Registry, definition: Definition) -> None:
         self._registry = registry
-        self._reader = _parsed(definition, {}, times=False)
+        self._named: dict[str, Any] = {}
+        self._wanted = _parsed(definition, self._named, times=True)
+        defaults: dict[str, Any] = {}
+        self._reader = with_default_values(_parsed(definition, defaults, times=True), defaults)
         from fastavro import schemaless_reader
+        from fastavro.read import LOGICAL_READERS
 
+        LOGICAL_READERS.update(HOOKS)
         self._decode = schemaless_reader  # here, because an import per record would take as long as a short record
         self._schemas: dict[int, tuple[Any, Any]] = {}  # the writer's, and the reader's if it differs
 
@@ -212,12 +239,15 @@ class _Readers:
             missing[number] = f"its schema id {number} is of type {definition.kind}, not AVRO"
             raise _BadRecord(missing[number])
         try:
-            writer = _parsed(definition, {}, times=False)
-        except OptionError as problem:
-            missing[number] = f"its schema id {number}: {problem.message}"
+            named: dict[str, Any] = {}
+            writer = _parsed(definition, named, times=True)
+            hooked = _for_fastavro(writers_schema(writer, self._wanted, named, self._named))
+        except (OptionError, SchemaResolutionError) as problem:
+            reason = problem.message if isinstance(problem, OptionError) else str(problem)
+            missing[number] = f"its schema id {number}: {reason}"
             raise _BadRecord(missing[number]) from None
         # Resolving a schema to itself would cost time.
-        self._schemas[number] = writer, None if writer == self._reader else self._reader
+        self._schemas[number] = hooked, None if writer == self._wanted else self._reader
 
 
 _READERS: dict[tuple[str, Definition], _Readers] = {}
@@ -244,6 +274,12 @@ def _parsed(definition: Definition, named: dict[str, Any], *, times: bool) -> An
         return parse_schema(_without_times(_json(definition.text), times), named_schemas=named)
     except (SchemaParseException, UnknownType, ValueError, KeyError) as problem:
         raise OptionError("UNSUPPORTED_SCHEMA", reason=f"it can't be read: {_reason(problem)}") from None
+
+
+def _for_fastavro(schema: Any) -> Any:
+    from fastavro import parse_schema
+
+    return parse_schema(schema)
 
 
 def _json(text: str) -> Any:
