@@ -1,8 +1,8 @@
 """A record's schema resolved to the reader's, without a silent change of any value.
 
 fastavro resolves types and ignores the reader's logical types, as Avro's rules do: Java reads milliseconds as microseconds.
-So each pair of types in which a value could change gets a *hook*. fastavro calls the hook with each value, and the hook converts
-it exactly or refuses the record. A hook is a logical type of the writer's schema: fastavro's own way to add code.
+So each pair of types in which a value could change gets a *hook*. fastavro calls it with each value, and it converts the value
+exactly or refuses the record. A hook is a logical type of the writer's schema: fastavro's own way to add code.
 """
 
 from __future__ import annotations
