@@ -7,8 +7,11 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
+from urllib.parse import unquote
 
 from transactional.errors import TwoPhaseCommitError
+from transactional.errors.catalogue import catalogue
 from transactional.finding import Finding
 
 __all__ = [
@@ -21,14 +24,26 @@ __all__ = [
     "secrets_of",
     "without_named_secrets",
     "without_secrets",
+    "without_values",
 ]
 
 HIDDEN = "(hidden)"
 
+LONG: Final = 20
+"""Characters of a secret that is hidden also inside a longer word: our own words are shorter."""
+
+OUR_WORDS: Final = frozenset({"owner", "option", "format", "sink"})
+"""Parameters of errors that never hold a library's text."""
+
+MOST_ESCAPES: Final = 3
+"""How often an address may be escaped."""
+
 _NAME = (
     r"password|passphrase|passwd|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|"
     r"keystore\.key|private[._-]?key|credential|(?:access|account|api|sas|shared|encryption|signing)[._-]?key|"
-    r"(?<![a-z])sas(?=[._-]|$)|connection[._-]?string|user[._-]?info|proxy[._-]?url|bearer[._-]?auth"
+    r"(?<![a-z])sas(?=[._-]|$)|connection[._-]?string|user[._-]?info|proxy[._-]?url|bearer[._-]?auth|"
+    r"(?<![a-z])(?:pass|pwd|sig|signature)(?![a-z])|authorization|(?:master|ssl)[._-]?key(?!\.?location)|"
+    r"(?<=[._-])key(?=[\"']?\s*(?:[=:]|%3d|$))"
 )
 
 _SECRET = re.compile(_NAME, re.IGNORECASE)
@@ -45,13 +60,17 @@ _TRIVIAL = re.compile(r"true|false|\d{1,5}", re.IGNORECASE)
 """Values of an object store's options that are no secrets; hidden in a text, they would spoil the text."""
 
 _NAMED = re.compile(
-    rf"""((?:{_NAME})[\w.-]*["']?\s*[=:]\s*)   # a name of a secret, whatever stands around it
-         ("[^"]*"|'[^']*'|[^\s,;&"')\]}}]+)    # and its value""",
+    rf"""((?:{_NAME})[\w.-]*["']?\s*(?:[=:]|%3d)\s*)   # a name of a secret, whatever stands around it
+         ("[^"]*"|'[^']*'|(?:(?:basic|bearer)\s+)?[^\s,;&"')\]}}]+)    # and its value""",
     re.IGNORECASE | re.VERBOSE,
 )
 
-_IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
-_IN_QUERY = re.compile(rf"[?&;][\w.-]*(?:{_NAME})[\w.-]*=", re.IGNORECASE)
+_ESCAPED = re.compile(r"([\w.-]*%[0-9a-f]{2}[\w.%-]*=)([^\s,;&\"')\]}]+)", re.IGNORECASE)
+"""A name with escapes, and its value, in an address."""
+
+_IN_URL = re.compile(r"(://[^\s/@:%]*(?::|%3a))[^\s/@]+@", re.IGNORECASE)
+_IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*=""", re.IGNORECASE)
+"""A secret in an address, or in a text of names and values."""
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
 """A password that is not escaped may hold anything."""
 
@@ -63,7 +82,12 @@ def hides_value(key: str) -> bool:
 
 def is_secret(key: str, value: str) -> bool:
     """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
-    return hides_value(key) or any(each.search(value) for each in (_USER_IN_URL, _IN_QUERY))
+    plain = value
+    for _ in range(MOST_ESCAPES):
+        if hides_value(key) or any(each.search(plain) for each in (_USER_IN_URL, _IN_QUERY)):
+            return True
+        plain = unquote(plain)
+    return False
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
@@ -76,9 +100,16 @@ def secrets_of(options: Mapping[str, str]) -> list[str]:
 
 
 def masked(text: str, secrets: Collection[str]) -> str:
-    """Return the text without these values."""
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
-        text = text.replace(secret, HIDDEN)
+    """Return the text without these values.
+
+    Short ones are hidden where they are whole words: with the password ``b``, ``data(hidden)ase`` would give it away.
+    """
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
+        found = re.escape(secret)
+        if len(secret) < LONG:
+            found = rf"(?<![A-Za-z0-9]){found}" if secret[0].isalnum() else found
+            found = rf"{found}(?![A-Za-z0-9])" if secret[-1].isalnum() else found
+        text = re.sub(found, HIDDEN, text)
     return text
 
 
@@ -87,7 +118,11 @@ def without_named_secrets(text: str) -> str:
 
     It can't know a secret that nothing names: if an option's value is known, use `hiding`.
     """
-    return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1{HIDDEN}@", text))
+
+    def hidden(match: re.Match[str]) -> str:
+        return match[1] + HIDDEN if hides_value(unquote(match[1]).partition("=")[0]) else match[0]
+
+    return _NAMED.sub(rf"\1{HIDDEN}", _ESCAPED.sub(hidden, _IN_URL.sub(rf"\1{HIDDEN}@", text)))
 
 
 def without_secrets(text: str, secrets: Collection[str]) -> str:
@@ -116,8 +151,19 @@ def hiding(secrets: Collection[str]) -> Iterator[None]:
             raise
         if not isinstance(problem, TwoPhaseCommitError):
             raise RuntimeError(f"{type(problem).__name__}: {masked(str(problem), secrets)}") from None
-        parameters = {
-            key: masked(value, secrets) if isinstance(value, str) else value
-            for key, value in problem.parameters.items()
-        }
-        raise type(problem)(problem.condition, masked(problem.message, secrets), **parameters) from None
+        raise without_values(problem, secrets) from None
+
+
+def without_values(problem: TwoPhaseCommitError, secrets: Collection[str]) -> TwoPhaseCommitError:
+    """Return an error of ours without these values in its parameters: the catalogue's own words stay."""
+    parameters = {
+        key: masked(value, secrets) if isinstance(value, str) and key not in OUR_WORDS else value
+        for key, value in problem.parameters.items()
+    }
+    known = catalogue.get(problem.condition)
+    said = known.text(problem.parameters) if known is not None else ""
+    if known is not None and problem.message.startswith(said):
+        message = known.text(parameters) + masked(problem.message[len(said) :], secrets)
+    else:
+        message = masked(problem.message, secrets)
+    return type(problem)(problem.condition, message, **parameters)

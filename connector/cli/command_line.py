@@ -19,13 +19,14 @@ from connector.cli.import_offsets import import_offsets
 from connector.cli.inject import inject
 from connector.cli.offsets import offsets
 from connector.cli.recover import recover_query
-from connector.cli.report import EXIT_STATUS, Output, ReaderGoneError, Report, Status, writing
+from connector.cli.report import EXIT_STATUS, LINES, Output, ReaderGoneError, Report, Status, writing
 from connector.cli.resolve import resolve
 from connector.cli.restore import restore
 from connector.cli.rewind import rewind
 from connector.cli.run import run
 from connector.cli.serve import serve
 from connector.cli.stop import stop
+from transactional.printable import printable
 
 __all__ = ["main"]
 
@@ -186,6 +187,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as end:
         return int(end.code or Status.DONE)  # it is always a number here
     except Exception:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
-        traceback.print_exc(file=sys.stderr)
+        print(printable(traceback.format_exc(), LINES), end="", file=sys.stderr)
         return int(Status.FAILED)
     return int(Status.DONE)

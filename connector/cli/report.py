@@ -15,10 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from transactional.errors import TwoPhaseCommitError
+from transactional.printable import printable
 from transactional.secrets import hiding, secrets_of
 
 __all__ = [
     "EXIT_STATUS",
+    "LINES",
     "MEANINGS",
     "Location",
     "Output",
@@ -30,6 +32,9 @@ __all__ = [
     "reporting",
     "writing",
 ]
+
+LINES = "\n\t"
+"""Control characters that stand in a sentence or a traceback."""
 
 WIDTH = 160
 """Columns of a table that goes into a file or a pipe, unless ``COLUMNS`` is set: wide enough to cut nothing."""
@@ -113,11 +118,11 @@ class Report:
             if self.json:
                 self.complain(line)
             else:
-                self._print(line)
+                self._print(printable(line, LINES))
 
     def complain(self, line: str) -> None:
         """Print what went wrong on standard error."""
-        print(line, file=sys.stderr)
+        print(printable(line, LINES), file=sys.stderr)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], wraps: Collection[str]) -> None:
         """Print rows under heads; only the columns of these heads may take several lines."""
@@ -127,7 +132,7 @@ class Report:
         for head in heads:
             table.add_column(head, overflow="fold", no_wrap=head not in wraps)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(printable, row))
         self._draw(table)
 
     def pairs(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -136,9 +141,9 @@ class Report:
 
         table = Table.grid(padding=(0, 2))
         for name, value in rows:
-            table.add_row(f"  {name}", value)
+            table.add_row(f"  {printable(name)}", printable(value))
         if not self.json:
-            self._print(title)
+            self._print(printable(title))
         self._draw(table)
 
     def _draw(self, table: Any) -> None:
@@ -228,7 +233,7 @@ def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterato
         report.complain("interrupted")
         report.status, status = "interrupted", Status.INTERRUPTED
     except Exception as problem:  # noqa: BLE001 - whatever it is, it must not look like a refusal.
-        traceback.print_exc()
+        report.complain(traceback.format_exc().rstrip("\n"))
         report.complain(f"failed: {type(problem).__name__}")
         report.status, status = "failed", Status.FAILED
         report.facts.update(error=type(problem).__name__)

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from connector.options import hides_value
 from transactional.errors import OptionError, StoreError
+from transactional.secrets import masked
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema
@@ -192,9 +193,7 @@ class Registry:
 
     def scrub(self, text: str) -> str:
         """Return the text without any secret of the settings."""
-        for secret in sorted(self._secrets(), key=len, reverse=True):
-            text = text.replace(secret, "(hidden)")
-        return text
+        return masked(text, self._secrets())
 
     def _secrets(self) -> set[str]:
         secrets = {

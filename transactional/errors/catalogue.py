@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transactional.printable import printable
+
 __all__ = ["ACTIONS", "FILE", "Catalogue", "Condition", "catalogue"]
 
 FILE = "conditions.json"
@@ -62,11 +64,12 @@ class Condition:
     def text(self, parameters: Mapping[str, Any]) -> str:
         """Return message and remedy with these parameters; a missing one leaves its placeholder.
 
+        Control characters of a parameter are escaped: it may be a name that another user chose.
         A full stop that ends both a parameter and the template stands once.
         """
 
         def value(match: re.Match[str]) -> str:
-            text = shown(parameters[match[1]]) if match[1] in parameters else f"<{match[1]}>"
+            text = printable(shown(parameters[match[1]]), "\n\t") if match[1] in parameters else f"<{match[1]}>"
             return text.removesuffix(match[2]) + match[2]
 
         return _PLACEHOLDER.sub(value, f"{self.message} {self.remedy}")
