@@ -224,6 +224,15 @@ def test_what_is_encoded_is_read_back_and_mistakes_come_before_the_first_row(
     )
     (found,) = values(spark.range(1).select(json_value.alias("j")).select(decode_json("j", registry, topic="w")))
     assert tuple(found) == (1, ["ä"])
+    text = {"type": "string"}
+    times = {"type": "object", "properties": {"at": text, "local": text, "day": text}}
+    moments = spark.sql(
+        "SELECT timestamp_micros(-1) AS at, timestamp_ntz'1969-12-31 23:59:59.999999' AS local, date'9999-12-31' AS day"
+    )
+    wire = encode_json(f.struct("at", "local", "day"), registry, topic="times", schema=times)
+    (found,) = values(moments.select(wire.alias("j")).select(decode_json("j", registry, topic="times")))
+    assert dt.datetime.fromisoformat(found.at).microsecond == 999999
+    assert (found.local, found.day) == ("1969-12-31T23:59:59.999999", "9999-12-31")
     number = server.register("elsewhere", ORDER, "JSON")
     with pytest.raises(OptionError, match=rf"UNSUPPORTED_SCHEMA.*{number}.*JSON, not AVRO"):
         encode_avro(flight, registry, schema_id=number)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connector.schema_registry.columns import subject_name
 from connector.schema_registry.registry import Definition, Registry, UnknownSchemaError, wire_header
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 __all__ = ["encode_avro", "encode_json"]
+
+
+_ALL_DIGITS: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Spark's own format cuts microseconds."""
 
 
 def encode_avro(
@@ -106,8 +113,9 @@ def encode_json(
 ) -> Column:
     """Encode a column as JSON under a JSON Schema; parameters and errors as in `encode_avro`.
 
-    Spark's own ``to_json`` encodes it, in the JVM: fields that are null are left out. The values are not compared with the
-    schema, as Confluent's serializer does not by default: it only has to be one that `decode_json` can read.
+    Spark's own ``to_json`` encodes it, in the JVM: fields that are null are left out, and times have six digits of a second.
+    The values are not compared with the schema, as Confluent's serializer does not by default: it only has to be one that
+    `decode_json` can read.
     """
     from pyspark.sql import functions as f
 
@@ -116,7 +124,7 @@ def encode_json(
     definition = _definition(registry, topic, record, subject, key, version, schema, schema_id, "JSON")
     json_type(definition)
     value = f.col(column) if isinstance(column, str) else column
-    return f.concat(f.lit(wire_header(definition.id)), f.to_json(value).cast("binary"))
+    return f.concat(f.lit(wire_header(definition.id)), f.to_json(value, _ALL_DIGITS).cast("binary"))
 
 
 def _definition(
