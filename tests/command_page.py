@@ -89,7 +89,10 @@ def _argument(name: str, kind: Any, info: ArgumentInfo, default: Any) -> tuple[s
 
 
 def _option(name: str, kind: Any, info: OptionInfo, default: Any) -> tuple[str, str]:
-    shown, text = ", ".join(info.param_decls or [f"--{name.replace('_', '-')}"]), _escaped(info.help or "")
+    named = [
+        each for each in (info.default, *(info.param_decls or ())) if isinstance(each, str) and each.startswith("--")
+    ]
+    shown, text = ", ".join(named or [f"--{name.replace('_', '-')}"]), _escaped(info.help or "")
     if kind is bool:
         return shown, text
     plain = next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and each is not type(None)), str)
