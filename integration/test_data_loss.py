@@ -150,7 +150,13 @@ def transactions(kafka: Cluster) -> Iterator[Transactions]:
 @given(
     limits=st.lists(st.integers(1, 300), max_size=8),
     rest=st.integers(100, 1000),
-    split=st.sampled_from([{}, {"minPartitions": "5"}, {"maxRecordsPerPartition": "37"}]),
+    split=st.sampled_from(
+        [
+            {},
+            {"minPartitions": "5", "allowReordering": "true"},
+            {"maxRecordsPerPartition": "37", "allowReordering": "true"},
+        ]
+    ),
     restarts=st.booleans(),
 )
 def test_exactly_the_committed_rows_are_read_in_order_under_any_limits(
@@ -300,15 +306,15 @@ def test_a_replay_has_what_is_left_in_the_same_tasks(
 ) -> None:
     _, start = begun(kafka, topic_name)
     produce(kafka, topic_name, range(10, 30), partitions=1)
-    first = reader_of(kafka, topic_name, minPartitions="4")
+    first = reader_of(kafka, topic_name, minPartitions="4", allowReordering="true")
     end = ask(first, start)
     assert end is not None
     planned = ranges_of(first.partitions(start, first.latestOffset(start, ReadAllAvailable())))
     assert planned == [(10, 15), (15, 20), (20, 25), (25, 30)]
     delete_before(kafka, topic_name, 22)
     with pytest.raises(StoreError, match=rf"DATA_LOST.*{topic_name}-0: offsets \[10, 22\).*failOnDataLoss"):
-        reader_of(kafka, topic_name, minPartitions="4").partitions(start, end)
-    second = careless(kafka, topic_name, minPartitions="4")
+        reader_of(kafka, topic_name, minPartitions="4", allowReordering="true").partitions(start, end)
+    second = careless(kafka, topic_name, minPartitions="4", allowReordering="true")
     assert ranges_of(second.partitions(start, end)) == [(15, 15), (20, 20), (22, 25), (25, 30)]
     assert "up to 12 rows" in caplog.text
     following = ask(second, end)
@@ -316,7 +322,7 @@ def test_a_replay_has_what_is_left_in_the_same_tasks(
     assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 22, "why": "expired"}]}}
     assert values(rows_between(second, start, end)) == list(range(22, 30))
     delete_before(kafka, topic_name, 30)
-    third = careless(kafka, topic_name, minPartitions="4")
+    third = careless(kafka, topic_name, minPartitions="4", allowReordering="true")
     assert ranges_of(third.partitions(start, end)) == [(15, 15), (20, 20), (25, 25), (30, 30)]
     assert values(rows_between(third, start, end)) == []
 
@@ -331,7 +337,7 @@ def test_rows_that_expire_behind_the_planning_are_counted_once_per_task(
 ) -> None:
     _, start = begun(kafka, topic_name)
     produce(kafka, topic_name, range(10, 30), partitions=1)
-    reader = careless(kafka, topic_name, minPartitions="4")
+    reader = careless(kafka, topic_name, minPartitions="4", allowReordering="true")
     end = ask(reader, start)
     assert end is not None
     reader.latestOffset(start, ReadAllAvailable())
@@ -372,6 +378,25 @@ def test_a_task_whose_next_rows_expire_goes_on_at_the_first_one_left(kafka: Clus
 
 
 # -- topics that are not what they were -----------------------------------------------------------------------------
+
+
+def test_a_topic_made_anew_between_planning_and_task_is_not_taken_for_the_old_one(
+    kafka: Cluster, topic_name: str
+) -> None:
+    reader, start = begun(kafka, topic_name, failOnDataLoss="false")
+    produce(kafka, topic_name, range(10, 15), partitions=1)
+    end = ask(reader, start)
+    assert end is not None
+    [planned] = reader.partitions(start, end)
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(100, 115), partitions=1)
+    with pytest.raises(StoreError, match=rf"TOPIC_CHANGED.*{topic_name}"):
+        list(reader.read(planned))
+    again = careless(kafka, topic_name)
+    assert rows_between(again, start, end) == [], "the replay of the micro-batch: what it was to read is gone"
+    _, read = read_on(again, end)
+    assert read == list(range(100, 115)), "each row of the new topic once"
 
 
 @pytest.mark.parametrize("rows", [4, 15], ids=["shorter", "longer"])
@@ -418,11 +443,10 @@ def test_a_task_whose_topic_is_re_created_or_deleted_fails_and_the_replay_goes_o
     kafka.delete_topic(topic_name)
     kafka.create_topic(topic_name)
     produce(kafka, topic_name, range(100, 105), partitions=1)
-    # Offset 10 is out of its range, and its first row is not what was meant.
-    with pytest.raises(StoreError, match=r"READ_FAILED.*gives up nothing"):
+    with pytest.raises(StoreError, match=r"TOPIC_CHANGED.*re-created"):
         list(reader.read(partition))
     kafka.delete_topic(topic_name)
-    with pytest.raises(StoreError, match=r"READ_FAILED.*gives up nothing"):
+    with pytest.raises(StoreError, match=r"TOPIC_CHANGED.*re-created"):
         list(reader.read(partition))
     again = careless(kafka, topic_name)
     assert rows_between(again, start, end) == []

@@ -184,3 +184,10 @@ def test_a_command_that_is_stopped_or_killed_goes_on_where_it_was(kafka: Cluster
             said, _ = running.communicate()
         assert (running.returncode, "marks of" in said) == ((0, True) if number == signal.SIGTERM else (-9, False))
         topic.write(1, 0)
+
+
+def test_marks_are_not_written_into_the_topic_that_they_mark(topic: Topic) -> None:
+    topic.barriers = topic.name
+    topic.write(1, 1)
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*--barrier-topic.*another topic"), topic.injector():
+        pass

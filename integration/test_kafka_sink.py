@@ -760,6 +760,18 @@ def test_an_unknown_topic_is_refused_by_name(kafka: Cluster, prefix: str) -> Non
     sink.close()
 
 
+def test_a_topic_of_the_column_that_does_not_exist_is_refused_before_a_broker_could_create_it(
+    kafka: Cluster, topic: str, prefix: str
+) -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": [topic, f"{topic}-misspelt"]}, schema=schema)
+    with closing(make_sink(kafka.bootstrap_servers, None, prefix, schema)) as sink:
+        transaction = begin(sink)
+        with pytest.raises(StoreError, match=rf"UNKNOWN_TOPIC.*{topic}-misspelt"):
+            sink.write(transaction, batch)
+        sink.rollback(transaction)
+
+
 def test_a_timeout_over_the_brokers_is_refused_with_both_numbers(kafka: Cluster, topic: str, prefix: str) -> None:
     sink = make_sink(kafka.bootstrap_servers, topic, prefix, kafka_transaction_timeout_ms="900001")
     with pytest.raises(OptionError, match=r"900001.*900000"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
@@ -247,6 +247,31 @@ def test_the_groups_offsets_follow_the_batches(kafka: Cluster, topic_name: str) 
         return {at.partition: at.offset for at in asked.result(30).topic_partitions}
 
     wait_until(lambda: committed() == {0: 3, 1: 3})
+
+
+def test_offsets_of_another_application_in_a_named_group_are_left_as_they_are(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(20), partitions=1)
+    theirs = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic_name})
+    theirs.commit(offsets=[TopicPartition(topic_name, 0, 5)], asynchronous=False)
+    theirs.close()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def committed() -> int:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic_name)])[topic_name]
+        return int(asked.result(30).topic_partitions[0].offset)
+
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest", **{"kafka.group.id": topic_name})
+    [(end, _)] = batches_of(reader)
+    reader.commit(end)
+    assert reader._own_group is False
+    assert committed() == 5
+    admin.delete_consumer_groups([topic_name])[topic_name].result(30)
+    for _ in range(2):  # the second run finds offsets of the first
+        reader = reader_of(kafka, topic_name, **{"kafka.group.id": topic_name})
+        reader.commit(end)
+        assert reader._own_group is True
+        wait_until(lambda: committed() == 20)
 
 
 def test_a_consumer_is_used_again_by_the_next_task(kafka: Cluster, topic_name: str) -> None:

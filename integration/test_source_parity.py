@@ -143,20 +143,28 @@ STREAMS: Sequence[Stream] = [
         [{"a0": (0, 2), "a1": (0, 2)}, {"a0": (2, 5), "a1": (2, 3)}, {"a0": (5, 6)}],
     ),
     Stream("minOffsetsPerTrigger alone", {**EARLIEST, "minOffsetsPerTrigger": "100"}, [ALL_OF_A], in_spark=True),
-    Stream("minPartitions: large partitions are divided", {**EARLIEST, "minPartitions": "3"}, [ALL_OF_A], tasks=3),
     Stream(
-        "minPartitions: fewer than partitions changes nothing", {**EARLIEST, "minPartitions": "1"}, [ALL_OF_A], tasks=2
+        "minPartitions: large partitions are divided",
+        {**EARLIEST, "minPartitions": "3", "allowReordering": "true"},
+        [ALL_OF_A],
+        tasks=3,
+    ),
+    Stream(
+        "minPartitions: fewer than partitions changes nothing",
+        {**EARLIEST, "minPartitions": "1", "allowReordering": "true"},
+        [ALL_OF_A],
+        tasks=2,
     ),
     Stream(
         "maxRecordsPerPartition: at most",
-        {**EARLIEST, "maxRecordsPerPartition": "2"},
+        {**EARLIEST, "maxRecordsPerPartition": "2", "allowReordering": "true"},
         [ALL_OF_A],
         tasks=5,
         in_spark=True,
     ),
     Stream(
         "both: divided by maxRecordsPerPartition, then by minPartitions",
-        {**EARLIEST, "maxRecordsPerPartition": "3", "minPartitions": "6"},
+        {**EARLIEST, "maxRecordsPerPartition": "3", "minPartitions": "6", "allowReordering": "true"},
         [ALL_OF_A],
         tasks=6,
     ),

@@ -104,6 +104,11 @@ class SourceLine:
         return max(self._of("interval") or 0, self._of("minPause") or 0)
 
     @property
+    def is_reordered(self) -> bool:
+        """Whether the source gives the rows of one partition to several tasks, which write at the same time."""
+        return bool(self._of("reordered"))
+
+    @property
     def cut(self) -> Mapping[str, Any] | None:
         """Of a source that follows other queries' barriers: the newest that it contains (`lineage`), and if nothing more."""
         found: Mapping[str, Any] | None = self._of("cut")

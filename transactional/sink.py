@@ -66,6 +66,9 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     """Whether one `commit` makes all its handles visible at once, or none: then it gets all of a checkpoint's. Else it gets
     those of one micro-batch, and the next one's after they are committed, so that readers see each key's rows in order."""
 
+    replacesRows: bool = False
+    """Whether a row replaces an earlier one of its key (upserts): then a source that gives up the order of rows is refused."""
+
     routes: Sequence[str] = ONE
     """The names of the sinks that it is: a task has a transaction for each, and the journal a part (``2pc-multi``). Only a
     sink that is several overrides it, with `route`, `stamps`, `History.routes` and `DecidedCheckpoint.routes`."""

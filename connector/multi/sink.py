@@ -85,6 +85,7 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         self._sinks = {each.name: self._one(each, settings.prefix) for each in settings.sinks}
         self.routes = tuple(self._sinks)
         self._strangers: set[str] = set()  # under another prefix of this query: their names there are not ours
+        self.replacesRows = any(sink.replacesRows for _, sink in self.sinks())
         self.maxPrepared = min((s.maxPrepared for _, s in self.sinks() if s.maxPrepared is not None), default=None)
 
     def _column(self, option: str, name: str) -> int:

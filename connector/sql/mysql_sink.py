@@ -117,6 +117,7 @@ class MysqlSink(StagedSqlSink):
         self._password = parsed["password"] if parsed["password"] is not None else self._address.password
         self._schema: str = parsed["stagingSchema"]
         self._key: Sequence[str] = parsed["upsertKey"]
+        self.replacesRows = bool(self._key)
         self._written: str = parsed["dbtable"]
         self._place = named(self._written, self._address.database)
         if not self._place[0]:

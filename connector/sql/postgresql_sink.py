@@ -104,6 +104,7 @@ class PostgresqlSink(StagedSqlSink):
             raise POSTGRESQL_OPTIONS.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], expectation)
         self._table: str = parsed["dbtable"]
         self._key: Sequence[str] = parsed["upsertKey"]
+        self.replacesRows = bool(self._key)
         self._schema: str = parsed["stagingSchema"]
         self._address = parse_url(parsed["url"], POSTGRESQL)
         self._address |= {name: parsed[name] for name in ("user", "password") if parsed[name] is not None}

@@ -566,6 +566,20 @@ def test_without_an_interval_it_is_not(world: World, monkeypatch: pytest.MonkeyP
     assert planned_with(world, monkeypatch, foreign=True, interval=0).stage == "tasks"
 
 
+def test_rows_that_are_not_in_order_are_refused_where_rows_replace_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.parts.sink, "replacesRows", True)
+    execution = planned_with(world, monkeypatch, reordered=True)
+    assert execution.condition == "FORBIDDEN_OPTION"
+    assert "allowReordering" in str(execution.errors[0])
+    assert visible(world) == []
+
+
+def test_rows_that_are_not_in_order_may_be_appended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned_with(world, monkeypatch, reordered=True).stage == "tasks"
+
+
 @pytest.mark.parametrize("known", ["at the planning", "at the commit"])
 def test_an_interval_of_a_query_that_reads_a_topic_which_it_writes_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch, known: str

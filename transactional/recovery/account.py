@@ -206,8 +206,8 @@ def replaced_since_planned(batch: int) -> RetriableError:
     return RetriableError("CONCURRENT_COMMIT", reason=reason, batch=batch)
 
 
-def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | None) -> None:
-    """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints`` and ``alignOn`` fit this query.
+def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | None, replaces: bool = False) -> None:
+    """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering`` fit.
 
     Parameters
     ----------
@@ -215,14 +215,25 @@ def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | 
         Ids of the topics that the sink writes to.
     lifetime : float or None
         Seconds that a prepared transaction lives at the sink's store.
+    replaces : bool
+        Whether the sink's rows replace earlier ones of their keys.
 
     Raises
     ------
     OptionError
-        ``INTERVAL_NOT_POSSIBLE``; ``NOT_ALIGNED``: another stream beside one that follows barriers.
+        ``INTERVAL_NOT_POSSIBLE``; ``FORBIDDEN_OPTION``: upserts of rows that are not in order;
+        ``NOT_ALIGNED``: another stream beside one that follows barriers.
     """
     if len(view.lines) > 1 and any(line.cut is not None for line in view.lines):
         raise OptionError("NOT_ALIGNED", streams=len(view.lines))
+    if replaces and any(line.is_reordered for line in view.lines):
+        raise OptionError(
+            "FORBIDDEN_OPTION",
+            owner="barrier-kafka",
+            option="allowReordering",
+            reason="the sink replaces earlier rows of a key, and without an order an older row could replace a newer one for "
+            "good; leave out minPartitions and maxRecordsPerPartition, too",
+        )
     longest = max((line.longest_wait for line in view.lines), default=0)
     if not longest:
         return

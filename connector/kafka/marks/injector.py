@@ -68,6 +68,15 @@ class Injector:
             ``BARRIER_TOPIC_TAKEN``: it has marks of a query, or of a topic that was deleted and created again;
             ``MISSING_RIGHT``
         """
+        if self._topic == self._barrier_topic:
+            expectation = "another topic than the one that is marked: consumers would read the marks as rows"
+            raise OptionError(
+                "INVALID_OPTION",
+                owner="barrier inject",
+                option="--barrier-topic",
+                value=self._barrier_topic,
+                expectation=expectation,
+            )
         self._admin = KafkaAdmin(self._config, self._clock)
         try:
             topic = self._admin.topics([self._topic]).get(self._topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,7 +29,13 @@ __all__ = ["queue_rows"]
 LARGEST_PARTITION: Final = 2**31 - 1
 
 
-def queue_rows(producer: ArrowProducer, chunk: pa.RecordBatch, topic: str | None, deliveries: Deliveries) -> None:
+def queue_rows(
+    producer: ArrowProducer,
+    chunk: pa.RecordBatch,
+    topic: str | None,
+    deliveries: Deliveries,
+    check_topic: Callable[[str], None] = lambda _: None,
+) -> None:
     """Queue a chunk's rows, each topic's in their order.
 
     Parameters
@@ -41,6 +47,8 @@ def queue_rows(producer: ArrowProducer, chunk: pa.RecordBatch, topic: str | None
     topic : str or None
         Topic of all rows; None takes each row's from its column.
     deliveries : Deliveries
+    check_topic : Callable[[str], None], optional
+        Called with each topic that the column names, before its rows are queued.
 
     Raises
     ------
@@ -59,6 +67,8 @@ def queue_rows(producer: ArrowProducer, chunk: pa.RecordBatch, topic: str | None
     if by_row:
         rows["partition"] = _partitions(chunk.column("partition"), topic)
     for name, part in _by_topic(chunk, rows, topic):
+        if topic is None:
+            check_topic(name)
         _queue(producer, name, part, by_row, deliveries)
     del values, keys  # the bytes were where the addresses say until here
 

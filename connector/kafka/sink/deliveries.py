@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.errors import missing_right
+from connector.kafka.client.topics import TOPIC_FORM
 from transactional.clock import Deadline
 from transactional.errors import RetriableError, RowRefusedError, StoreError, TwoPhaseCommitError
 
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
 
     from connector.kafka.native.producer import ArrowProducer
 
-__all__ = ["Deliveries", "deliver", "no_topic", "not_queued", "raise_cause", "serve", "write_error", "wrong_partition"]
+__all__ = [
+    "Deliveries",
+    "deliver",
+    "no_topic",
+    "no_topic_name",
+    "not_queued",
+    "raise_cause",
+    "serve",
+    "write_error",
+    "wrong_partition",
+]
 
 FLUSH_SECONDS: Final = 0.25
 """Interval at which refused rows are looked for while the queue empties."""
@@ -84,6 +95,12 @@ def wrong_partition(partition: int, topic: str | None) -> RowRefusedError:
 def no_topic() -> RowRefusedError:
     """Return the error of a row that names no topic."""
     reason = "its column topic is null, and the option topic is not set"
+    return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, column="topic")
+
+
+def no_topic_name(name: str) -> RowRefusedError:
+    """Return the error of a row whose topic no broker can have."""
+    reason = f"its column topic is {name[:300]!r}; a topic's name has {TOPIC_FORM}"
     return RowRefusedError("ROW_REFUSED", owner="2pc-kafka", reason=reason, column="topic")
 
 

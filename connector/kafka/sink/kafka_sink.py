@@ -38,7 +38,7 @@ from connector.kafka.sink.transactional_ids import MAX_PREPARED, ids_under, run_
 from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
 from connector.spark.host import data_source_for
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import FencedError, LocationError, OptionError, ProtocolError
+from transactional.errors import FencedError, LocationError, OptionError, ProtocolError, StoreError
 from transactional.finding import Finding, good, unknown
 from transactional.history import History, put_back
 from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
@@ -82,7 +82,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         super().__init__(options, schema)
         self._settings = replace(parse_write_options(options), by_objects="headers" in schema.names)
         queue = self._settings.client.settings.get("queue.buffering.max.messages", str(DEFAULT_QUEUE_ROWS))
-        self._writer = RowWriter(schema, self._settings.topic, int(queue), self._settings.queue_bytes)
+        self._writer = RowWriter(
+            schema, self._settings.topic, int(queue), self._settings.queue_bytes, self._check_named_topic
+        )
         self._clock = SystemClock()
         self._admin: KafkaAdmin | None = None
         self._kept_ender: TransactionEnder | None = None
@@ -137,6 +139,11 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Queue a batch's rows."""
         self._writer.write(_producer_of(transaction), batch, transaction.deliveries)
         transaction.rows += batch.num_rows
+
+    def _check_named_topic(self, topic: str) -> None:
+        """Refuse a topic of the column that does not exist: a misspelt name would be a new topic where brokers create them."""
+        if not self._settings.creates_topics and topic not in self._driver_admin().topics([topic], ()):
+            raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
     def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
         """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.kafka.client.topics import is_topic_name
 from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.deliveries import (
     Deliveries,
     deliver,
     no_topic,
+    no_topic_name,
     not_queued,
     raise_cause,
     serve,
@@ -102,6 +104,9 @@ class RowWriter:
         The producer's queue.buffering.max.messages; 0 is no limit.
     queue_bytes : int
         Bytes queued since the queue was last empty, after which to wait until it is.
+    check_topic : Callable[[str], None], optional
+        Called with each topic that a row names, before the first of its rows is queued: a producer's first question for a
+        topic makes brokers create it.
     """
 
     def __init__(
@@ -110,8 +115,11 @@ class RowWriter:
         topic: str | None,
         queue_rows: int = DEFAULT_QUEUE_ROWS,
         queue_bytes: int = QUEUED_BYTES,
+        check_topic: Callable[[str], None] = lambda _: None,
     ) -> None:
         check_columns(schema, topic)
+        self._check_topic = check_topic
+        self._topics_seen: set[str] = set()
         self._names = frozenset(schema.names)
         self._topic = topic
         self._queue_rows = queue_rows or DEFAULT_QUEUE_ROWS
@@ -125,11 +133,19 @@ class RowWriter:
             if isinstance(producer, ArrowProducer):
                 from connector.kafka.sink.arrow_rows import queue_rows  # numpy: only tasks need it
 
-                queue_rows(producer, chunk, self._topic, deliveries)
+                queue_rows(producer, chunk, self._topic, deliveries, self._check_new)
             else:
                 self._queue_objects(producer, chunk, deliveries)
             serve(lambda: producer.poll(0), deliveries)
             deliveries.check()
+
+    def _check_new(self, topic: str) -> None:
+        if topic in self._topics_seen:
+            return
+        if not is_topic_name(topic):
+            raise no_topic_name(topic)
+        self._check_topic(topic)
+        self._topics_seen.add(topic)
 
     def _queue_objects(self, producer: Producer, chunk: pa.RecordBatch, deliveries: Deliveries) -> None:
         values, keys = _as_bytes(chunk, "value"), _as_bytes(chunk, "key")
@@ -139,6 +155,7 @@ class RowWriter:
             self._write_batch(producer, self._topic, values, keys, deliveries)
         else:
             for topic, rows in self._by_topic(chunk).items():
+                self._check_new(topic)
                 chosen = [values[i] for i in rows], [keys[i] for i in rows]
                 self._write_batch(producer, topic, *chosen, deliveries)
 
@@ -201,6 +218,9 @@ class RowWriter:
         headers = chunk.column("headers").to_pylist() if "headers" in self._names else none
         partitions = chunk.column("partition").to_pylist() if "partition" in self._names else none
         topics = none if self._topic is not None else self._topics(chunk)
+        for name in dict.fromkeys(topics):
+            if name is not None:
+                self._check_new(name)
         for value, key, header, partition, topic in zip(values, keys, headers, partitions, topics, strict=True):
             to = self._topic or topic or ""
             row: dict[str, Any] = {"value": value, "key": key}
@@ -267,6 +287,15 @@ def _headers(headers: Sequence[Any], topic: str, row: Mapping[str, Any]) -> list
                 topic=topic,
                 header=number,
                 size=size,
+            )
+        if "\0" in _text(header["key"]):
+            raise RowRefusedError(
+                "ROW_REFUSED",
+                owner="2pc-kafka",
+                reason=f"a row for {topic} has a header whose key has a zero byte (number {number} in the column headers, "
+                "counted from 0), and the client would cut the key there",
+                topic=topic,
+                header=number,
             )
     return [(_text(header["key"]), _bytes(header["value"])) for header in headers]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from connector.kafka.client.config import SINK_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.client.topics import TOPIC_FORM, is_topic_name
 from connector.kafka.sink.row_writer import QUEUED_BYTES
-from connector.options import HOST_OPTIONS, Option, OptionTable, as_positive_int
+from connector.options import HOST_OPTIONS, Option, OptionTable, as_bool, as_positive_int
 
 __all__ = ["LONGEST_DEFAULT_TIMEOUT_MS", "WRITE_DEFAULTS", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 
@@ -64,6 +64,13 @@ WRITE_OPTIONS = OptionTable(
     (
         Option("topic", None, _as_topic, "Topic of all rows; wins over a column topic. One of the two is needed."),
         Option(
+            "createTopics",
+            False,
+            as_bool,
+            "Whether rows may name a topic, in the column topic, that does not exist: brokers with auto.create.topics.enable "
+            "then create it. false refuses the row.",
+        ),
+        Option(
             "kafka.transaction.timeout.ms",
             None,
             _as_timeout,
@@ -99,6 +106,8 @@ class WriteOptions:
     queue_bytes : int
         Bytes of outstanding rows, at most: kafka.buffer.memory if the user set it.
     barrier_topic : str or None
+    creates_topics : bool
+        Whether rows may name topics that do not exist.
     by_objects : bool
         Whether rows go through confluent-kafka's objects: librdkafka's batch call takes no headers.
     """
@@ -111,6 +120,7 @@ class WriteOptions:
     exactly_once: bool
     queue_bytes: int
     barrier_topic: str | None = None
+    creates_topics: bool = False
     by_objects: bool = False
 
 
@@ -145,5 +155,6 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         commit_seconds=values["commitTimeoutMs"] / 1000,
         exactly_once=values["deliveryGuarantee"] == "exactly-once",
         barrier_topic=barrier_topic,
+        creates_topics=values["createTopics"],
         queue_bytes=min(QUEUED_BYTES, int(kbytes) * 1024) if kbytes else QUEUED_BYTES,
     )

@@ -11,7 +11,7 @@ from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.consumers import borrow_consumer, complaints, note_complaint
 from connector.kafka.source.offsets import Reason
-from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice
+from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice, check_planned_topic
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
 from connector.kafka.source.records import Notice, RangeConsumer, Records
@@ -85,15 +85,20 @@ def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None =
     Raises
     ------
     StoreError
-        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
+        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``; ``TOPIC_CHANGED``: the topic is not
+        the planned one any more.
     """
     if not len(wanted):
         return
     at = wanted.partition
     tolerance = None if options.fail_on_data_loss else LossTolerance(options.config, topic_id)
     with collector_patient(), borrow_consumer(options.config, at.topic, topic_id) as consumer:
+        if topic_id is not None:  # before: Spark may take only the first rows
+            check_planned_topic(options.config, at.topic, topic_id)
         for records in fetch(consumer, wanted, stall_seconds=options.poll_seconds, tolerance=tolerance):
             yield records.to_batch(at, options.columns)
+        if topic_id is not None:
+            check_planned_topic(options.config, at.topic, topic_id)
 
 
 def fetch(
@@ -201,6 +206,11 @@ def _judge(error: Any, wanted: OffsetRange, position: int) -> None:
     name, reason = error.name(), error.str()
     if name == "TOPIC_AUTHORIZATION_FAILED":
         raise missing_right("READ", f"topic {wanted.partition.topic}")
+    if name == "_BAD_COMPRESSION":
+        reason += (
+            ": the batch is damaged, or it unpacks to more than the client makes room for; set "
+            "kafka.receive.message.max.bytes (by default 100000000) to over three times the size of the batch's rows"
+        )
     if error.fatal() or name in _FATAL:
         raise StoreError("READ_FAILED", partition=str(wanted.partition), offset=position, reason=reason)
 

@@ -155,6 +155,8 @@ class SourceOffset:
     may_miss : bool
         Whether this micro-batch's tasks continue after rows that retention removes while they run
         (``failOnDataLoss=false``).
+    reordered : bool
+        Whether several tasks may read one partition's rows (``allowReordering``): the order in which they write is no promise.
     cut : Cut or None
         Where the micro-batch ends among other queries' barriers, if it follows some (``alignOn``).
     """
@@ -172,6 +174,7 @@ class SourceOffset:
     gone: Mapping[str, SetAside] = field(default_factory=dict)
     missed: Mapping[Partition, tuple[Loss, ...]] = field(default_factory=dict)
     may_miss: bool = False
+    reordered: bool = False
     cut: Cut | None = None
 
     def next_planned(self) -> SourceOffset:
@@ -200,6 +203,7 @@ class SourceOffset:
             "minPause": self.min_pause,
             **({"missed": _missed_to_json(self.missed)} if self.missed else {}),
             **planned,
+            **({"reordered": True} if self.reordered else {}),
             "source": SOURCE_NAME,
             "start": positions_to_json(self.start),
             "topics": positions_to_json(self.topics),
@@ -246,6 +250,7 @@ class SourceOffset:
             gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
             missed=_missed_from_json(value.get("missed", {})),
             may_miss=bool(value.get("mayMiss", False)),
+            reordered=bool(value.get("reordered", False)),
             cut=Cut.from_json(value["cut"]) if value.get("cut") is not None else None,
         )
 

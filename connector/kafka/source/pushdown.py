@@ -90,7 +90,9 @@ class Narrowing:
                 limits.append(micros // 1000 + 1)
             elif isinstance(condition, (GreaterThanOrEqual, EqualTo, EqualNullSafe)):
                 limits.append(-(-micros // 1000))
-        return max([0, *limits]) if limits else None
+        # The brokers can be asked for no time before 1970, and rows may have one: -1 is what producers without a clock write.
+        latest = max(limits, default=-1)
+        return latest if latest >= 0 else None
 
 
 def _column(condition: Filter) -> str | None:

@@ -9,6 +9,7 @@ driver, asks several brokers before it gives up anything.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,13 +21,13 @@ from connector.kafka.source.data_loss import log
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
-from transactional.clock import Clock, SystemClock
+from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import StoreError, TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Holding", "LossTolerance", "ask_twice"]
+__all__ = ["Holding", "LossTolerance", "ask_twice", "check_planned_topic"]
 
 PAUSE_SECONDS: Final = 1.0
 """Pause between two questions: after it, a leader that was just elected knows what it holds."""
@@ -69,6 +70,62 @@ def ask_twice(
         return None
     holding = Holding(min(first.first, second.first), max(first.last, second.last))
     return None if holding.has(position) else holding
+
+
+ASKER_SECONDS: Final = 60.0
+"""How long a worker asks with the same client: addresses, and a login's token, change while queries run."""
+
+# One client per worker process, and until when it is used: a new one costs threads, connections and a login, and each task
+# asks twice. The process id is part of the key: a client does not survive a fork.
+_askers: dict[tuple[int, frozenset[tuple[str, str]]], tuple[AdminClient, Deadline]] = {}
+
+
+def _asker(config: ClientConfig) -> AdminClient:
+    key = os.getpid(), frozenset(config.settings.items())
+    kept = _askers.get(key)
+    if kept is None or kept[1].passed():
+        kept = check_brokers(config), Deadline(ASKER_SECONDS)
+        _askers.clear()
+        _askers[key] = kept
+    return kept[0]
+
+
+def check_planned_topic(
+    config: ClientConfig,
+    topic: str,
+    topic_id: str,
+    clock: Clock | None = None,
+    brokers: Callable[[ClientConfig], AdminClient] = _asker,
+) -> None:
+    """Check that a topic is still the one that was planned: another of its name has other rows at the same offsets.
+
+    Ids never come back. So if it is the planned topic after a task has read, all that the task has read is of that topic.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    topic : str
+    topic_id : str
+        The id of the topic that was planned.
+    clock : Clock, optional
+    brokers : Callable, optional
+        Makes the client that asks.
+
+    Raises
+    ------
+    StoreError
+        ``TOPIC_CHANGED``, by two answers, a pause apart.
+    RetriableError
+        ``KAFKA_TIMEOUT``
+    """
+    asked = TopicReader(brokers(config), config, clock=clock)
+    for again in range(2):
+        if again:
+            (clock or SystemClock()).sleep(PAUSE_SECONDS)
+        asked.partitions(Subscription(topics=(topic,)), may_miss=(topic,))
+        if asked.ids.get(topic) == topic_id:
+            return
+    raise StoreError("TOPIC_CHANGED", topics=[topic])
 
 
 @dataclass(frozen=True)

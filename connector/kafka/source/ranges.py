@@ -47,6 +47,11 @@ class Splitting:
     least: int | None = None
     longest: int | None = None
 
+    @property
+    def is_set(self) -> bool:
+        """Whether a partition may have several tasks."""
+        return self.least is not None or self.longest is not None
+
     def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Split ranges that are too long, evenly; a partition's rows keep their order.
 

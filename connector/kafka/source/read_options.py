@@ -146,10 +146,22 @@ READ_OPTIONS = OptionTable(
             "minPartitions",
             None,
             as_long(1),
-            "Minimum number of tasks, about: long ranges are split among several. Without it, each partition is one task.",
+            "Minimum number of tasks, about: long ranges are split among several. Without it, each partition is one task. "
+            "Streams need allowReordering.",
         ),
         Option(
-            "maxRecordsPerPartition", None, as_long(1), "Maximum number of offsets per task: longer ranges are split."
+            "maxRecordsPerPartition",
+            None,
+            as_long(1),
+            "Maximum number of offsets per task: longer ranges are split. Streams need allowReordering.",
+        ),
+        Option(
+            "allowReordering",
+            False,
+            as_bool,
+            "Whether a stream may split a partition's range among tasks (minPartitions, maxRecordsPerPartition). They write "
+            "at the same time, so a row can become visible behind a newer row of its key. With upserts the older row would "
+            "stay: such a sink refuses it.",
         ),
         Option(
             "includeHeaders",
@@ -229,7 +241,8 @@ GROUP_ID: Final = Option(
     "kafka.group.id",
     None,
     as_str,
-    "The whole name of the consumer group, for rights that depend on it; groupIdPrefix is then ignored.",
+    "The whole name of the consumer group, for rights that depend on it; groupIdPrefix is then ignored. If another application "
+    "has committed offsets of these topics to it, the query leaves them and commits none.",
 )
 """The one setting of the client that Spark lists among the source's options; it goes to the client, too."""
 
@@ -245,6 +258,7 @@ STREAM_ONLY: Final = frozenset(
         "minPauseBetweenCheckpoints",
         "alignment",
         "alignedTimeout",
+        "allowReordering",
     }
 )
 """A batch read ignores them with a warning, as Spark's does."""
@@ -418,6 +432,13 @@ def _bound(
 
 
 def _check_stream(parsed: ParsedOptions) -> None:
+    for option in ("minPartitions", "maxRecordsPerPartition"):
+        if parsed[option] is not None and not parsed["allowReordering"]:
+            raise _forbidden(
+                option,
+                "several tasks would write one partition's rows at the same time, so a row could become visible behind a newer "
+                "row of its key; if that order does not matter, set allowReordering to true",
+            )
     for option in sorted(BATCH_ONLY):
         if parsed.given(option):
             raise OptionError(

@@ -44,6 +44,9 @@ __all__ = ["BarrierKafkaStreamReader"]
 EVERYTHING: Final = 1 << 62
 """A number of rows that no micro-batch reaches: no limit."""
 
+SIGNATURE: Final = "barrier-kafka"
+"""Metadata of the group's offsets that this source commits: those without it are another application's."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -81,6 +84,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         align = options.align
         self._alignment = Alignment(options, align, self._clock, open_marks) if align is not None else None
         self._triggered: int | None = None
+        self._own_group: bool | None = None
         self._completed: tuple[CheckpointBarrier, int] | None = None
         self._end: dict[str, Any] | None = None
 
@@ -186,7 +190,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if end.topics != end.start:
             self._triggered = now
         warn(end.lost, seen)
-        return replace(end, may_miss=not options.fail_on_data_loss)
+        return replace(end, may_miss=not options.fail_on_data_loss, reordered=options.splitting.is_set)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends that the brokers had at the last `latestOffset`, for Spark's progress. *Driver, once per trigger*."""
@@ -230,14 +234,41 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if done.barrier is None or done.barrier_rows:
             return
         group = self._options.config.settings["group.id"]
-        positions = [TopicPartition(p.topic, p.number, offset) for p, offset in done.topics.items()]
+        positions = [TopicPartition(p.topic, p.number, offset, SIGNATURE) for p, offset in done.topics.items()]
         try:
+            if self._options.names_group and not self._owns_group(group, positions):
+                return
             request = [ConsumerGroupTopicPartitions(group, positions)]
             for answer in self._backlog.admin().alter_consumer_group_offsets(request).values():
                 # The next micro-batch does not wait for it.
                 answer.add_done_callback(partial(_log_problem, group))
         except (KafkaException, TwoPhaseCommitError, ValueError) as problem:
             _log.warning("Offsets of group %s were not committed (monitoring only): %s", group, problem)
+
+    def _owns_group(self, group: str, positions: Sequence[Any]) -> bool:
+        """Return whether no other application had committed offsets of these partitions before the first commit of this run."""
+        if self._own_group is None:
+            from confluent_kafka import ConsumerGroupTopicPartitions
+
+            # For all of the group's: a list of partitions crashes confluent-kafka 2.16.
+            answer = self._backlog.admin().list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+            ours = {(at.topic, at.partition) for at in positions}
+            others = [
+                at
+                for at in answer[group].result().topic_partitions
+                if (at.topic, at.partition) in ours and at.offset >= 0 and at.metadata != SIGNATURE
+            ]
+            self._own_group = not others
+            if others:
+                _log.warning(
+                    "barrier-kafka: kafka.group.id is %s, and another application (or an older release of this one) has "
+                    "committed offsets of %s-%d to that group: they are left as they are, and this query commits none "
+                    "(monitoring only). Name another group, or delete its offsets if nobody else uses it.",
+                    group,
+                    others[0].topic,
+                    others[0].partition,
+                )
+        return self._own_group
 
     def stop(self) -> None:
         """Drop the client. *Driver, when the query ends; not always*."""

@@ -106,6 +106,36 @@ def test_a_row_without_a_topic_is_refused() -> None:
         written(schema, None, {"value": ["1"], "topic": [None]})
 
 
+@pytest.mark.parametrize("headers", [False, True], ids=["a batch call", "row by row"])
+@pytest.mark.parametrize("name", ["bad name!", "x" * 250, ".."])
+def test_a_name_that_no_topic_can_have_is_refused(name: str, headers: bool) -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string()), ("headers", HEADERS)])
+    header = [{"key": "h", "value": b"1"}] if headers else None
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*its column topic is .*249 letters"):
+        written(schema, None, {"value": ["1"], "topic": [name], "headers": [header]})
+
+
+@pytest.mark.parametrize("headers", [False, True], ids=["a batch call", "row by row"])
+def test_each_topic_of_a_column_is_checked_once_before_its_first_row_is_queued(headers: bool) -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string()), ("headers", HEADERS)])
+    producer, seen = FakeProducer(), list[tuple[str, int]]()
+    writer = RowWriter(schema, None, check_topic=lambda name: seen.append((name, len(producer.rows))))
+    header = [{"key": "h", "value": b"1"}] if headers else None
+    rows = {"value": ["1", "2", "3"], "topic": ["x", "y", "x"], "headers": [header, None, None]}
+    for _ in range(2):
+        writer.write(producer, pa.RecordBatch.from_pydict(rows, schema=schema), Deliveries())  # type: ignore[arg-type]
+    assert [name for name, _ in seen] == ["x", "y"]
+    assert seen[0] == ("x", 0)
+
+
+def test_a_header_key_with_a_zero_byte_is_refused_because_the_client_would_cut_it() -> None:
+    schema = pa.schema([("value", pa.string()), ("headers", HEADERS)])
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*zero byte \(number 1 "):
+        written(
+            schema, "out", {"value": ["a"], "headers": [[{"key": "h", "value": b""}, {"key": "a\0b", "value": b""}]]}
+        )
+
+
 def test_a_negative_partition_is_refused() -> None:
     schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
     with pytest.raises(RowRefusedError, match="-1"):

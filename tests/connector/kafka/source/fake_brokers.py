@@ -46,6 +46,8 @@ class FakeBrokers:
         Every question, by its kind.
     committed : list[dict[Partition, int]]
         Offsets of the group, as they were committed.
+    group : dict[Partition, tuple[int, str]]
+        What the group has: offset and metadata.
     """
 
     topics: dict[str, dict[int, Log]]
@@ -55,6 +57,7 @@ class FakeBrokers:
     asked: list[str] = field(default_factory=list)
     committed: list[dict[Partition, int]] = field(default_factory=list)
     refuses: str = ""
+    group: dict[Partition, tuple[int, str]] = field(default_factory=dict)
 
     def identity(self, topic: str) -> str:
         return self.ids.get(topic, f"id-of-{topic}")
@@ -114,8 +117,18 @@ class FakeBrokers:
         self._answer("group")
         [request] = requests
         wanted = request.topic_partitions
+        self.group.update({Partition(at.topic, at.partition): (at.offset, at.metadata) for at in wanted})
         self.committed.append({Partition(at.topic, at.partition): at.offset for at in wanted})
         return {request.group_id: done(SimpleNamespace(topic_partitions=[SimpleNamespace(error=None)]))}
+
+    def list_consumer_group_offsets(self, requests: Sequence[Any]) -> dict[str, Future[Any]]:
+        self._answer("group")
+        [request] = requests
+        answer = [
+            SimpleNamespace(topic=at.topic, partition=at.number, offset=offset, metadata=metadata)
+            for at, (offset, metadata) in self.group.items()
+        ]
+        return {request.group_id: done(SimpleNamespace(topic_partitions=answer))}
 
     def _answer(self, kind: str) -> None:
         self.asked.append(kind)

@@ -133,7 +133,7 @@ def test_what_expires_while_a_micro_batch_runs_is_logged_and_stands_in_the_next_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     query, log = begun(failOnDataLoss="false")
-    query.run(minPartitions="4")
+    query.run(minPartitions="4", allowReordering="true")
     log.last = 30
     assert query.go_on() == [("t-0", 10, 15), ("t-0", 15, 20), ("t-0", 20, 25), ("t-0", 25, 30)]
     log.first = 22
@@ -167,7 +167,12 @@ def test_a_first_row_that_only_one_answer_knows_is_not_recorded_as_missed() -> N
 
 
 def test_what_a_replay_does_not_read_is_logged_and_stands_in_the_next_end(caplog: pytest.LogCaptureFixture) -> None:
-    query = Query(brokers_of(t=[Log(0, 20), Log(0, 20)], u=[Log(0, 20)]), subscribe="t,u", maxRecordsPerPartition="10")
+    query = Query(
+        brokers_of(t=[Log(0, 20), Log(0, 20)], u=[Log(0, 20)]),
+        subscribe="t,u",
+        maxRecordsPerPartition="10",
+        allowReordering="true",
+    )
     end = query.ask()
     assert end is not None
     assert len(query.ranges(end)) == 6

@@ -342,3 +342,9 @@ def test_consumers_of_other_settings_are_closed(made: list[FakeConsumer]) -> Non
         with borrow_consumer(CONFIG.with_setting("bootstrap.servers", servers)):
             pass
     assert [each.closed for each in made] == [True, False]
+
+
+def test_a_batch_that_the_client_cannot_unpack_names_the_setting() -> None:
+    consumer = FakeConsumer(range(10)).script(3, error("_BAD_COMPRESSION"))
+    with pytest.raises(StoreError, match=r"READ_FAILED.*offset 3.*kafka\.receive\.message\.max\.bytes"):
+        read(consumer, 0, 10)

@@ -18,7 +18,7 @@ from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import Log, failed
 from tests.connector.kafka.source.fake_consumer import FakeConsumer
 from tests.connector.kafka.source.fake_query import Query, begun, brokers_of, through_text
-from transactional.errors import LocationError, StoreError
+from transactional.errors import LocationError, OptionError, StoreError
 
 
 def test_a_new_query_reads_what_is_there_and_then_what_comes() -> None:
@@ -168,6 +168,34 @@ def test_offsets_are_committed_for_monitoring_when_a_checkpoint_is_complete() ->
     assert len(query.brokers.committed) == 1, "rows behind a barrier are no checkpoint yet"
 
 
+def test_a_group_to_which_another_application_has_committed_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    at = Partition("t", 0)
+    query, log = begun(**{"kafka.group.id": "theirs"})
+    query.brokers.group[at] = (5, "")
+    query.reader.commit(query.start)
+    assert query.brokers.group == {at: (5, "")}
+    assert "another application" in caplog.text
+    query.run(**{"kafka.group.id": "ours"})
+    query.brokers.group.clear()
+    query.reader.commit(query.start)
+    assert query.brokers.group == {at: (10, "barrier-kafka")}
+    log.last = 12
+    query.go_on()
+    query.run(**{"kafka.group.id": "ours"})
+    query.reader.commit(query.start)
+    assert query.brokers.group[at] == (12, "barrier-kafka"), "the next run knows its own offsets"
+
+
+@pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition"])
+def test_a_stream_splits_a_partition_only_if_the_user_gives_up_the_order(option: str) -> None:
+    with pytest.raises(OptionError, match=rf"FORBIDDEN_OPTION.*{option}.*set allowReordering to true"):
+        begun(**{option: "2"})
+    query = Query(brokers_of(t=[Log(0, 4)]), **{option: "2", "allowReordering": "true"})
+    assert query.go_on() == [("t-0", 0, 2), ("t-0", 2, 4)]
+    assert query.start["reordered"] is True
+    assert "reordered" not in begun()[0].start
+
+
 @pytest.mark.parametrize("how", ["raises", "answers", "in a partition"])
 def test_a_commit_for_monitoring_that_fails_is_logged_and_stops_nothing(
     how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -215,11 +243,20 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
     monkeypatch.setattr("connector.kafka.source.consumers.native_library", lambda: None)
     query, _ = begun()
     at = Partition("t", 0)
+    monkeypatch.setattr("connector.kafka.source.range_loss.check_brokers", query.brokers.connect)
+    monkeypatch.setattr("connector.kafka.source.range_loss._askers", {})
     assert list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 4), "id-of-t"))) == []
     assert made == []
     batches = list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t")))
     assert [row for batch in batches for row in batch.column("offset").to_pylist()] == [4, 5, 6, 7]
     assert [str(field.name) for field in batches[0].schema][-1] == "timestampType"
+    reading = query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t"))
+    next(reading)
+    query.brokers.ids["t"] = "another"
+    with pytest.raises(StoreError, match=r"TOPIC_CHANGED.*t was deleted or re-created"):
+        list(reading)
+    with pytest.raises(StoreError, match="TOPIC_CHANGED"):
+        next(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t")))
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -243,6 +280,7 @@ def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: py
         },
         "stream",
     )
+    monkeypatch.setattr("connector.kafka.source.fetch.check_planned_topic", lambda *_: None)
     assert list(read_range(options, OffsetRange(Partition("t", 0), 0, 3), "one")) == []
     [more] = seen
     assert more["stall_seconds"] == 0.7
