@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.transactional.state_machine import PARTITIONS, Execution, Interference, Violation, World
-from tests.transactional.state_stores import LIFETIME
+from tests.transactional.state_stores import LIFETIME, Offset
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.checkpoint import Mode
@@ -99,6 +100,26 @@ def test_a_checkpoint_that_the_journal_does_not_keep_is_refused_with_those_that_
     known = five_checkpoints(world)
     with pytest.raises(LocationError, match=f"UNKNOWN_CHECKPOINT.*{known[0]} to {known[-1]}"):
         rewinder(world).preview(checkpoint)
+
+
+def test_a_micro_batch_that_was_planned_without_an_order_is_taken_back_as_its_error_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = five_checkpoints(world)
+    monkeypatch.setattr(world.parts.sink, "replacesRows", True)
+    with monkeypatch.context() as once_more:
+        to_json = Offset.to_json
+        once_more.setattr(Offset, "to_json", lambda self: {**to_json(self), "reordered": True})
+        execution = world.start()
+        world.offset(execution)
+        with suppress(Violation):
+            world.plan(execution)
+    assert execution.condition == "FORBIDDEN_OPTION"
+    assert "barrier rewind LOCATION --to" in str(execution.errors[0])
+    world.kill()
+    assert world.rewind(known[-1]) == "", "it raises nothing"
+    assert world.run(world.start())
+    assert Counter(world.visible) == once(world)
 
 
 def test_one_that_is_not_settled_is_no_target(world: World) -> None:

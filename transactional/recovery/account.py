@@ -232,7 +232,9 @@ def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | 
             owner="barrier-kafka",
             option="allowReordering",
             reason="the sink replaces earlier rows of a key, and without an order an older row could replace a newer one for "
-            "good; leave out minPartitions and maxRecordsPerPartition, too",
+            "good. Leave out minPartitions and maxRecordsPerPartition, too, and take back the micro-batch that was planned "
+            "with them: barrier rewind LOCATION --to CHECKPOINT, with the newest checkpoint (if there is none, nothing was "
+            "written: start at a new location)",
         )
     longest = max((line.longest_wait for line in view.lines), default=0)
     if not longest:
