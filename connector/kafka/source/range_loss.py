@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from connector.kafka.client.agreement import ask_each_broker
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
@@ -114,18 +115,17 @@ def check_planned_topic(
     Raises
     ------
     StoreError
-        ``TOPIC_CHANGED``, by two answers, a pause apart.
+        ``TOPIC_CHANGED``: most of several brokers know another topic of this name, or none.
     RetriableError
         ``KAFKA_TIMEOUT``
     """
     asked = TopicReader(brokers(config), config, clock=clock)
-    for again in range(2):
-        if again:
-            (clock or SystemClock()).sleep(PAUSE_SECONDS)
-        asked.partitions(Subscription(topics=(topic,)), may_miss=(topic,))
-        if asked.ids.get(topic) == topic_id:
-            return
-    raise StoreError("TOPIC_CHANGED", topics=[topic])
+    asked.partitions(Subscription(topics=(topic,)), may_miss=(topic,))
+    if asked.ids.get(topic) == topic_id:
+        return
+    views = [answer[topic] for answer in ask_each_broker(config, [topic], clock)]  # one broker may be behind the others
+    if 2 * sum(view.identity == topic_id for view in views) <= len(views):
+        raise StoreError("TOPIC_CHANGED", topics=[topic])
 
 
 @dataclass(frozen=True)

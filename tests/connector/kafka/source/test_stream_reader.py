@@ -170,7 +170,7 @@ def test_offsets_are_committed_for_monitoring_when_a_checkpoint_is_complete() ->
 
 def test_a_group_to_which_another_application_has_committed_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     at = Partition("t", 0)
-    query, log = begun(**{"kafka.group.id": "theirs"})
+    query, log = begun(10, **{"kafka.group.id": "theirs"})
     query.brokers.group[at] = (5, "")
     query.reader.commit(query.start)
     assert query.brokers.group == {at: (5, "")}
@@ -189,8 +189,8 @@ def test_a_group_to_which_another_application_has_committed_is_left_as_it_is(cap
 @pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition"])
 def test_a_stream_splits_a_partition_only_if_the_user_gives_up_the_order(option: str) -> None:
     with pytest.raises(OptionError, match=rf"FORBIDDEN_OPTION.*{option}.*set allowReordering to true"):
-        begun(**{option: "2"})
-    query = Query(brokers_of(t=[Log(0, 4)]), **{option: "2", "allowReordering": "true"})
+        begun(10, **{option: "2"})
+    query = Query(brokers_of(t=[Log(0, 4)]), None, **{option: "2", "allowReordering": "true"})
     assert query.go_on() == [("t-0", 0, 2), ("t-0", 2, 4)]
     assert query.start["reordered"] is True
     assert "reordered" not in begun()[0].start
@@ -244,6 +244,7 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
     query, _ = begun()
     at = Partition("t", 0)
     monkeypatch.setattr("connector.kafka.source.range_loss.check_brokers", query.brokers.connect)
+    monkeypatch.setattr("connector.kafka.source.range_loss.ask_each_broker", query.brokers.ask_each)
     monkeypatch.setattr("connector.kafka.source.range_loss._askers", {})
     assert list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 4), "id-of-t"))) == []
     assert made == []
