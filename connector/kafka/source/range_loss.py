@@ -120,7 +120,7 @@ def check_planned_topic(
         ``KAFKA_TIMEOUT``
     """
     asked = TopicReader(brokers(config), config, clock=clock)
-    asked.partitions(Subscription(topics=(topic,)), may_miss=(topic,))
+    asked.partitions(Subscription(topics=(topic,)), (topic,))
     if asked.ids.get(topic) == topic_id:
         return
     views = [answer[topic] for answer in ask_each_broker(config, [topic], clock)]  # one broker may be behind the others
