@@ -571,7 +571,7 @@ def test_rows_that_are_not_in_order_are_refused_where_rows_replace_others(
 ) -> None:
     monkeypatch.setattr(world.parts.sink, "replacesRows", True)
     execution = planned_with(world, monkeypatch, reordered=True)
-    assert execution.condition == "FORBIDDEN_OPTION"
+    assert execution.condition == "INVALID_OPTION"
     assert "allowReordering" in str(execution.errors[0])
     assert visible(world) == []
 

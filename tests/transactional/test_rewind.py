@@ -114,8 +114,8 @@ def test_a_micro_batch_that_was_planned_without_an_order_is_taken_back_as_its_er
         world.offset(execution)
         with suppress(Violation):
             world.plan(execution)
-    assert execution.condition == "FORBIDDEN_OPTION"
-    assert "barrier rewind LOCATION --to" in str(execution.errors[0])
+    assert execution.condition == "INVALID_OPTION"
+    assert "rewind to the newest checkpoint" in str(execution.errors[0])
     world.kill()
     assert world.rewind(known[-1]) == "", "it raises nothing"
     assert world.run(world.start())

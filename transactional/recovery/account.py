@@ -221,20 +221,21 @@ def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | 
     Raises
     ------
     OptionError
-        ``INTERVAL_NOT_POSSIBLE``; ``FORBIDDEN_OPTION``: upserts of rows that are not in order;
+        ``INTERVAL_NOT_POSSIBLE``; ``INVALID_OPTION``: upserts of rows that are not in order;
         ``NOT_ALIGNED``: another stream beside one that follows barriers.
     """
     if len(view.lines) > 1 and any(line.cut is not None for line in view.lines):
         raise OptionError("NOT_ALIGNED", streams=len(view.lines))
     if replaces and any(line.is_reordered for line in view.lines):
         raise OptionError(
-            "FORBIDDEN_OPTION",
+            "INVALID_OPTION",
             owner="barrier-kafka",
             option="allowReordering",
-            reason="the sink replaces earlier rows of a key, and without an order an older row could replace a newer one for "
-            "good. Leave out minPartitions and maxRecordsPerPartition, too, and take back the micro-batch that was planned "
-            "with them: barrier rewind LOCATION --to CHECKPOINT, with the newest checkpoint (if there is none, nothing was "
-            "written: start at a new location)",
+            value="true",
+            expectation="false, because the sink replaces earlier rows of a key, and without an order an older row could "
+            "replace a newer one for good. Leave out minPartitions and maxRecordsPerPartition, too, and rewind to the newest "
+            "checkpoint, because the micro-batch is planned already (without a checkpoint nothing was written: start at a new "
+            "location)",
         )
     longest = max((line.longest_wait for line in view.lines), default=0)
     if not longest:

@@ -263,7 +263,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 _log.warning(
                     "barrier-kafka: kafka.group.id is %s, and another application (or an older release of this one) has "
                     "committed offsets of %s-%d to that group: they are left as they are, and this query commits none "
-                    "(monitoring only). Name another group, or delete its offsets if nobody else uses it.",
+                    "(monitoring only). Name another group, or delete its offsets if no other application uses it.",
                     group,
                     others[0].topic,
                     others[0].partition,
