@@ -109,6 +109,7 @@ def mistakes_of(cluster: Cluster, users: Users, folder: Path) -> list[tuple[Mist
         (Mistake("no value", sink("n"), columns=("CAST(value AS STRING) AS key",)), "COLUMNS_MISMATCH"),
         (Mistake("column type", sink("o"), columns=("value",)), "COLUMNS_MISMATCH"),
         (Mistake("complete mode", sink("p"), columns=count, mode="complete"), "OUTPUT_MODE"),
+        (Mistake("update mode", sink("p2"), mode="update"), "OUTPUT_MODE"),
         (Mistake("timeout", sink("q", **{"kafka.transaction.timeout.ms": "900001"})), "INVALID_OPTION"),
         (Mistake("table option", table("r", mergeSchemas="true"), "2pc-delta"), "UNKNOWN_OPTION"),
         (Mistake("no path", {"checkpointLocation": str(folder / "s")}, "2pc-delta"), "MISSING_OPTION"),

@@ -142,7 +142,7 @@ class Settlement:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
                 send([part.handles[-1] for part in group], decided)
         except TransactionLostError as lost:
-            log.warning("checkpoint %d: %d transactions were lost after its decision", checkpoint.id, len(lost.handles))
+            log.warning("checkpoint %d: %d transactions can't be committed from here", checkpoint.id, len(lost.handles))
             return False
         faults.reach("commit.done")
         return True

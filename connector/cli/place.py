@@ -34,9 +34,17 @@ def find_location(path: str, new: bool = False) -> CheckpointLocation:
             found = os.path.dirname(found)
         if not os.path.isdir(found):
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{found} is a file")
+        if new and _is_foreign(location):
+            reason = f"{location.path} has files, and neither Spark's metadata nor a journal"
+            raise LocationError("LOCATION_NOT_A_FOLDER", reason=reason)
         if not (new or os.path.isdir(location.path)):
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{location.path} does not exist")
     return location
+
+
+def _is_foreign(location: CheckpointLocation) -> bool:
+    names = location.files.names("")
+    return bool(names) and not {"metadata", "barrier", "offsets"} & set(names)
 
 
 def load_journal(path: str, new: bool = False) -> tuple[CheckpointLocation, Journal]:

@@ -31,5 +31,5 @@ def recover_query(
             report.status = "nothing to do"
         report.facts.update(location=place.path, batch=done.batch)
         report.say(
-            f"{place.path}: {done if journal.ledger.newest_run else 'no query has run here, there was nothing to do'}"
+            f"{place.path}: {done if done or journal.ledger.newest_run else 'no query has run here, there was nothing to do'}"
         )

@@ -36,7 +36,7 @@ from functools import partial
 from typing import Any
 
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import has_offsets, lines_of, newest, offsets_text, source_lines, spark_view
+from connector.location.offset_log import has_offsets, is_torn, lines_of, newest, offsets_text, source_lines, spark_view
 from connector.location.state_files import CHANGES, VERSIONED, is_of_partition, shuffle_partitions, stores_of
 from transactional import faults
 from transactional.barrier import sources_digest
@@ -54,6 +54,7 @@ __all__ = [
     "plan_ends",
     "put_back",
     "replay",
+    "torn_newest",
 ]
 
 PLANNED = "planned"
@@ -87,7 +88,26 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
     """
     if preview.batch >= 0:
         with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
-            check_sources(ledger, spark_view(location, preview.batch))
+            try:
+                check_sources(ledger, spark_view(location, preview.batch))
+            except LocationError as torn:
+                needed = {number for number in (preview.batch, preview.batch - 1) if has_offsets(location, number)}
+                if torn.condition != "SPARK_OFFSETS_TORN" or not needed <= set(ledger.logs):
+                    raise
+
+
+def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
+    """Return the micro-batch of the newest file of ``offsets/`` if the file is torn, and deleting it is exact; else None.
+
+    It is if Spark has not committed the micro-batch, the journal has neither recorded nor voided it, and no rewind
+    has planned ends in it. Then no row of it is decided, and Spark plans it again after the one before. Not the very first:
+    Spark would ask the source again where to begin, and with startingOffsets=latest that is elsewhere by now.
+    """
+    batch = newest(location, "offsets")
+    fresh = batch == ledger.accounted + 1 and not ledger.voided and ledger.replay is None and ledger.rewinding is None
+    if batch < 1 or not fresh or newest(location, "commits") >= batch or not is_torn(offsets_text(location, batch)):
+        return None
+    return batch
 
 
 def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
@@ -157,9 +177,11 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
 
 
 def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
-    """Return whether ``offsets/<batch>`` is there and has other sources than this text of it, planned ends apart."""
+    """Return whether ``offsets/<batch>`` is there, and torn or with other sources than this text of it, planned ends apart."""
     if not has_offsets(location, batch):
         return False
+    if is_torn(offsets_text(location, batch)):
+        return True
     return sources_digest(source_lines(location, batch)) != sources_digest(lines_of(location, batch, text))
 
 

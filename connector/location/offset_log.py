@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +17,7 @@ from transactional.recovery import QueryView
 
 __all__ = [
     "has_offsets",
+    "is_torn",
     "lines_of",
     "newest",
     "offsets_text",
@@ -53,11 +56,33 @@ def offsets_text(location: CheckpointLocation, batch: int) -> str:
 def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[SourceLine]:
     """Return the source lines in the text of an offset file."""
     lines = text.splitlines()
-    version = lines[0] if lines else ""
-    if version == "v1" and len(lines) >= 3:
-        return [SourceLine.parse(line) for line in lines[2:]]
     path = location.files.shown(f"offsets/{batch}")
-    raise LocationError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(version))
+    if is_torn(text):
+        raise LocationError("SPARK_OFFSETS_TORN", path=path, location=location.path, characters=len(text))
+    if lines[0] != "v1":
+        raise LocationError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]))
+    return [SourceLine.parse(line) for line in lines[2:]]
+
+
+def is_torn(text: str) -> bool:
+    """Return whether an offset file is empty or ends too early, as a power failure or a full disk may leave it.
+
+    A file of another version is no torn one: its first line is whole. A file that was cut between the lines of two sources
+    does not show it here; the number of sources is compared with the journal's.
+    """
+    version, _, rest = text.partition("\n")
+    if not re.fullmatch(r"v\d+", version) or not rest:
+        return True
+    metadata, *lines = rest.splitlines()
+    return version == "v1" and (not lines or not all(map(_is_whole, [metadata, *lines])))
+
+
+def _is_whole(line: str) -> bool:
+    """Return whether a line is not the beginning of a JSON object; other sources may write what is no JSON."""
+    try:
+        return not line.startswith("{") or isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:
@@ -72,6 +97,9 @@ def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryV
     # Not what another driver is writing at this moment, .13.UUID.tmp: it can't be read yet.
     known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
     at_work = max(known, default=-1) if batch is None else batch
+    if at_work < 0:
+        path = location.files.shown("offsets")
+        raise LocationError("LOGS_INCONSISTENT", reason=f"{path} has no file of a micro-batch", path=path)
     previous = source_lines(location, at_work - 1) if has_offsets(location, at_work - 1) else None
     text = offsets_text(location, at_work)
     return QueryView(

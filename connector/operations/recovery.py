@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
-from connector.location.log_rewind import LocationLogs, check_target
+from connector.location.log_rewind import LocationLogs, check_target, delete_after, torn_newest
+from connector.spark import first_start
 from connector.spark.alone import alone, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive, this_process
@@ -82,15 +83,20 @@ class Recovery:
         What was prepared is committed, and nothing is open.
     batch : int or None
         The query went back: it goes on after this micro-batch.
+    deleted : Sequence[str]
+        The temporary files of a first micro-batch, with which Spark would have started no query.
     """
 
     committed: bool = False
     batch: int | None = None
+    deleted: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return self.committed or self.batch is not None
+        return self.committed or self.batch is not None or bool(self.deleted)
 
     def __str__(self) -> str:
+        if self.deleted:
+            return f"temporary files of a first start are deleted ({', '.join(self.deleted)})"
         if self.batch is not None:
             return f"it went back, and goes on after micro-batch {self.batch}"
         return "what was prepared is committed, and nothing is open" if self.committed else "there was nothing to do"
@@ -131,9 +137,10 @@ def recover(
         refuse_batch_writes(location, "each of its writes is a checkpoint, and the next one recovers it")
         refuse_elsewhere(location, ledger)
     if run is None or run.prefix in ledger.originals:
-        return Recovery()  # no query has run at this location
+        return Recovery(deleted=_clean(location, upkeep, query_stopped))  # no query has run at this location
     logs = LocationLogs(location)
-    if _has_stopped(ledger, run) and not go_back and not out_of_step(ledger, logs):
+    torn = torn_newest(location, ledger)
+    if torn is None and _has_stopped(ledger, run) and not go_back and not out_of_step(ledger, logs):
         return Recovery()  # it has left nothing
     unseen_is_gone = upkeep.single_driver or query_stopped
     stopped = query_stopped or run.driver in upkeep.drivers or (is_alive(run.process) is None and unseen_is_gone)
@@ -141,6 +148,10 @@ def recover(
     if at_work is not None and at_work.condition != "DRIVER_HOLDS_STATE":
         raise at_work
     given = upkeep.given_for(run)
+    if torn is not None:
+        with alone(location):
+            delete_after(location, torn - 1)
+        log.warning("%s: offsets/%d was torn, and is deleted: nothing was decided of it", location.path, torn)
     if ledger.rewinding is None and not (go_back or out_of_step(ledger, logs)):
         try:
             _commit(location, run, given)
@@ -153,6 +164,18 @@ def recover(
     if at_work is not None:  # a commit does not touch the state; a rewind does
         raise at_work
     return Recovery(batch=_go_back(location, journal, run, given, unseen_is_gone))
+
+
+def _clean(location: CheckpointLocation, upkeep: Upkeep, query_stopped: bool) -> Sequence[str]:
+    """Delete what is left of a first micro-batch, and check that the journal's absence fits Spark's logs."""
+    committed = offset_log.newest(location, "commits")
+    if committed >= 0 and not location.journal().load().position:
+        raise LocationError(
+            "NO_JOURNAL",
+            location=location.path,
+            reason=f"Spark has committed micro-batch {committed} there, and the journal would have it",
+        )
+    return first_start.clean(location, upkeep.is_alive, query_stopped)
 
 
 def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:

@@ -13,7 +13,8 @@ from connector.location.location import CheckpointLocation
 from connector.operations.restart_options import from_config
 from connector.operations.signals import StopWish, obeying_signals
 from connector.operations.supervision import LOOK_SECONDS, Supervision
-from connector.spark import formats, internals, life_report
+from connector.spark import first_start, formats, internals, life_report
+from connector.spark.process import is_alive
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import OptionError
 from transactional.failure import Failure, Remedy, failure_of
@@ -123,7 +124,9 @@ def supervise(
         obey = stack.enter_context(obeying_signals(supervision.wish))
         query = _Query(start, supervision, stop_timeout, obey)
         if location is not None:
-            query.find(location)
+            place = query.find(location)
+            if single_driver:  # `start` can't know that
+                first_start.clean(place, lambda process: bool(is_alive(process)))
         if supervision.run(query.live) is not None:
             assert query.problem is not None
             raise query.problem

@@ -193,7 +193,9 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
         chosen = _look(place, journal).completed
         return chosen is not None and place.files.exists(f"commits/{max(chosen.batches)}")
 
-    if not _wait(committed, deadline, clock):
+    run = _look(place, journal).newest_run
+    stopped = run is None or run.ended is not None or is_alive(run.process) is False
+    if not (committed() if stopped else _wait(committed, deadline, clock)):  # no other process writes it
         chosen = journal.ledger.completed
         batch = max(chosen.batches) if chosen is not None else -1
         raise LocationError(

@@ -16,6 +16,7 @@ from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import source_lines
+from connector.spark.first_start import has_begun
 from connector.spark.process import is_alive
 from connector.spark.recorded import fitting
 from connector.transactions.assessment import Assessment
@@ -106,12 +107,22 @@ class ClusterFacts:
     time: int = field(default_factory=lambda: int(1000 * time.time()))
 
 
+NO_RUN = (QueryState.EMPTY, QueryState.BEGUN, QueryState.MOVED, QueryState.RESTORING)
+
+BEGUN = (
+    "Spark has begun a query, and the journal has no run: its driver starts now, or has died in its first start. "
+    "If it is dead, start it again."
+)
+
+
 def look_at_query(location: CheckpointLocation, journal: Journal) -> QueryFacts:
     """Read what is new in a location. Raises nothing: what went wrong is among the facts."""
     path, now = location.path, time.time()
     try:
         ledger = journal.load()
         if not ledger.position:
+            if has_begun(location):
+                return QueryFacts(path, state=QueryState.BEGUN, sentence=BEGUN, looked=now)
             return QueryFacts(path, sentence="There is no journal: no sink of ours has run on it.", looked=now)
         alive = is_alive(ledger.newest_run.process) if ledger.newest_run else None
         doing = is_alive(ledger.rewinding.request.get("process", {})) if ledger.rewinding else None
@@ -142,7 +153,7 @@ def look_at_clusters(
     found: list[ClusterFacts] = []
     for query in queries:
         run = query.ledger.newest_run
-        if query.problem or run is None or query.state in (QueryState.EMPTY, QueryState.MOVED, QueryState.RESTORING):
+        if query.problem or run is None or query.state in NO_RUN:
             continue
         try:
             owners += owners_of(CheckpointLocation(query.path), query.ledger, fitting(run, given))

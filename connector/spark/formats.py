@@ -13,8 +13,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.spark import internals
-from transactional.errors import OptionError, StoreError, TwoPhaseCommitError
+from connector.spark import first_start, internals
+from connector.spark.process import is_alive, process_of
+from transactional.errors import FencedError, OptionError, StoreError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.sink import Options, TwoPhaseCommitSink
 
@@ -93,6 +94,8 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
     """Return what is wrong at the sink, as far as it shows here, without its traceback."""
     try:
         _check(writer, given)
+    except FencedError as problem:
+        return problem.with_traceback(None)
     except (OptionError, StoreError) as problem:
         lasts = failure_of(problem).remedy is Remedy.NONE and problem.condition not in OF_THE_WORKERS
         if lasts or problem.condition in TOLD_AT_ONCE:
@@ -123,6 +126,8 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         options["path"] = given["path"]
     mode = str(given.get("outputMode") or asked.mode)
     host = HostedSink(sink, Options(options), asked.schema)
+    if mode.lower() == "update":
+        host.refuse_update()
     host.check_start(mode.lower() == "complete")
     for key, fast in SLOW.items():
         value = internals.setting(writer._spark, key)
@@ -136,6 +141,11 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
             version=version,
             option=OFFSET_LOG_VERSION,
         )
+    if host.is_first():
+        first_start.clean(host.location, is_alive)
+        driver = internals.driver_pid(writer._spark)
+        if driver is not None:
+            first_start.record_start(host.location, process_of(driver))
 
 
 def _sink_of(source: Any) -> type[TwoPhaseCommitSink[Any, Any]] | None:

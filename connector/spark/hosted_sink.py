@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from connector.location.location import CheckpointLocation
+from connector.location.offset_log import newest
 from connector.options import HOST_OPTIONS
 from connector.spark import internals
 from connector.spark.collector import collector_patient
@@ -104,7 +105,7 @@ class HostedSink:
 
     def is_first(self) -> bool:
         """Return whether Spark has planned no micro-batch at the location yet."""
-        return not self.location.files.names("offsets")
+        return newest(self.location, "offsets") < 0
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
         """Refuse to replace what the sink has committed.
@@ -115,6 +116,18 @@ class HostedSink:
         """
         if not self.type.supportsOverwrite:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
+
+    def refuse_update(self) -> None:
+        """Refuse the output mode ``update``, which Spark offers no Python sink and names by "requirement failed: 2".
+
+        Raises
+        ------
+        OptionError
+        """
+        instead = 'outputMode("append"), with a watermark if the query aggregates'
+        raise OptionError(
+            "OUTPUT_MODE", sink=self.type.name(), mode='outputMode("update")', instead=instead, option="outputMode"
+        )
 
     def refuse_stream(self, overwrite: bool) -> None:
         """Refuse options that a streaming query can't have.

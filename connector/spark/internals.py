@@ -31,6 +31,7 @@ __all__ = [
     "checkpoint_location",
     "driver_identity",
     "driver_of",
+    "driver_pid",
     "filters_are_pushed",
     "jvm_is_gone",
     "knows_format",
@@ -202,6 +203,15 @@ def driver_of(query: StreamingQuery) -> str | None:
         folders = jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
         return ",".join(folder.getPath() for folder in folders)
     except Exception:  # noqa: BLE001 - the JVM may be gone, or the name.
+        return None
+
+
+def driver_pid(session: SparkSession) -> int | None:
+    """Return the pid of the JVM that runs a session's queries; None if unknown. *In the user's program.*"""
+    try:
+        jvm: Any = session._jvm
+        return int(jvm.java.lang.ProcessHandle.current().pid())
+    except Exception:  # noqa: BLE001 - Spark Connect, or the JVM is gone
         return None
 
 

@@ -11,7 +11,15 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["driver_process", "driver_text", "is_alive", "process_text", "session_members", "this_process"]
+__all__ = [
+    "driver_process",
+    "driver_text",
+    "is_alive",
+    "process_of",
+    "process_text",
+    "session_members",
+    "this_process",
+]
 
 _PROC = "/proc"
 JVM = "java"
@@ -56,6 +64,11 @@ def _java_above() -> int | None:
 def this_process() -> dict[str, Any]:
     """Return the calling process in the form of `driver_process`, for commands."""
     return _identity(os.getpid())
+
+
+def process_of(pid: int) -> dict[str, Any]:
+    """Return a process of this machine in the form of `driver_process`."""
+    return _identity(pid)
 
 
 def is_alive(identity: Mapping[str, Any]) -> bool | None:

@@ -22,6 +22,7 @@ class QueryState(enum.Enum):
     """How a query stands, as far as its journal and this machine's processes say."""
 
     EMPTY = "has not run"
+    BEGUN = "began, no run yet"
     RESTORING = "restore unfinished"
     MOVED = "moved"
     REWINDING = "rewinding"

@@ -119,6 +119,7 @@ def start(monkeypatch: pytest.MonkeyPatch, session: Session) -> Iterator[Start]:
         ({"txnVersion": "1"}, VALUE, "Append", "FORBIDDEN_OPTION"),
         ({}, NUMBER, "Append", "COLUMNS_MISMATCH"),
         ({}, VALUE, "Complete", "OUTPUT_MODE"),
+        ({}, VALUE, "Update", "OUTPUT_MODE"),
     ],
 )
 def test_start_itself_raises_a_mistake_in_one_sentence(

@@ -459,3 +459,21 @@ def test_its_fault_points_are_known() -> None:
         "rewind.offset-deleted",
         "rewind.deleted",
     }
+
+
+WHOLE = HEAD + json.dumps(offset(3), sort_keys=True)
+
+
+@pytest.mark.parametrize("cut", range(len(WHOLE)))
+def test_an_offset_file_that_was_cut_anywhere_is_torn_and_not_of_another_version(tmp_path: Path, cut: int) -> None:
+    place = Place(tmp_path).log(0, 2)
+    place.write("offsets/3", WHOLE[:cut])
+    with pytest.raises(LocationError, match=r"SPARK_OFFSETS_TORN.*barrier recover"):
+        spark_view(place.location)
+    place.write("offsets/3", WHOLE)
+    assert spark_view(place.location).batch == 3
+
+
+def test_no_offsets_at_all_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LocationError, match=r"LOGS_INCONSISTENT.*offsets has no file of a micro-batch"):
+        spark_view(Place(tmp_path).location)

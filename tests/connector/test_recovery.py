@@ -201,3 +201,60 @@ def test_the_command_recovers_what_a_driver_has_left_that_it_can_not_see(tmp_pat
     assert (status, document["status"], document["batch"]) == (0, "done", 1)
     assert "it went back, and goes on after micro-batch 1" in said
     is_whole(place)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 6])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_torn_newest_offset_file_of_which_nothing_was_decided_is_deleted(
+    tmp_path: Path, cut: int, stopped: bool
+) -> None:
+    place = left(tmp_path)
+    if stopped:
+        recovered(place)
+    torn = place.path / "offsets" / "3"
+    torn.write_text("v1\n{}\nline 3"[:cut])
+    recovered(place)
+    assert not torn.exists()
+    assert place.files("committed") == [0, 1, 2]
+    is_whole(place)
+
+
+@pytest.mark.parametrize("batch", [1, 2])  # Spark never reads older ones
+def test_a_torn_offset_file_that_the_journal_has_is_put_back(tmp_path: Path, batch: int) -> None:
+    place = CliPlace(tmp_path)
+    place.keeps_logs = True
+    place.run(process=dead_process(), driver="d")
+    for number in range(3):
+        place.decided(number)
+    file = place.path / "offsets" / str(batch)
+    whole = file.read_text()
+    file.write_text(whole[:3])
+    recovered(place)
+    assert file.read_text() == whole
+    assert place.files("committed") == [0, 1, 2]
+
+
+def test_a_torn_first_offset_file_stays_as_nothing_says_where_it_began(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dead_process(), driver="d")
+    torn = place.path / "offsets" / "0"
+    torn.write_text("")
+    with pytest.raises(LocationError, match="SPARK_OFFSETS_TORN"):
+        recovered(place)
+    assert torn.exists()
+
+
+def test_the_logs_of_a_query_without_its_journal_are_no_new_location(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    (place.path / "offsets" / "0").write_text("v1\n{}\nline 0")
+    assert not recovered(place)  # a driver that was killed before it planned its first micro-batch
+    (place.path / "commits" / "0").write_text("v1\n{}")
+    with pytest.raises(LocationError, match="NO_JOURNAL"):
+        recovered(place)
+
+
+def test_a_folder_of_other_files_is_no_new_location(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "part-0.parquet").write_text("rows")
+    status, document, _ = answer(capsys, "recover", str(tmp_path / "table"))
+    assert (status, document["condition"]) == (1, "LOCATION_NOT_A_FOLDER")

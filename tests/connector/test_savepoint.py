@@ -182,6 +182,7 @@ def test_a_decision_that_a_dead_query_has_not_settled_has_to_be_settled_first(pl
 def test_it_waits_for_sparks_commit_of_the_checkpoint(place: CliPlace, tmp_path: Path) -> None:
     commit = place.path / "commits" / "2"
     commit.unlink()
+    place.run(process=this_process())
     error = refusal(lambda: take(str(place), str(tmp_path / "saved"), timeout=9, clock=Waiting()))
     assert (error.condition, error.parameters["batches"]) == ("SAVEPOINT_NOT_READY", [2])
     assert "Spark has no commits/2" in error.message
@@ -510,3 +511,12 @@ def test_a_savepoint_s_journal_is_its_owner_s(place: CliPlace, tmp_path: Path) -
     saved = take(str(place), str(tmp_path / "saved"))
     folder, journal = Path(saved.path), data(saved) / "journal.json"
     assert f"{folder.stat().st_mode & 0o777:o} {journal.stat().st_mode & 0o777:o}" == "700 600"
+
+
+def test_it_does_not_wait_for_a_commit_that_no_process_writes(place: CliPlace, tmp_path: Path) -> None:
+    (place.path / "commits" / "2").unlink()
+    place.append(EntryKind.STOPPED, {"run": place.ledger().newest_run.token})  # type: ignore[union-attr]
+    clock = Waiting(lambda: pytest.fail("it waits"))
+    error = refusal(lambda: take(str(place), str(tmp_path / "saved"), clock=clock))
+    assert (error.condition, error.parameters["batches"]) == ("SAVEPOINT_NOT_READY", [2])
+    assert "Start the query" in str(error)

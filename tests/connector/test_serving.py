@@ -19,6 +19,7 @@ from connector.location.location import CheckpointLocation
 from connector.serving import watcher
 from connector.serving.facts import QueryFacts, look_at_query
 from connector.serving.samples import samples
+from connector.serving.web import _tone
 from connector.spark.process import this_process
 from connector.views.queries import QueryState
 from integration.served import Served
@@ -262,3 +263,15 @@ def test_secrets_are_not_shown(tmp_path: Path, serve: Serve) -> None:
         [serve(str(place), "--option", "kafka.sasl.password=swordfish").ask(path).text for path in ("", "queries/0")]
     )
     assert "swordfish" not in found
+
+
+@pytest.mark.parametrize("name", ["0", ".0.0f8fad5b-d9cb-469f-a165-70867728950e.tmp"])
+def test_a_query_that_died_before_its_first_entry_is_a_problem_and_not_one_that_has_not_run(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "offsets").mkdir()
+    location = CheckpointLocation(str(tmp_path))
+    assert look_at_query(location, location.journal()).state is QueryState.EMPTY
+    (tmp_path / "offsets" / name).write_text("v1")
+    found = look_at_query(location, location.journal())
+    assert (found.state, _tone(found)) == (QueryState.BEGUN, "problem")

@@ -23,6 +23,7 @@ from transactional.errors import (
     ProtocolError,
     ReplayMismatchError,
     RetriableError,
+    TransactionLostError,
 )
 from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
 from transactional.journal.journal import SNAPSHOT_EVERY
@@ -448,3 +449,18 @@ def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tas
     with pytest.raises(RetriableError, match=r"CONCURRENT_COMMIT.*offsets/0 is not the file that the tasks"):
         query.commit(messages, 0)
     assert "decided" not in query.kinds()
+
+
+def test_a_driver_that_is_superseded_in_its_commit_does_not_call_the_rows_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    coordinator = query.coordinator(0)
+
+    def fenced(handles: Sequence[Any], checkpoint: Any) -> None:
+        query.plan(0, "B")  # settles what A has decided
+        raise TransactionLostError("TRANSACTION_LOST", handles=[dict(each) for each in handles], reason="fenced")
+
+    monkeypatch.setattr(query.sinks[-1], "commit", fenced)
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        coordinator.commit(messages, 0)
+    assert Journal(query.journal_store).load().settled == 0

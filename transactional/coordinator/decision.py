@@ -28,7 +28,7 @@ from transactional.coordinator.session import Session, record_body
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, HookError, JournalError, ProtocolError, RetriableError
 from transactional.ledger import BatchRecord, Ledger
-from transactional.ownership import may_record, must_own, newest_run
+from transactional.ownership import may_record, must_own, newest_run, superseded
 from transactional.recovery import check_schedule
 from transactional.recovery.versions import check_topics
 from transactional.secrets import hiding
@@ -174,6 +174,9 @@ class Decision:
             return
         open_parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.open]
         if not self._settlement.commit(checkpoint, open_parts, recovering=False):  # C8
+            ledger = self._journal.load()
+            if newest_run(ledger).token != token:  # whoever came after commits, or repairs, what this driver can't
+                raise superseded(token, ledger)
             raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail="")
         self._settlement.finish(checkpoint, token)  # C9
         faults.reach("settled.written")

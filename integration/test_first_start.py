@@ -1,0 +1,53 @@
+"""A driver killed anywhere in Spark's first start: the next start goes on, and every row is committed once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def states(folder: Path, most: int) -> list[tuple[list[str], str, list[str]]]:
+    """Start from the states in which a kill leaves a first start; what each came to."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "this test builds a shim: install a C compiler"
+    shim = folder / "file_calls.so"
+    source = ROOT / "integration" / "file_calls.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(shim), str(source), "-ldl"], check=True)
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "LD_PRELOAD": str(shim),
+        "FILE_CALLS_ROOT": str(folder / "root" / ""),
+        "FILE_CALLS_STATES": str(folder / "states"),
+    }
+    command = [sys.executable, "-m", "integration.first_start", str(folder), str(most)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, timeout=900, check=False
+    )
+    (folder / "log").write_text(done.stderr)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, *others = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first == ["", ["1", "2", "3"]], first
+    return [(shape, problem, rows) for shape, problem, rows in others]
+
+
+@pytest.mark.parametrize(
+    "most", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.matrix)]
+)
+def test_a_kill_at_any_file_call_of_the_first_start_loses_and_doubles_nothing(tmp_path: Path, most: int) -> None:
+    found = states(tmp_path, most)
+    for shape, problem, rows in found:
+        assert (problem, rows) == ("", ["1", "2", "3"]), shape
+        begun = any(name.startswith("location/offsets/0 ") for name in shape)
+        assert begun or not any(name.startswith(("location/state/", "location/commits/")) for name in shape), shape
+    assert any("location/offsets/.0.*.tmp" in name for shape, _, _ in found for name in shape), found
+    print(f"{len(found)} states")
