@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given
 from connector.cli.place import load_journal
 from connector.cli.report import Location, Output, OutputOption, reporting
+from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 
 __all__ = ["recover_query"]
@@ -30,6 +33,9 @@ def recover_query(
         if not done:
             report.status = "nothing to do"
         report.facts.update(location=place.path, batch=done.batch)
-        report.say(
-            f"{place.path}: {done if done or journal.ledger.newest_run else 'no query has run here, there was nothing to do'}"
-        )
+        report.say(f"{place.path}: {done if done or journal.ledger.newest_run else _nothing(place)}")
+
+
+def _nothing(place: CheckpointLocation) -> str:
+    absent = place.is_local and not os.path.isdir(place.path)
+    return f"{'it does not exist: ' if absent else ''}no query has run here, there was nothing to do"

@@ -22,6 +22,7 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest
 from connector.spark.process import driver_text
 from transactional.errors import FencedError
+from transactional.journal.folders import make_folders
 
 __all__ = ["clean", "has_begun", "left", "record_start"]
 
@@ -51,6 +52,8 @@ def has_begun(location: CheckpointLocation) -> bool:
 
 def record_start(location: CheckpointLocation, process: Mapping[str, Any]) -> None:
     """Record the process that is about to let Spark start a query here. Can be repeated."""
+    if location.is_local:
+        make_folders(location.path, private=False)  # as Spark would; only `barrier` is closed to others
     data = json.dumps(process, sort_keys=True).encode()
     location.files.create(f"{STARTS}/{hashlib.sha256(data).hexdigest()[:16]}.json", data)
 
@@ -89,6 +92,6 @@ def clean(
                     driver=driver_text(process, alive),
                 )
     location.files.delete(files)
-    location.files.delete(records)  # last: without them nobody knows whose files these were
+    location.files.delete(records)  # last: without them it is unknown whose files these were
     log.warning("%s: deleted %s, left of a first micro-batch that Spark never began", location.path, ", ".join(files))
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,15 @@ def test_the_leftovers_of_a_later_micro_batch_stay(tmp_path: Path) -> None:
     location = first_start(tmp_path)
     (tmp_path / "offsets" / "0").write_text("v1\n{}\nline 0")
     assert not left(location)
+
+
+def test_the_record_closes_no_folder_that_spark_leaves_open(tmp_path: Path) -> None:
+    record_start(CheckpointLocation(str(tmp_path / "new")), this_process())
+    modes = [(tmp_path / name).stat().st_mode & 0o005 for name in ("new", "new/barrier")]
+    assert modes == [0o005 & ~umask(), 0]
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
