@@ -146,7 +146,6 @@ def test_start_raises_every_mistake_and_the_sentence_is_the_last_of_few_lines(
         location = mistake.sink.get("checkpointLocation")
         assert location is None or not Path(location).exists(), told
     assert not found["none"].start_raised, told
-    assert "statically registered" not in (tmp_path / "terminal.txt").read_text(), "register warns of our own formats"
     assert (tmp_path / "right" / "commits" / "0").exists(), told
     listed = re.findall(r"^\| (`[A-Z_]+`.*?) \|", (ROOT / "docs" / "mistakes.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"[A-Z_]{3,}", " ".join(listed))) == {condition for _, condition in mistakes}

@@ -54,9 +54,8 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     own = [data_source_for(sink) for sink in sinks]
     _sinks.update({each.name().lower(): each for each in own})
     internals.be_active(spark)
-    with internals.replacing_formats(spark):
-        for each in _known().values():  # also over those that Spark knows: they may be another package's
-            spark.dataSource.register(each)
+    for each in _known().values():  # also over those that Spark knows: they may be another package's
+        spark.dataSource.register(each)
     check_starts()
 
 

@@ -6,10 +6,8 @@ import enum
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +36,6 @@ __all__ = [
     "jvm_is_gone",
     "knows_format",
     "phase",
-    "replacing_formats",
     "running_tasks",
     "setting",
     "stream_write",
@@ -48,7 +45,6 @@ __all__ = [
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
-_FORMATS_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 _PLANNING_MODULE = "pyspark.sql.worker.write_into_data_source"
@@ -318,24 +314,6 @@ def knows_format(session: SparkSession, name: str) -> bool | None:
         return bool(state.dataSourceManager().dataSourceExists(name))
     except Exception:  # noqa: BLE001 - Spark Connect, or the name.
         return None
-
-
-@contextmanager
-def replacing_formats(session: SparkSession) -> Iterator[None]:
-    """Keep Spark from warning of each format that is registered over an installed one: it is the same one."""
-    restore: Callable[[], Any] = int  # does nothing
-    try:
-        jvm: Any = session._jvm
-        log4j = jvm.org.apache.logging.log4j
-        level = log4j.LogManager.getLogger(_FORMATS_LOGGER).getLevel()
-        log4j.core.config.Configurator.setLevel(_FORMATS_LOGGER, log4j.Level.ERROR)
-        restore = partial(log4j.core.config.Configurator.setLevel, _FORMATS_LOGGER, level)
-    except Exception:  # noqa: BLE001 - Spark Connect, or another logger: then it warns
-        pass
-    try:
-        yield
-    finally:
-        restore()
 
 
 def be_active(session: SparkSession) -> None:
