@@ -15,8 +15,7 @@ from connector.location.location import CheckpointLocation
 from connector.operations.recovery import recover
 from connector.spark.first_start import clean, left, record_start
 from connector.spark.process import is_alive, this_process
-from integration.object_store import BUCKET, ObjectStoreServer
-from integration.test_object_store import on_s3
+from integration.object_store import BUCKET
 from tests.connector.cli_place import dead_process
 from transactional.errors import FencedError
 
@@ -75,20 +74,3 @@ def test_on_s3_too_only_a_dead_driver_s_files_are_deleted() -> None:
     assert left(location) == [f"offsets/{LEFT}"]
     assert recover(location, query_stopped=True).deleted == [f"offsets/{LEFT}"]
     assert not left(location)
-
-
-@pytest.mark.matrix
-@pytest.mark.timeout(600)
-def test_spark_on_s3_starts_where_a_driver_was_killed_before_it_renamed_its_first_offsets(
-    s3: ObjectStoreServer, tmp_path: Path
-) -> None:
-    """S3A renames by a copy and a deletion: after the copy ``offsets/0`` is there."""
-    with on_s3(s3, tmp_path, batches=2) as driver:
-        location = CheckpointLocation(driver.job.location)
-        location.files.put(f"offsets/{LEFT}", b"v1")
-        record_start(location, dead_process())
-        driver.start()
-        assert driver.wait_exit() != 0
-        assert "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in driver.tail()
-        assert recover(location).deleted
-        driver.finish()
