@@ -182,8 +182,8 @@ def test_rows_in_a_table_can_not_be_taken_back(database: DatabaseServer, table: 
 def test_a_double_key_stops_the_commit_and_can_be_mended(database: DatabaseServer, table: str) -> None:
     database.ask(f"CREATE TABLE {table} (id bigint PRIMARY KEY, value varchar(9))")
     bench = Bench(database, table)
-    bench.commit(bench.prepare([[1, "a"]]))
-    handle = bench.prepare([[1, "b"]], batch=1)
+    handle = bench.prepare([[1, "b"]])
+    database.ask(f"INSERT INTO {table} VALUES (1, 'of another')")
     with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*(unique constraint|Duplicate entry)"):
         bench.commit(handle)
     assert bench.sink().inspect([handle])[0].ready

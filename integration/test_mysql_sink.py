@@ -443,3 +443,11 @@ def test_what_mysql_calls_otherwise() -> None:
     mysql = Flavour(mariadb=False)
     assert "utf8mb4_0900_bin" in create_statement(SCHEMA, "t", (), mysql)
     assert (mysql.isolation, mysql.server) == ("transaction_isolation", "SELECT @@server_uuid, @@read_only")
+
+
+def test_of_keys_that_are_equal_the_last_spelling_is_kept(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint, value varchar(9) COLLATE utf8mb4_general_ci PRIMARY KEY)")
+    bench = Bench(database, table, upsertKey="value")
+    bench.commit(bench.prepare([[1, "a"]]))
+    bench.commit(bench.prepare([[2, "A"]], batch=1))
+    assert bench.rows() == [(2, "A")]

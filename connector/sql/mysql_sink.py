@@ -333,16 +333,15 @@ class MysqlSink(StagedSqlSink):
         for handle in handles:
             self._check_unchanged(target, **handle["more"])
             names = [quoted(name) for name in handle["more"]["columns"]]
-            nonce, keys = handle["nonce"], {quoted(name) for name in handle["more"]["key"]}
+            nonce, keys = handle["nonce"], handle["more"]["key"]
             if not nonce.isalnum():
                 raise ValueError(nonce)
             statement = (
                 f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
                 f"FROM {handle['staging']} AS s WHERE s.barrier_nonce = '{nonce}' ORDER BY s.barrier_row"
             )
-            if keys:
-                update = [name for name in names if name not in keys] or names
-                statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in update)
+            if keys:  # the key, too: one that is equal may be spelled otherwise
+                statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
             count = cursor.execute(statement)
             if not keys and count != handle["rows"]:
                 raise self._refusal(f"it took {count} rows of {handle['rows']}")

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from connector.sql.postgresql_table import Target, quoted
 from transactional.finding import Finding, good, problem, warning
 
 __all__ = ["examine_database"]
+
+STOPPING: Final = """
+SELECT 'row-level security' FROM pg_class WHERE oid = %(target)s AND relrowsecurity
+UNION ALL SELECT 'the trigger ' || tgname FROM pg_trigger WHERE tgrelid = %(target)s AND NOT tgisinternal
+UNION ALL SELECT 'the deferred constraint ' || conname FROM pg_constraint WHERE conrelid = %(target)s AND condeferrable
+UNION ALL SELECT 'the index ' || indexrelid::regclass || ' of an expression' FROM pg_index
+    WHERE indrelid = %(target)s AND indexprs IS NOT NULL
+UNION ALL SELECT 'the domain of ' || a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = %(target)s AND a.attnum > 0 AND t.typtype = 'd'
+UNION ALL SELECT 'the collation of ' || a.attname || ', by which unequal texts are one key'
+    FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
+    WHERE a.attrelid = %(target)s AND a.attnum > 0 AND NOT c.collisdeterministic
+ORDER BY 1
+"""
+"""What of a table can refuse a row that its staging table takes."""
 
 
 def examine_database(
@@ -55,6 +70,21 @@ def examine_database(
                 f"ALTER TABLE {target.name} SET LOGGED.",
             )
         yield from _unique(target, key)
+        stopping = [text for (text,) in cursor.execute(STOPPING, {"target": target.oid}).fetchall()]
+        if stopping:
+            yield warning(
+                "database",
+                f"{target.name} can refuse rows at a commit, after the decision: {', '.join(stopping)}.",
+                "Each task tries its first rows before. If a commit is refused, alter what the error names, and start again.",
+            )
+    if ask("SHOW synchronous_standby_names") and not ask(
+        "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
+    ):
+        yield warning(
+            "database",
+            "synchronous_standby_names is set, and no synchronous stand-by is seen: each commit waits for one.",
+            "Start the stand-by, or correct synchronous_standby_names.",
+        )
 
 
 def _rights(ask: Any, target: Target | None, key: Sequence[str], schema: str) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from connector.sql.postgresql_table import (
     create_statement,
     describe,
     fit_table,
+    longest,
     quoted,
 )
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
@@ -57,6 +58,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, YMD",
     "TimeZone": "UTC",
+    "IntervalStyle": "postgres",
+    "timezone_abbreviations": "Default",
+    "xmloption": "content",
     "array_nulls": "on",
     "lock_timeout": "0",
 }
@@ -66,6 +70,30 @@ DURABLE: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
 """
 """A role or a database may have it off, and then a crash takes commits back that were answered."""
+
+SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04"})
+"""A statement that was canceled, a lock that another session holds, and transactions that took too long."""
+
+AWAY: Final = ("08", "28", "3D", "40", "57")
+"""Classes of SQLSTATE that another try may not meet: connections, rollbacks, a server that stops, a wrong password."""
+
+AWAY_STATES: Final = frozenset({"53300", "25006"})
+"""Too many connections; a server that is a stand-by now."""
+
+ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
+"""Classes of SQLSTATE that a row is to blame for: also one that is too large for an index, and what a trigger raises."""
+
+RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
+"""The server's functions that refuse a row for a policy, or because a trigger said so, whatever SQLSTATE it named."""
+
+TRIED: Final = 1000
+"""Rows of a task that are inserted before the decision, and taken back, if the table may refuse what its columns allow."""
+
+LONG: Final = 1000
+"""Bytes in the indexed columns of a row that may be too many for an index: a third of a page is the limit."""
+
+UNDECIDED: Final = frozenset({"23503", "40P01", "55P03", "57014"})
+"""What a trial proves nothing by: parents may come with the same checkpoint, and two trials may wait for each other."""
 
 ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kafka', 0))"
 """Queries that begin at once create one after the other: IF NOT EXISTS alone lets two collide in the catalog."""
@@ -128,10 +156,12 @@ class PostgresqlSink(StagedSqlSink):
 
     def connect(self) -> Any:
         """Connect; no statement is prepared, as poolers may give each transaction another connection of the server's."""
-        import psycopg
+        from connector.sql.postgresql_session import Session
 
         given: dict[str, Any] = {**CONNECTION, **self._address}
-        return psycopg.connect(**given, prepare_threshold=None)
+        session = Session.connect(**given, prepare_threshold=None)
+        session.commit_seconds = self.commit_seconds
+        return session
 
     def begin(self, cursor: Cursor, seconds: float | None) -> None:
         """Set what holds for this transaction."""
@@ -144,21 +174,21 @@ class PostgresqlSink(StagedSqlSink):
         cursor.execute(DURABLE)
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return psycopg's errors as ours."""
-        import psycopg
-
+        """Return psycopg's errors as ours: by the classes of SQLSTATE."""
+        state = getattr(problem, "sqlstate", None)
+        if not state:
+            return super().translated(problem)
         reason = plain(problem)
-        slow = (
-            psycopg.errors.QueryCanceled,
-            psycopg.errors.LockNotAvailable,
-            psycopg.errors.IdleInTransactionSessionTimeout,
-        )
-        if isinstance(problem, slow):
+        if problem.diag.source_function in RAISED_BY:  # type: ignore[attr-defined]
+            return RowRefusedError("ROW_REFUSED", owner=POSTGRESQL, reason=f"{self.described()}: {reason}")
+        if state in SLOW:
             limit = round(1000 * self.commit_seconds)
             return StoreError("DATABASE_SLOW", owner=POSTGRESQL, table=self.described(), limit=limit, reason=reason)
-        if isinstance(problem, psycopg.errors.ObjectNotInPrerequisiteState):
-            return StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
-        return super().translated(problem)
+        if state.startswith(AWAY) or state in AWAY_STATES:
+            return StoreError("DATABASE_UNREACHABLE", owner=POSTGRESQL, table=self.described(), reason=reason)
+        if state.startswith(ROWS):
+            return RowRefusedError("ROW_REFUSED", owner=POSTGRESQL, reason=f"{self.described()}: {reason}")
+        return StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
 
     def server(self, cursor: Cursor) -> str:
         """Return the cluster's id and its timeline; empty if this server does not show them."""
@@ -277,11 +307,14 @@ class PostgresqlSink(StagedSqlSink):
             written = self._fitting(transaction.cursor, target)
             key = [column.name for name in self._key if (column := target.column(name)) is not None]
             self._place = self._staging_of(target, written), written, key
+            self._indexed = [at for at, column in enumerate(written) if column.name in target.indexed]
+            self._long = False
         return transaction
 
     def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
         """Copy the rows into the staging table: in binary form if all of their types have one, else as CSV."""
         staging, written, _ = self._place
+        self._long = self._long or sum(longest(batch.column(at)) for at in self._indexed) > LONG
         names = ", ".join([*OWN_COLUMNS, *(quoted(column.name) for column in written)])
         nonce, begin, done = transaction.context.nonce, transaction.rows, 0
         portion = max(1, min(batch.num_rows, AT_ONCE * batch.num_rows // max(batch.nbytes, 1)))
@@ -296,6 +329,36 @@ class PostgresqlSink(StagedSqlSink):
                     copy.write(piece)
             done += rows.num_rows
 
+    def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
+        """Try the rows that the table may refuse, and commit."""
+        with self.database.reaching():
+            target = self._target(transaction.cursor)
+            if target is not None and transaction.rows and (target.may_refuse(*self._place[1:]) or self._long):
+                self._try(transaction, target)
+        return super().preCommit(transaction)
+
+    def _try(self, transaction: StagedTransaction, target: Target) -> None:
+        """Insert the first rows, and all that are long where an index is, and take them back.
+
+        What stops them now would stop the commit, after the decision.
+        """
+        import psycopg
+
+        staging, written, key = self._place
+        sizes = [f"coalesce(pg_column_size(s.{quoted(written[at].name)}), 0)" for at in self._indexed]
+        also = f" AND (s.barrier_row < {TRIED if target.may_refuse(written, key) else 0}"
+        also += f" OR {' + '.join(sizes)} > {LONG})" if sizes else ")"
+        cursor = transaction.cursor
+        with self.database.connection().transaction() as trial:
+            try:
+                cursor.execute("SET LOCAL lock_timeout = '1s'")
+                self._insert(cursor, target, staging, key, [transaction.context.nonce], also)
+                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            except psycopg.Error as problem:
+                if problem.sqlstate not in UNDECIDED and not (key and problem.sqlstate in ("23505", "23P01")):
+                    raise
+            raise psycopg.Rollback(trial)
+
     # -- commit -----------------------------------------------------------------------------------------------------
 
     def lock(self, cursor: Any) -> None:
@@ -308,31 +371,43 @@ class PostgresqlSink(StagedSqlSink):
         target = self._target(cursor)
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
             some = list(group)
-            written = self._columns(cursor, staging)
-            names = [quoted(column) for column in written]
-            columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
-            nonces = ", ".join(_literal(handle["nonce"]) for handle in some)
-            source = (
-                f"FROM {staging} AS s JOIN unnest(ARRAY[{nonces}]) WITH ORDINALITY AS o (nonce, turn) "
-                "ON s.barrier_nonce = o.nonce"
-            )
-            statement = f"INSERT INTO {target.name} ({columns}) "
-            if key:
-                keys = [quoted(name) for name in key]
-                own = ", ".join(f"s.{name}" for name in keys)
-                update = ", ".join(f"{name} = EXCLUDED.{name}" for name in names if name not in keys)
-                statement += (
-                    f"SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC "
-                    f"ON CONFLICT ({', '.join(keys)}) DO {f'UPDATE SET {update}' if update else 'NOTHING'}"
-                )
-            else:
-                order = " ORDER BY o.turn, s.barrier_row" if target.shows_order(written) else ""  # half of the time
-                statement += f"SELECT {values} {source}{order}"
-            cursor.execute(statement)
-            rows = sum(handle["rows"] for handle in some)
-            if not key and cursor.rowcount != rows:
-                reason = f"it took {cursor.rowcount} rows of {rows}: a rule or a trigger of the table drops some"
+            taken, rows = self._insert(cursor, target, staging, key, [handle["nonce"] for handle in some])
+            if rows is None:
+                rows = sum(handle["rows"] for handle in some)
+            if taken != rows:
+                reason = f"it took {taken} rows of {rows}: a rule or a trigger of the table drops some"
                 raise StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
+
+    def _insert(
+        self, cursor: Any, target: Target, staging: str, key: Sequence[str], whose: Sequence[str], also: str = ""
+    ) -> tuple[int, int | None]:
+        """Insert staged rows; return how many rows the table took, and of how many; None for all that are staged."""
+        written = self._columns(cursor, staging)
+        names = [quoted(column) for column in written]
+        columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
+        source = (
+            f"FROM {staging} AS s JOIN unnest(ARRAY[{', '.join(map(_literal, whose))}]) WITH ORDINALITY AS o (nonce, turn) "
+            f"ON s.barrier_nonce = o.nonce{also}"
+        )
+        statement = f"INSERT INTO {target.name} ({columns}) "
+        if not key:
+            order = " ORDER BY o.turn, s.barrier_row" if target.shows_order(written) else ""  # half of the time
+            cursor.execute(f"{statement}SELECT {values} {source}{order}")
+            return cursor.rowcount, None
+        keys = [quoted(name) for name in key]
+        own = ", ".join(f"s.{name}" for name in keys)
+        same = {quoted(column.name) for column in target.columns if column.name in key and column.one_form}
+        update = [name for name in names if name not in same] or (keys if target.acts else [])
+        change = ", ".join(f"{name} = EXCLUDED.{name}" for name in update)
+        cursor.execute(
+            f"{statement}SELECT DISTINCT ON ({own}) {values} {source} ORDER BY {own}, o.turn DESC, s.barrier_row DESC "
+            f"ON CONFLICT ({', '.join(keys)}) DO {f'UPDATE SET {change}' if change else 'NOTHING'}"
+        )
+        taken = cursor.rowcount
+        if not target.acts:
+            return taken, taken
+        cursor.execute(f"SELECT count(*) FROM (SELECT DISTINCT {own} {source}) AS d")
+        return taken, cursor.fetchone()[0]
 
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows; if there are no others, and no one writes there now, without leaving them to a vacuum."""
@@ -358,6 +433,8 @@ class PostgresqlSink(StagedSqlSink):
     # -- tables -----------------------------------------------------------------------------------------------------
 
     _place: tuple[str, Sequence[Column], Sequence[str]]
+    _indexed: Sequence[int]
+    _long: bool
 
     def _target(self, cursor: Any) -> Any:
         return describe(cursor, self._table)
@@ -369,7 +446,7 @@ class PostgresqlSink(StagedSqlSink):
         return fit_table(self.schema, target, self._key)
 
     def _staging_of(self, target: Target, written: Sequence[Column]) -> str:
-        columns = [(column.name, column.type, column.not_null) for column in written]
+        columns = [(column.name, column.type, column.not_null, column.collation) for column in written]
         about = self._prefix, target.oid, columns, target.checks_on(written)
         return f"{quoted(self._schema)}.{quoted(staging_name(target.name.partition('.')[2], *about))}"
 
@@ -421,7 +498,7 @@ def _widened(batch: pa.RecordBatch, written: Sequence[Column]) -> pa.RecordBatch
 def _staging_statement(staging: str, target: Target, written: Sequence[Column]) -> str:
     """Return the statement that creates a staging table, which refuses what the target would refuse."""
     columns = [f"{name} {kind} NOT NULL" for name, kind in OWN_COLUMNS.items()]
-    columns += [f"{quoted(c.name)} {c.type}{' NOT NULL' if c.not_null else ''}" for c in written]
+    columns += [f"{quoted(c.name)} {c.staged}" for c in written]
     columns += target.checks_on(written)
     return (
         f"CREATE TABLE {staging} ({', '.join(columns)}) "

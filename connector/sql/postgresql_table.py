@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connector.sql.fitting import check_key, definitions, fit
 from transactional.errors import OptionError
 
-__all__ = ["Column", "Target", "create_statement", "describe", "fit_table", "quoted", "type_for"]
+__all__ = ["Column", "Target", "create_statement", "describe", "fit_table", "longest", "quoted", "type_for"]
 
 NAME: Final = "2pc-postgresql"
 
 COLUMNS: Final = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, a.atttypmod, a.attnotnull, a.atthasdef,
-       a.attidentity::text, a.attgenerated::text
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+WITH RECURSIVE
+wanted AS (SELECT * FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped),
+kinds (attnum, type, modifier, arrays) AS (
+    SELECT attnum, atttypid, atttypmod, '' FROM wanted
+    UNION ALL
+    SELECT k.attnum, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.typelem END,
+           CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE k.modifier END,
+           k.arrays || CASE t.typtype WHEN 'd' THEN '' ELSE '_' END
+    FROM kinds k JOIN pg_type t ON t.oid = k.type WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0
+)
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), k.arrays || b.typname, k.modifier, a.attnotnull, a.atthasdef,
+       a.attidentity::text, a.attgenerated::text, coalesce(quote_ident(n.nspname) || '.' || quote_ident(c.collname), ''),
+       t.typtype = 'd'
+FROM wanted a JOIN kinds k USING (attnum) JOIN pg_type b ON b.oid = k.type JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_collation c ON c.oid = a.attcollation AND c.oid <> t.typcollation
+LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
+WHERE b.typtype <> 'd' AND NOT (b.typcategory = 'A' AND b.typelem <> 0) ORDER BY a.attnum
 """
+"""Domains are what they are made of."""
 
 KEYS: Final = """
 SELECT array_agg(a.attname::text)
@@ -29,12 +44,35 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND 
 GROUP BY i.indexrelid
 """
 
+INDEXED: Final = """
+SELECT DISTINCT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND (
+    a.attnum = ANY (i.indkey) OR EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+        AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))
+WHERE i.indrelid = %s AND a.attnum > 0 AND a.attlen < 0
+"""
+"""Columns of some length in indexes, or in their expressions."""
+
+REFUSES: Final = """
+SELECT c.relkind = 'p' OR c.relhasrules OR row_security_active(c.oid)
+       OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)
+       OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion)),
+       (SELECT count(*) FROM pg_constraint x WHERE x.conrelid = c.oid AND x.contype = 'c')
+FROM pg_class c WHERE c.oid = %s
+"""
+
 CHECKS: Final = """
 SELECT pg_get_constraintdef(c.oid), array(
     SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
 FROM pg_constraint c
 WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.conkey) ORDER BY c.conname
 """
+
+
+ONE_FORM: Final = frozenset(
+    {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +85,7 @@ class Column:
     type : str
         As a statement names it, with its modifiers: ``numeric(10,2)``.
     base : str
-        The type's name in the catalog: ``numeric``, ``_text`` (an array).
+        The type's name in the catalog, of a domain that of its base: ``numeric``, ``_text`` (an array).
     modifier : int
         Of the type; -1 for none.
     not_null, has_default : bool
@@ -55,6 +93,10 @@ class Column:
         ``a``: always generated; ``d``: by default; or empty.
     generated : str
         Not empty if it is computed from other columns.
+    collation : str
+        Qualified and quoted; empty for the type's own.
+    domain : bool
+        Whether its type is a domain.
     """
 
     name: str
@@ -65,6 +107,8 @@ class Column:
     has_default: bool
     identity: str
     generated: str
+    collation: str = ""
+    domain: bool = False
 
     @property
     def computed(self) -> bool:
@@ -75,6 +119,17 @@ class Column:
     def filled(self) -> bool:
         """Whether the database gives it a value where a row has none."""
         return self.has_default or bool(self.identity)
+
+    @property
+    def staged(self) -> str:
+        """Its definition in a staging table."""
+        collation = f" COLLATE {self.collation}" if self.collation else ""
+        return f"{self.type}{collation}{' NOT NULL' if self.not_null else ''}"
+
+    @property
+    def one_form(self) -> bool:
+        """Whether values that are equal are the same: not so 1.0 and 1.00, or texts of some collations."""
+        return self.base in ONE_FORM and not self.collation
 
 
 @dataclass(frozen=True)
@@ -95,6 +150,14 @@ class Target:
         Check constraints, and the columns in them.
     acts : bool
         Whether it, or a partition of it, may do more with a row than keep it: a trigger, a rule.
+    indexed : frozenset[str]
+        Columns of some length that an index has: it can't hold each value that the table can.
+    refuses : bool
+        Whether it has what may refuse a row that its columns allow: a trigger, a rule, a policy, partitions, an expression.
+    unique : bool
+        Whether a key, or an exclusion, may.
+    conditions : int
+        How many check constraints it has.
     """
 
     oid: int
@@ -104,6 +167,14 @@ class Target:
     keys: Sequence[frozenset[str]]
     checks: Sequence[tuple[str, frozenset[str]]]
     acts: bool
+    indexed: frozenset[str]
+    refuses: bool
+    unique: bool
+    conditions: int
+
+    def may_refuse(self, written: Sequence[Column], key: Sequence[str]) -> bool:
+        """Return whether it may refuse a row that its staging table has taken."""
+        return self.refuses or (self.unique and not key) or self.conditions > len(self.checks_on(written))
 
     def shows_order(self, written: Collection[str]) -> bool:
         """Return whether one can see in which order rows of these columns were inserted: a sequence counts them, say."""
@@ -160,7 +231,25 @@ def describe(cursor: Any, table: str) -> Target | None:
     keys = [frozenset(names) for (names,) in cursor.execute(KEYS, (oid,)).fetchall()]
     checks = [(text, frozenset(names)) for text, names in cursor.execute(CHECKS, (oid,)).fetchall()]
     whole = f"{quoted(schema)}.{quoted(name)}"
-    return Target(oid, persistence == "u", whole, columns, keys, checks, acts or kind == "p")
+    indexed = frozenset(name for (name,) in cursor.execute(INDEXED, (oid,)).fetchall())
+    refuses, unique, conditions = cursor.execute(REFUSES, (oid,)).fetchone()
+    acts = acts or kind == "p"
+    return Target(oid, persistence == "u", whole, columns, keys, checks, acts, indexed, refuses, unique, conditions)
+
+
+def longest(values: pa.Array) -> int:
+    """Return the bytes of the longest value, about."""
+    kind = values.type
+    if pa.types.is_nested(kind) or not len(values):
+        return int(values.nbytes)
+    if not (pa.types.is_string(kind) or pa.types.is_binary(kind) or is_large(kind)):
+        return 32
+    return int(pc.max(pc.binary_length(values)).as_py() or 0)
+
+
+def is_large(kind: pa.DataType) -> bool:
+    """Return whether it is a text, or bytes, whose places are 64 bits."""
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
@@ -199,7 +288,7 @@ def why_not(kind: pa.DataType, column: Column) -> str:
         inner = kind.value_type
         if pa.types.is_list(inner) or pa.types.is_large_list(inner):
             return "PostgreSQL keeps no empty arrays in arrays: convert it with to_json, for a column of type jsonb"
-        element = Column(column.name, column.type, base[1:], column.modifier, False, False, "", "")
+        element = replace(column, base=base[1:])
         return why_not(inner, element)
     if pa.types.is_nested(kind):
         return "has to be converted, with to_json for a column of type json or jsonb"

@@ -285,9 +285,15 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Move the rows of all into the target, in one database transaction."""
         if not handles:
             return
-        lost = self.database.retried(
-            lambda seconds: self._commit(handles, checkpoint, seconds), f"the commit of checkpoint {checkpoint.id}"
-        )
+        try:
+            lost = self.database.retried(
+                lambda seconds: self._commit(handles, checkpoint, seconds), f"the commit of checkpoint {checkpoint.id}"
+            )
+        except RowRefusedError as problem:
+            raise problem.with_note(
+                f"Checkpoint {checkpoint.id} is decided, so its rows stay as they are: ALTER TABLE (or drop the constraint, "
+                f"index, policy or trigger that refuses them), and start the query again. Nothing is lost."
+            ) from problem
         faults.reach("commit.one")
         if lost:
             reason = (
