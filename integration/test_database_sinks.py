@@ -183,7 +183,7 @@ def test_a_double_key_stops_the_commit_and_can_be_mended(database: DatabaseServe
     database.ask(f"CREATE TABLE {table} (id bigint PRIMARY KEY, value varchar(9))")
     bench = Bench(database, table)
     handle = bench.prepare([[1, "b"]])
-    database.ask(f"INSERT INTO {table} VALUES (1, 'of another')")
+    database.ask(f"INSERT INTO {table} VALUES (1, 'another')")
     with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*(unique constraint|Duplicate entry)"):
         bench.commit(handle)
     assert bench.sink().inspect([handle])[0].ready

@@ -248,3 +248,84 @@ def test_the_doctor_names_what_can_stop_a_commit(database: PostgresqlServer, tab
     ):
         assert said in text, text
     database.ask(f"DROP DOMAIN d_{table} CASCADE")
+
+
+# -- values -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("numeric(5,2)", r"decimal\(5,2\)"),
+        ("money", "numeric"),
+        ("time", "text"),
+        ("timestamp", "timestamp_ntz"),
+        ("timestamptz", '"timestamp"'),
+        ("date", '"date"'),
+        ("real", '"float"'),
+        ("float8", '"double"'),
+        ("name", "column text"),
+        ('"char"', "column text"),
+        ("oid", "bigint"),
+        ("d_{table}", "cuts blanks"),
+    ],
+)
+def test_text_into_a_type_that_changes_some_texts_is_refused_at_the_start(
+    database: PostgresqlServer, table: str, kind: str, said: str
+) -> None:
+    database.ask(f"CREATE DOMAIN d_{table} AS varchar(3)")
+    database.ask(f"CREATE TABLE {table} (id bigint, value {kind.format(table=table)})")
+    with pytest.raises(OptionError, match=f"COLUMNS_MISMATCH.*value.*{said}"):
+        PostgresqlSink(Options(options_of(database, table)), SCHEMA).checkStart(None)
+    database.ask(f"DROP DOMAIN d_{table} CASCADE")
+
+
+@pytest.mark.parametrize(("kind", "value"), [("varchar(3)", "ab  "), ("char(3)", "a  "), ("char(3)", "ab  ")])
+def test_blanks_are_not_cut(database: PostgresqlServer, table: str, kind: str, value: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint, value {kind})")
+    bench = Bench(database, table)
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*too long for char.*: value"):
+        bench.prepare([[1, value]])
+    bench.commit(bench.prepare([[1, "ab"], [2, "abc"]]))
+    assert bench.rows("rtrim(value)") == [("ab",), ("abc",)]
+    handle = bench.prepare([[3, "abc"]], batch=1)
+    database.ask(f"DELETE FROM {table}")
+    database.ask(f"ALTER TABLE {table} ALTER COLUMN value TYPE varchar(2)")
+    with pytest.raises(StoreError, match=r"TABLE_CHANGED.*value was character.*\(3\)"):
+        bench.commit(handle)
+
+
+def test_floats_in_arrays_are_the_same_numbers_as_doubles(database: PostgresqlServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (value float8[])")
+    for kind in (pa.list_(pa.float32()), pa.large_list(pa.float32())):
+        bench = Bench(database, table, pa.schema([("value", kind)]))
+        bench.commit(bench.prepare([[[0.1, None, 3e38]], [None], [[]]]))
+        wanted = pa.array([0.1, 3e38], pa.float32()).to_pylist()
+        assert bench.rows() == [([wanted[0], None, wanted[1]],), (None,), ([],)]
+        database.ask(f"DELETE FROM {table}")
+
+
+@pytest.mark.parametrize("years", [-1, 0, 10_000, 40_000, 290_000])
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()])
+@pytest.mark.parametrize("in_array", [True, False])
+def test_a_far_year_is_the_same_year_or_refused(
+    database: PostgresqlServer, table: str, years: int, kind: pa.DataType, in_array: bool
+) -> None:
+    """Also where another column leaves the rows to text."""
+    days = (years - 1970) * 146_097 // 400
+    value = days if kind == pa.date32() else days * 86_400_000_000
+    column = kind if not in_array else pa.list_(kind)
+    schema = pa.schema([("at", column), ("numbers", pa.list_(pa.int32()))])
+    bench = Bench(database, table, schema)
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*(column at|date/time)"):
+        bench.prepare([[[value] if in_array else value, [1]]])
+
+
+def test_names_that_the_server_would_cut_are_refused(database: PostgresqlServer) -> None:
+    """Two tables whose names agree in 63 bytes were one."""
+    for long in ("t" * 64, "ä" * 32, f'public."{"t" * 64}"'):
+        with pytest.raises(OptionError, match=r"INVALID_OPTION.*dbtable.*63 bytes"):
+            PostgresqlSink(Options(options_of(database, long)), SCHEMA)
+    PostgresqlSink(Options(options_of(database, f'{"s" * 63}."{"t" * 63}"')), SCHEMA)
+    with pytest.raises(OptionError, match=r"INVALID_OPTION.*stagingSchema"):
+        PostgresqlSink(Options(options_of(database, "t", stagingSchema="s" * 64)), SCHEMA)

@@ -15,10 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from transactional.errors import RowRefusedError
+
 __all__ = ["as_csv", "as_text", "constant", "hexadecimal", "joined", "numbers", "only_where", "repeated"]
 
 ROWS: Final = 10_000
 """That are written at once: pyarrow keeps their text in memory."""
+
+FIRST_DAY: Final = -719_162
+END_DAY: Final = 2_932_897
+"""0001-01-01 and 10000-01-01, in days after 1970-01-01."""
+
+PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def as_csv(batch: pa.RecordBatch, *first: pa.Array) -> memoryview:
@@ -30,6 +38,8 @@ def as_csv(batch: pa.RecordBatch, *first: pa.Array) -> memoryview:
     *first : pyarrow.Array
         Columns before its own.
     """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        _must_have_text(column, name)
     columns = [*first, *(as_text(column) for column in batch.columns)]
     rows = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
     stream = BytesIO()
@@ -67,6 +77,23 @@ def hexadecimal(column: pa.Array) -> pa.Array:
     text = bytes(memoryview(data)[begin:end]).hex().encode() if data is not None else b""
     doubled = pa.LargeStringArray.from_buffers(count, pa.py_buffer((places - begin) * 2), pa.py_buffer(text))
     return only_where(column, doubled)
+
+
+def _must_have_text(column: pa.Array, name: str) -> None:
+    """Refuse times whose year Arrow's text, or the database's, does not have: it would be another year."""
+    kind = column.type
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        column = column.flatten()
+        kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return
+    ticks = 1 if pa.types.is_date32(kind) else 86_400 * PER_SECOND[kind.unit if pa.types.is_timestamp(kind) else "ms"]
+    values = column.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    found = pc.min_max(values)
+    least, most = found["min"].as_py(), found["max"].as_py()
+    if least is not None and not FIRST_DAY * ticks <= least <= most < END_DAY * ticks:
+        reason = f"the column {name} has a year before 1 or after 9999, which rows with such columns can't have"
+        raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
 
 
 def _literals(column: pa.Array) -> pa.Array:

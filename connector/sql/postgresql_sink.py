@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -95,6 +96,9 @@ LONG: Final = 1000
 UNDECIDED: Final = frozenset({"23503", "40P01", "55P03", "57014"})
 """What a trial proves nothing by: parents may come with the same checkpoint, and two trials may wait for each other."""
 
+MOST: Final = 63
+"""Bytes of a name, without its quotation marks."""
+
 ONE_CREATES: Final = "SELECT pg_advisory_xact_lock(hashtextextended('barrier-kafka', 0))"
 """Queries that begin at once create one after the other: IF NOT EXISTS alone lets two collide in the catalog."""
 
@@ -134,6 +138,11 @@ class PostgresqlSink(StagedSqlSink):
         self._key: Sequence[str] = parsed["upsertKey"]
         self.replacesRows = bool(self._key)
         self._schema: str = parsed["stagingSchema"]
+        names = [(name, "dbtable") for name in re.findall(r'"(?:[^"]|"")*"|[^".]+', self._table)]
+        for name, option in [*names, (self._schema, "stagingSchema")]:
+            if len(name.strip('"').replace('""', '"').encode()) > MOST:
+                expectation = f"names of at most {MOST} bytes: PostgreSQL cuts longer ones, and two tables may be one"
+                raise POSTGRESQL_OPTIONS.invalid(option, parsed[option], expectation)
         self._address = parse_url(parsed["url"], POSTGRESQL)
         self._address |= {name: parsed[name] for name in ("user", "password") if parsed[name] is not None}
 
@@ -287,8 +296,9 @@ class PostgresqlSink(StagedSqlSink):
         return found or ""
 
     def more(self) -> dict[str, Any]:
-        """Return the key."""
-        return {"key": list(self._place[2])}
+        """Return the columns, with their types, and those of the key."""
+        _, written, key = self._place
+        return {"columns": {column.name: column.type for column in written}, "key": list(key)}
 
     # -- executor ---------------------------------------------------------------------------------------------------
 
@@ -348,11 +358,11 @@ class PostgresqlSink(StagedSqlSink):
         sizes = [f"coalesce(pg_column_size(s.{quoted(written[at].name)}), 0)" for at in self._indexed]
         also = f" AND (s.barrier_row < {TRIED if target.may_refuse(written, key) else 0}"
         also += f" OR {' + '.join(sizes)} > {LONG})" if sizes else ")"
-        cursor = transaction.cursor
+        cursor, names = transaction.cursor, [column.name for column in written]
         with self.database.connection().transaction() as trial:
             try:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
-                self._insert(cursor, target, staging, key, [transaction.context.nonce], also)
+                self._insert(cursor, target, staging, names, key, [transaction.context.nonce], also)
                 cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             except psycopg.Error as problem:
                 if problem.sqlstate not in UNDECIDED and not (key and problem.sqlstate in ("23505", "23P01")):
@@ -371,7 +381,8 @@ class PostgresqlSink(StagedSqlSink):
         target = self._target(cursor)
         for (staging, key), group in groupby(handles, lambda handle: (handle["staging"], handle["more"]["key"])):
             some = list(group)
-            taken, rows = self._insert(cursor, target, staging, key, [handle["nonce"] for handle in some])
+            written = self._columns(cursor, target, staging, some[0]["more"].get("columns"))
+            taken, rows = self._insert(cursor, target, staging, written, key, [handle["nonce"] for handle in some])
             if rows is None:
                 rows = sum(handle["rows"] for handle in some)
             if taken != rows:
@@ -379,10 +390,16 @@ class PostgresqlSink(StagedSqlSink):
                 raise StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
 
     def _insert(
-        self, cursor: Any, target: Target, staging: str, key: Sequence[str], whose: Sequence[str], also: str = ""
+        self,
+        cursor: Any,
+        target: Target,
+        staging: str,
+        written: Sequence[str],
+        key: Sequence[str],
+        whose: Sequence[str],
+        also: str = "",
     ) -> tuple[int, int | None]:
         """Insert staged rows; return how many rows the table took, and of how many; None for all that are staged."""
-        written = self._columns(cursor, staging)
         names = [quoted(column) for column in written]
         columns, values = ", ".join(names), ", ".join(f"s.{name}" for name in names)
         source = (
@@ -450,21 +467,21 @@ class PostgresqlSink(StagedSqlSink):
         about = self._prefix, target.oid, columns, target.checks_on(written)
         return f"{quoted(self._schema)}.{quoted(staging_name(target.name.partition('.')[2], *about))}"
 
-    def _columns(self, cursor: Any, staging: str) -> list[str]:
+    def _columns(self, cursor: Any, target: Target, staging: str, was: Mapping[str, str] | None) -> list[str]:
         """Return the columns of staged rows. In the target they have to be as they were: a value might change on its way."""
-        target, source = describe(cursor, self._table), describe(cursor, staging)
-        assert target is not None
-        assert source is not None
-        written = source.columns[len(OWN_COLUMNS) :]
+        if was is None:  # a handle of an earlier release
+            source = describe(cursor, staging)
+            assert source is not None
+            was = {column.name: column.type for column in source.columns[len(OWN_COLUMNS) :]}
         now = {column.name: column.type for column in target.columns}
         changed = [
-            f"{column.name} was {column.type}, and " + (f"is {now[column.name]}" if column.name in now else "is gone")
-            for column in written
-            if now.get(column.name) != column.type
+            f"{name} was {kind}, and " + (f"is {now[name]}" if name in now else "is gone")
+            for name, kind in was.items()
+            if now.get(name) != kind
         ]
         if changed:
             raise StoreError("TABLE_CHANGED", table=self.described(), columns="; ".join(changed))
-        return [column.name for column in written]
+        return list(was)
 
     def _statements(self) -> str:
         found = [f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}"]
@@ -488,11 +505,17 @@ def _literal(nonce: str) -> str:
 
 def _widened(batch: pa.RecordBatch, written: Sequence[Column]) -> pa.RecordBatch:
     """Return a batch whose floats are doubles where the table has doubles: the text of 0.1 is another number there."""
-    columns = [
-        column.cast(pa.float64()) if pa.types.is_float32(column.type) and target.base == "float8" else column
-        for column, target in zip(batch.columns, written, strict=True)
-    ]
+    columns = [_doubles(column, target.base) for column, target in zip(batch.columns, written, strict=True)]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _doubles(column: pa.Array, base: str) -> pa.Array:
+    kind = column.type
+    if base == "float8" and pa.types.is_float32(kind):
+        return column.cast(pa.float64())
+    if base == "_float8" and pa.types.is_float32(kind.value_type):
+        return column.cast(pa.large_list(pa.float64()) if pa.types.is_large_list(kind) else pa.list_(pa.float64()))
+    return column
 
 
 def _staging_statement(staging: str, target: Target, written: Sequence[Column]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -70,6 +71,26 @@ WHERE c.conrelid = %s AND c.contype = 'c' AND c.convalidated AND NOT 0 = ANY (c.
 """
 
 
+SHOWN: Final = 20
+"""Bytes of a column's name in the name of a check, of 63."""
+
+ROUNDS: Final = {
+    "float4": 'cast it to "float"',
+    "float8": 'cast it to "double"',
+    "date": 'cast it to "date"',
+    "timestamp": 'cast it to "timestamp_ntz"',
+    "timestamptz": 'cast it to "timestamp"',
+    "time": "keep it in a column of type text",
+    "timetz": "keep it in a column of type text",
+    "money": "make the column numeric",
+    "name": "make the column text",
+    "char": "make the column text",
+    "oid": "make the column bigint",
+    "xid": "make the column bigint",
+    "cid": "make the column bigint",
+}
+"""Types that make another value of some texts, without a word -> what to do. Those without a type of Spark's are not here."""
+
 ONE_FORM: Final = frozenset(
     {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
 )
@@ -124,7 +145,19 @@ class Column:
     def staged(self) -> str:
         """Its definition in a staging table."""
         collation = f" COLLATE {self.collation}" if self.collation else ""
-        return f"{self.type}{collation}{' NOT NULL' if self.not_null else ''}"
+        null, name = " NOT NULL" if self.not_null else "", quoted(self.name)
+        if not self.cuts or self.domain:
+            return f"{self.type}{collation}{null}"
+        said = self.name if len(self.name.encode()) <= SHOWN else hashlib.sha256(self.name.encode()).hexdigest()[:12]
+        check = f"char_length({name}) <= {self.modifier - 4}" + (
+            f" AND {name} NOT LIKE '% '" if self.base == "bpchar" else ""
+        )
+        return f"text{collation}{null} CONSTRAINT {quoted(f'too long for {self.type}: {said}')} CHECK ({check})"
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it would cut blanks from a text, without a word: a staging table has a text there, and a check."""
+        return self.base in ("varchar", "bpchar") and self.modifier > 0
 
     @property
     def one_form(self) -> bool:
@@ -289,11 +322,20 @@ def why_not(kind: pa.DataType, column: Column) -> str:
         if pa.types.is_list(inner) or pa.types.is_large_list(inner):
             return "PostgreSQL keeps no empty arrays in arrays: convert it with to_json, for a column of type jsonb"
         element = replace(column, base=base[1:])
+        if element.cuts:
+            return f"the table's is {column.type}, which cuts blanks: make it an array of text"
         return why_not(inner, element)
     if pa.types.is_nested(kind):
         return "has to be converted, with to_json for a column of type json or jsonb"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return f"the table's is {column.type}" if base == "bytea" else ""
+        if base == "bytea":
+            return f"the table's is {column.type}"
+        if column.cuts and column.domain:
+            return f"the table's is {column.type}, which cuts blanks: make the domain one of text"
+        if base == "numeric" and column.modifier >= 0:
+            digits, scale = (column.modifier - 4) >> 16, (column.modifier - 4) & 0x7FF
+            return f'the table\'s is {column.type}, which rounds texts: cast it to "decimal({min(digits, 38)},{scale})"'
+        return f"the table's is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
     if pa.types.is_decimal(kind):
         return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's is {column.type}"
     wanted = next((names for has, names in SAFE if has(kind)), None)
