@@ -59,6 +59,8 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
     text = url.removeprefix("jdbc:")
     if text.partition("://")[0] not in SCHEMES:
         raise invalid("postgresql://host:port/database, or jdbc:postgresql://host:port/database")
+    if any("%" in each.partition("=")[0] for each in text.partition("?")[2].split("&")):
+        raise invalid("an address whose parameters' names are not escaped: a password's must be seen, to be hidden")
     if not is_jdbc:
         return _plain(_of_libpq(text, invalid), invalid)
     try:
@@ -93,7 +95,11 @@ def parse_url(url: str, owner: str) -> dict[str, str]:
 def _plain(found: dict[str, str], invalid: Any) -> dict[str, str]:
     """Refuse what shows that a password was not escaped: the rest of it would be taken for something that may be shown."""
     wrong = [key for key in ("host", "dbname", "user") if set(found.get(key, "")) & set("@;=#?&")]
-    if wrong or not all(port.isdigit() for port in found.get("port", "5432").split(",")):
+    if (
+        wrong
+        or ":" in found.get("user", "")
+        or not all(port.isdigit() for port in found.get("port", "5432").split(","))
+    ):
         raise invalid("an address whose user and password are escaped (@ as %40, / as %2F), or both as options")
     return found
 

@@ -80,11 +80,15 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _must_have_text(column: pa.Array, name: str) -> None:
-    """Refuse times whose year Arrow's text, or the database's, does not have: it would be another year."""
+    """Refuse times whose year the text form does not have, which would be another year, and texts that no database has."""
     kind = column.type
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         column = column.flatten()
         kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if not _is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py():
+            reason = f"the column {name} has a text that is no UTF-8, or has a NUL"
+            raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return
     ticks = 1 if pa.types.is_date32(kind) else 86_400 * PER_SECOND[kind.unit if pa.types.is_timestamp(kind) else "ms"]
@@ -94,6 +98,14 @@ def _must_have_text(column: pa.Array, name: str) -> None:
     if least is not None and not FIRST_DAY * ticks <= least <= most < END_DAY * ticks:
         reason = f"the column {name} has a year before 1 or after 9999, which rows with such columns can't have"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
+
+
+def _is_utf8(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _literals(column: pa.Array) -> pa.Array:

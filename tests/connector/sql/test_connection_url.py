@@ -59,6 +59,9 @@ def test_an_address_is_read_as_its_driver_reads_it(url: str, found: dict[str, st
         "jdbc:postgresql://me:p/hunter2@db/sales",
         "jdbc:postgresql://db/sales?user=me;password=hunter2",
         "jdbc:postgresql://db/sales?password=a&hunter2=1",
+        "postgresql://h/d?pass%77ord=hunter2",
+        "jdbc:postgresql://h/d?pass%77ord=hunter2",
+        "postgresql://user%3Ahunter2@h/d",
     ],
 )
 def test_what_is_no_address_is_refused_and_not_shown(url: str) -> None:
