@@ -85,10 +85,10 @@ def _must_have_text(column: pa.Array, name: str) -> None:
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         column = column.flatten()
         kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        if not _is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py():
-            reason = f"the column {name} has a text that is no UTF-8, or has a NUL"
-            raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text and (not _is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py()):
+        reason = f"the column {name} has a text that is no UTF-8, or has a NUL"
+        raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return
     ticks = 1 if pa.types.is_date32(kind) else 86_400 * PER_SECOND[kind.unit if pa.types.is_timestamp(kind) else "ms"]
