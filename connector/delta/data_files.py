@@ -105,6 +105,7 @@ class DataFiles:
         """Close all files, durably, and return them."""
         for values in list(self._open):
             self._close(values)
+        self.folder.sync_names(file["path"] for file in self.added)
         return self.added
 
     def drop(self) -> None:

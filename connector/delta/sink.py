@@ -176,6 +176,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         if self._settings.merge_schema:
             table = self._merge(table)
         fit_columns(self.schema, arrow_schema(table))
+        self._folder.sync_log()
         return {"cluster": self._folder.uri, "table": str(table.metadata().id)}
 
     def isThere(self, route: str = "") -> bool:
@@ -204,6 +205,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         """Take the table back to the version that a checkpoint made."""
         self._must_name_version(output)
         restore_version(self._folder, output["version"], output["app"], rewind)
+        self._folder.sync_log()
 
     def _must_name_version(self, output: Mapping[str, Any]) -> None:
         if "version" not in output:
@@ -355,7 +357,9 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             reraise=True,
         )
         try:
-            return attempts(attempt)
+            done = attempts(attempt)
+            self._folder.sync_log()  # also of a commit that is found done: its process may have died before
+            return done
         except (DeltaError, OSError) as problem:
             limit = round(self._settings.commit_seconds * 1000)
             raise RetriableError(

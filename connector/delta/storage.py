@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,7 +16,7 @@ from pyarrow import fs
 from connector.delta.write_options import WRITE_OPTIONS, WriteOptions
 from connector.location.location import nearest
 from transactional.errors import StoreError
-from transactional.journal.folders import replace_file
+from transactional.journal.folders import make_folders, replace_file, sync_file, sync_folder
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -40,6 +40,9 @@ class TableFolder:
     ----------
     options : WriteOptions
     """
+
+    _durable: ClassVar[dict[str, int]] = {}
+    """Of each table, the newest version that this process has made durable, with those before it."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -102,6 +105,35 @@ class TableFolder:
         except FileNotFoundError:
             return None
         return map(json.loads, data.splitlines())
+
+    # -- durability, which an object store gives by itself ----------------------------------------------------------
+
+    def sync_log(self) -> None:
+        """Make the table's newest version durable, with all that a reader needs of earlier ones, whoever has made them.
+
+        deltalake and Spark write the log without any fsync. Readers need the newest checkpoint of the log and all commits
+        since.
+        """
+        if not self._options.local:
+            return
+        log = os.path.join(self.uri, "_delta_log")
+        make_folders(log, private=False)
+        versions = {name: int(name[:20]) for name in os.listdir(log) if name[:20].isdigit()}
+        newest = max(versions.values(), default=0)
+        known = self._durable.get(self.uri, 0)
+        checkpoint = max((version for name, version in versions.items() if ".checkpoint" in name), default=0)
+        since = min(checkpoint, newest) if newest < known else max(checkpoint, known)
+        for name in [*(name for name, version in versions.items() if version >= since), "_last_checkpoint"]:
+            with suppress(FileNotFoundError):  # cleaned up meanwhile
+                sync_file(os.path.join(log, name))
+        sync_folder(log)
+        self._durable[self.uri] = newest
+
+    def sync_names(self, paths: Iterable[str]) -> None:
+        """Make files durable under their names; their bytes have been synced."""
+        if self._options.local:
+            for folder in sorted({os.path.dirname(self._inside(path)) for path in paths}):
+                sync_folder(folder)
 
     # -- files ------------------------------------------------------------------------------------------------------
 
@@ -176,7 +208,7 @@ class TableFolder:
 
     def _with_folders(self, path: str) -> str:
         whole = self._inside(path)
-        os.makedirs(os.path.dirname(whole), exist_ok=True)
+        make_folders(os.path.dirname(whole), private=False)
         return whole
 
     def _files(self) -> fs.FileSystem:

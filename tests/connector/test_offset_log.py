@@ -18,6 +18,7 @@ from connector.location.log_rewind import check_can_go_back, delete_after, plan_
 from connector.location.offset_log import newest, source_lines, spark_view
 from transactional import faults
 from transactional.errors import LocationError
+from transactional.journal.folders import make_folders
 
 HEAD = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n'
 FILE = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -437,6 +438,8 @@ def test_each_step_is_durable_before_the_next(place: Place, monkeypatch: pytest.
         steps.append("fsync")
         synced(descriptor)
 
+    for folder in ("offsets", "commits", "barrier"):
+        make_folders(str(place.path / folder))
     monkeypatch.setattr(faults, "reach", steps.append)
     monkeypatch.setattr(os, "fsync", sync)
     replay(place.location, 5, 8)

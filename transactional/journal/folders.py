@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
-__all__ = ["file_mode", "folder_mode", "make_folders", "replace_file", "sync_folder"]
+__all__ = ["file_mode", "folder_mode", "make_folders", "replace_file", "sync_file", "sync_folder"]
 
 OWNER, GROUP = 0o700, 0o070
+
+_durable: set[str] = set()
+"""Folders that this process has made durable under their names, with all folders above them."""
 
 
 def sync_folder(folder: str) -> None:
@@ -24,8 +27,20 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: str) -> None:
+    """Make a file's bytes durable, whichever process has written them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_folders(path: str, private: bool = True) -> None:
-    """Make a folder and those above it that are not there, durable.
+    """Make a folder and those above it that are not there, and make all of them durable under their names.
+
+    A folder that is there counts as not durable, until this process has synced the folder above it: another process may
+    have made it, and Spark does so without any fsync.
 
     Parameters
     ----------
@@ -33,15 +48,26 @@ def make_folders(path: str, private: bool = True) -> None:
     private : bool
         Closed to others; else with the modes that any program gives.
     """
+    path = os.path.abspath(path)
     missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path) or "."
+    folder = path
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
     for folder in reversed(missing):
-        above = os.path.dirname(folder) or "."
+        _durable.discard(folder)
         with suppress(FileExistsError):  # by another process
-            os.mkdir(folder, folder_mode(above) if private else 0o777)
-        sync_folder(above)  # else a power failure takes it away with what was synced into it
+            os.mkdir(folder, folder_mode(os.path.dirname(folder)) if private else 0o777)
+    unsure = []
+    folder = path
+    while folder not in _durable and os.path.dirname(folder) != folder:
+        unsure.append(folder)
+        folder = os.path.dirname(folder)
+    for folder in reversed(unsure):
+        # a folder above may be one that this user may not read, or that can't be synced
+        with nullcontext() if folder in missing else suppress(OSError):
+            sync_folder(os.path.dirname(folder))  # else a power failure takes it away with what was synced into it
+    _durable.update(unsure)
 
 
 def file_mode(folder: str) -> int:
