@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as sql
 
 import connector
 from integration.delta_output import DeltaOutput
 from integration.driver_process import wait_until
+from tests.connector.delta.test_filters import VALUES, written
 from transactional.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
@@ -120,6 +123,18 @@ def test_every_type_is_read_back_by_spark_as_it_was(spark: SparkSession, tmp_pat
     assert sorted(map(repr, table.select(order).collect())) == sorted(map(repr, source.select(order).collect()))
     for predicate in PREDICATES:  # what a reader skips by statistics and partitions has none of the rows
         assert table.where(predicate).count() == source.where(predicate).count(), predicate
+
+
+def test_spark_skips_no_file_with_a_value_that_it_looks_for(spark: SparkSession, tmp_path: Path) -> None:
+    """By the same bounds that deltalake's own filters are tested with."""
+    for kind, (type_, values) in VALUES.items():
+        table = written(tmp_path / kind, type_, values)
+        frame = spark.read.format("delta").load(table.table_uri)
+        for value in values:
+            if value is not None:
+                text = value.isoformat() if isinstance(value, dt.date) else value
+                literal = sql.lit(text).cast(frame.schema["v"].dataType)
+                assert frame.where(sql.col("v") == literal).count() == 1, f"{kind}: {str(value)[:60]}"
 
 
 def test_the_table_lives_on_under_delta_spark(spark: SparkSession, tmp_path: Path) -> None:

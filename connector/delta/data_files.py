@@ -180,22 +180,18 @@ def split(
         yield (), batch
         return
     code = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
-    dictionaries = []
     for name in partition_by:
         encoded = pc.dictionary_encode(batch.column(name), null_encoding="encode")
-        dictionaries.append(encoded.dictionary)
         code = pc.add(pc.multiply(code, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
+        code = pc.dictionary_encode(code).indices.cast(pa.int64())  # less than the rows, so no product is too large
     order = pc.sort_indices(code)
-    sorted_codes = code.take(order)
     rows = batch.take(order)
-    runs = pc.run_end_encode(sorted_codes)
     start = 0
-    for end, rest in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-        texts = []
-        for name, dictionary in zip(reversed(partition_by), reversed(dictionaries), strict=True):
-            rest, index = divmod(rest, len(dictionary))  # noqa: PLW2901 - a number in mixed bases, digit by digit
-            texts.append(partition_text(name, dictionary[index]))
-        yield tuple(reversed(texts)), rows.slice(start, end - start)
+    for end in pc.run_end_encode(code.take(order)).run_ends.to_pylist():
+        yield (
+            tuple(partition_text(name, rows.column(name)[start]) for name in partition_by),
+            rows.slice(start, end - start),
+        )
         start = end
 
 

@@ -27,7 +27,9 @@ HIGHEST: Final = "\U0010ffff"
 
 
 class Seen:
-    """Figures that are not taken from a footer: nulls of columns with lists and maps, bounds of floating columns.
+    """Figures that are not taken from a footer: nulls of columns with lists and maps, bounds of texts and floating columns.
+
+    A footer has no bounds of a row group with a text over 4,096 bytes.
 
     NaN is the greatest value for Spark. pyarrow leaves it out of a footer's bounds, and Spark would skip row groups by
     them: so floating columns have no bounds in the footer (`without_floating`), and none here once NaN was seen.
@@ -36,8 +38,10 @@ class Seen:
     def __init__(self, schema: pa.Schema) -> None:
         self._repeated = [f.name for f in schema if pa.types.is_map(f.type) or pa.types.is_list(f.type)]
         self._floating = [f.name for f in schema if pa.types.is_floating(f.type)]
-        self.nulls = dict.fromkeys([*self._repeated, *self._floating], 0)
-        self.bounds: dict[str, tuple[float, float]] = {}
+        self._texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        self.nulls = dict.fromkeys([*self._repeated, *self._floating, *self._texts], 0)
+        self.bounds: dict[str, tuple[Any, Any]] = {}
+        self._no_text: set[str] = set()
         self._with_nan: set[str] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -46,6 +50,23 @@ class Seen:
             self.nulls[name] += batch.column(name).null_count
         for name in self._floating:
             self._bound(name, batch.column(name))
+        for name in self._texts:
+            self._bound_text(name, batch.column(name))
+
+    def _bound_text(self, name: str, column: pa.Array) -> None:
+        if name in self._no_text or column.null_count == len(column):
+            return
+        try:
+            found = pc.min_max(column).as_py()
+        except ValueError:  # text that is no UTF-8
+            self._no_text.add(name)
+            self.bounds.pop(name, None)
+            return
+        self._widen(name, found["min"], found["max"])
+
+    def _widen(self, name: str, least: Any, most: Any) -> None:
+        low, high = self.bounds.get(name, (least, most))
+        self.bounds[name] = (min(low, least), max(high, most))
 
     def _bound(self, name: str, column: pa.Array) -> None:
         if name in self._with_nan or column.null_count == len(column):
@@ -55,8 +76,7 @@ class Seen:
             self.bounds.pop(name, None)
             return
         found = pc.min_max(column).as_py()
-        low, high = self.bounds.get(name, (found["min"], found["max"]))
-        self.bounds[name] = (min(low, found["min"]), max(high, found["max"]))
+        self._widen(name, found["min"], found["max"])
 
 
 def without_floating(schema: pa.Schema) -> list[str]:
@@ -103,7 +123,14 @@ def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, colu
         if high is not None and (most_of := upper(high, type_)) is not None:
             put(most, path, most_of)
     values = {"numRecords": footer.num_rows, "minValues": least, "maxValues": most, "nullCount": missing}
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+    return as_json(values)
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON; a decimal is a number with all its digits, which no float has."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{as_json(value[key])}" for key in value) + "}"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def bounds_of(footer: pq.FileMetaData, index: int, path: tuple[str, ...], missing: dict[str, Any]) -> tuple[Any, Any]:
@@ -169,7 +196,9 @@ def upper(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, str):
         if len(value) <= TEXT_PREFIX:
             return value
-        return None if HIGHEST in value else value[:TEXT_PREFIX] + HIGHEST
+        rest = value[TEXT_PREFIX:]
+        cut = len(value) - len(rest.lstrip(HIGHEST))
+        return value if cut == len(value) else value[:cut] + HIGHEST
     if isinstance(value, dt.datetime):
         return instant(value, type_, up=True)
     return exact(value)
@@ -177,15 +206,10 @@ def upper(value: Any, type_: pa.DataType) -> Any:
 
 def exact(value: Any) -> Any:
     """Return a number or a date as it is; None for a value that JSON or data skipping does not have."""
-    if isinstance(value, (bool, bytes)):
-        return None
-    if isinstance(value, int):
+    if isinstance(value, (int, Decimal)):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Decimal):
-        number = float(value)
-        return number if Decimal(repr(number)) == value else None
+    if isinstance(value, float):  # infinities as Spark writes them
+        return value if math.isfinite(value) else repr(value).replace("inf", "Infinity")
     if isinstance(value, dt.date):
         return value.isoformat()
     return None
@@ -197,8 +221,6 @@ def instant(value: dt.datetime, type_: pa.DataType, up: bool) -> str | None:
     try:
         rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if up and rest else 0)
     except OverflowError:
-        return None
-    if rounded.year < 1000:  # Spark's parser and ours differ on short years
         return None
     zone = "" if type_.tz is None else "Z"
     return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone

@@ -140,3 +140,13 @@ def test_every_file_is_durable_with_its_last_byte_when_it_is_prepared(
     bytes_of = {path: size for path, size in durable.items() if path.endswith(".parquet")}
     assert {str(tmp_path / file["path"]): file["size"] for file in found} == bytes_of
     assert {str(tmp_path / "p=a"), str(tmp_path / "p=b"), str(tmp_path)} <= set(durable), "and their folders"
+
+
+def test_no_product_of_partition_values_is_too_large() -> None:
+    """Ten columns of 100 values each are 10^20 combinations, and 2^63 is 9 * 10^18."""
+    names = [f"p{number}" for number in range(10)]
+    batch = pa.RecordBatch.from_pydict({name: [f"{name}-{row}" for row in range(100)] for name in names})
+    parts = list(split(batch, names))
+    assert len(parts) == 100
+    for values, rows in parts:
+        assert [tuple(row.values()) for row in rows.to_pylist()] == [values]
