@@ -28,6 +28,9 @@ LEAST_GROUP_ROWS: Final = 1 << 14
 OPEN_FILES: Final = 64
 """The limit of one task; with more partition values at once, the file that was written longest ago is closed."""
 
+LONGEST_NAME: Final = 256
+"""Bytes of a folder's name with its slash: what file systems take. Such a table can be copied to any disk."""
+
 UNSAFE: Final = "\"#%'*/:=?\\\x7f{[]^"
 """The characters that Spark escapes in the names of partition folders, beside control characters."""
 
@@ -141,6 +144,10 @@ class DataFiles:
 
     def _path(self, values: tuple[str | None, ...], number: int) -> str:
         folders = [f"{escaped(c)}={folder_of(v)}/" for c, v in zip(self.partition_by, values, strict=True)]
+        for column, folder in zip(self.partition_by, folders, strict=True):
+            if len(folder.encode()) > LONGEST_NAME:
+                reason = f"a value of the partition column {column} makes a folder name of more than {LONGEST_NAME - 1} bytes"
+                raise RowRefusedError("ROW_REFUSED", owner="2pc-delta", reason=reason, column=column)
         codec = "" if self.compression == "none" else f".{self.compression}"
         return f"{''.join(folders)}{self.name}-c{number:03d}{codec}.parquet"
 

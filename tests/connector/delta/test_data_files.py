@@ -17,6 +17,7 @@ from connector.delta import data_files
 from connector.delta.data_files import DataFiles, split, text_of
 from connector.delta.storage import TableFolder
 from connector.delta.write_options import parse_write_options
+from transactional.errors import RowRefusedError
 
 
 def files(
@@ -150,3 +151,11 @@ def test_no_product_of_partition_values_is_too_large() -> None:
     assert len(parts) == 100
     for values, rows in parts:
         assert [tuple(row.values()) for row in rows.to_pylist()] == [values]
+
+
+@pytest.mark.parametrize("value", ["a" * 300, "ü" * 130, "%" * 90])
+def test_a_partition_value_that_no_folder_can_be_named_after_is_refused_by_column(tmp_path: Path, value: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"v": [1], "p": [value]})
+    writer, _ = files(tmp_path, batch.schema, ["p"])
+    with pytest.raises(RowRefusedError, match="partition column p"):
+        writer.write(batch)
