@@ -128,8 +128,8 @@ def test_every_type_is_read_back_by_spark_as_it_was(spark: SparkSession, tmp_pat
 def test_spark_skips_no_file_with_a_value_that_it_looks_for(spark: SparkSession, tmp_path: Path) -> None:
     """By the same bounds that deltalake's own filters are tested with."""
     for kind, (type_, values) in VALUES.items():
-        table = written(tmp_path / kind, type_, values)
-        frame = spark.read.format("delta").load(table.table_uri)
+        written(tmp_path / kind, type_, values)
+        frame = spark.read.format("delta").load(str(tmp_path / kind / "table"))
         for value in values:
             if value is not None:
                 text = value.isoformat() if isinstance(value, dt.date) else value
