@@ -222,5 +222,7 @@ def instant(value: dt.datetime, type_: pa.DataType, up: bool) -> str | None:
         rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if up and rest else 0)
     except OverflowError:
         return None
+    if rounded.year < 1000:  # Spark's parser and ours differ on short years
+        return None
     zone = "" if type_.tz is None else "Z"
     return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone

@@ -30,10 +30,6 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "38 digits": (pa.decimal128(38, 0), [Decimal("9" * 38), Decimal("-" + "9" * 38)]),
     "small decimals": (pa.decimal128(38, 38), [Decimal("0." + "9" * 38)]),
     "first dates": (pa.date32(), [dt.date(1, 1, 1), dt.date(999, 12, 31)]),
-    "first instants": (
-        pa.timestamp("us", "UTC"),
-        [dt.datetime(5, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC), dt.datetime(999, 12, 31, tzinfo=dt.UTC)],
-    ),
     "integers": (pa.int64(), [-(1 << 63), (1 << 63) - 1]),
     "bytes": (pa.binary(), [b"\xff\x00", b""]),
 }
