@@ -25,6 +25,7 @@ from integration.file_sink import FileSink
 from tests.transactional.bodies import lines, recorded, run_body, settled
 from transactional import faults
 from transactional.barrier import sources_digest
+from transactional.checkpoint import DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.ledger import Ledger
 from transactional.sink import Options, TransactionContext
@@ -104,8 +105,8 @@ class CliPlace:
         body = self._body(batch, rows, covers, reason="BARRIER", barrier=1_000, began=3_000, **more)
         checkpoint = self.append(EntryKind.DECIDED, body)
         if settle:
-            for part in self.ledger().parts_of(self.ledger().checkpoints[checkpoint]):
-                self._move(part.handles[-1], "committed")
+            handles = [part.handles[-1] for part in self.ledger().parts_of(self.ledger().checkpoints[checkpoint])]
+            self.made().commit(handles, DecidedCheckpoint(checkpoint, (batch,), 0, self.ledger().identity("q"), "p"))
             self.append(EntryKind.SETTLED, settled(checkpoint, **(output or {})))
             (self.path / "commits" / str(batch)).write_text("v1\n{}")
         self.checkpoints.append(checkpoint)
