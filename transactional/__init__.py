@@ -9,7 +9,8 @@ The deciding core: `journal` (exclusive create), `entry` (as bytes), `ledger` (t
 end).
 
 Beside it: `barrier` and `schedule` (in the source), `checkpoint` (what tasks report), `rewind` and `restore` (going back),
-`stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `clock`, `faults`.
+`stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `printable`
+(names of others, for a terminal), `clock`, `faults`.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ class Settlement:
             living = [part for part, state in states if state.outcome is Outcome.PREPARED]
             if judgement is Judgement.COMMIT:
                 if self.commit(checkpoint, living, recovering=True):
+                    self._note(checkpoint)
                     self.finish(checkpoint, token)
                     return
                 continue
@@ -146,6 +147,18 @@ class Settlement:
             return False
         faults.reach("commit.done")
         return True
+
+    def _note(self, checkpoint: CheckpointRecord) -> None:
+        """Let the sink note a checkpoint's id if a process died between the commit of its rows and that note.
+
+        Its handles are committed, so no other call of `commit` follows; this one changes nothing else.
+        """
+        query, decided = self._journal.ledger.identity(self._query_id), self._decided(checkpoint)
+        parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles and not part.accepted]
+        for route in sorted({part.route for part in parts}):
+            held = self._sink.newestCheckpoint(query, route)
+            if held is not None and held < checkpoint.id:
+                self._sink.recoverAndCommit([part.handles[-1] for part in parts if part.route == route], decided)
 
     def must_hold(self) -> None:
         """Check that the store holds what the journal has settled there, and no more: a commit would cover up a gap before it.

@@ -100,6 +100,8 @@ class Bench:
         """Commit in a new sink, and check that the store reports it."""
         sink = self.sink()
         sink.commit(handles, self.checkpoint)
+        held = sink.newestCheckpoint(self.query)
+        assert held is None or held >= self.checkpoint.id, "a commit records the id of its checkpoint"
         self._must_report(sink, handles, Outcome.COMMITTED)
 
     def lost_of(self, *handles: Mapping[str, Any]) -> list[dict[str, Any]]:
