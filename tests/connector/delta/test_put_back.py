@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 
 from connector.delta.sink import DeltaSink
 from tests.transactional.bodies import lines
-from transactional.checkpoint import Acknowledgement, Part
+from transactional.checkpoint import Acknowledgement, Mode, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
-from transactional.errors import LocationError
+from transactional.errors import LocationError, StoreError
 from transactional.journal import Journal, LocalJournalStore
 from transactional.recovery import QueryView
 from transactional.sink import Options, TransactionContext
@@ -29,23 +29,26 @@ class Query:
         self.folder = folder
         self.options = Options({"path": str(folder / "table"), "transactionalIdPrefix": "p"})
 
-    def coordinator(self, batch: int, driver: str) -> CheckpointCoordinator:
+    def coordinator(self, batch: int, driver: str, versions: bool = False) -> CheckpointCoordinator:
         settings = RunSettings(driver, DeltaSink.name(), "options", "p")
-        previous = lines(f"line {batch - 1}") if batch else None
-        view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), previous)
+        previous = lines(f"line {batch - 1}") if batch and not versions else None
+        committed = -1 if versions else batch - 1
+        view = QueryView("q", "/place", batch, committed, lines(f"line {batch}"), previous, gaps=versions)
         return CheckpointCoordinator(self.journal(), DeltaSink(self.options, SCHEMA), settings, view)
 
     def journal(self) -> Journal:
         return Journal(LocalJournalStore(str(self.folder / "log")))
 
-    def run(self, batch: int, driver: str) -> None:
-        plan = self.coordinator(batch, driver).plan()
+    def run(self, batch: int, driver: str, versions: bool = False) -> None:
+        plan = self.coordinator(batch, driver, versions).plan()
+        if plan.mode is Mode.DRAIN:
+            return
         sink = DeltaSink(self.options, SCHEMA)
         transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"{batch}{driver}", plan.token))
         sink.write(transaction, pa.record_batch([pa.array([batch])], schema=SCHEMA))
         part = Part(0, dict(sink.preCommit(transaction)), 1, 8, "1:0")
         message = Acknowledgement(plan.token, batch, 0, 0, False, [part], plan.sources)
-        self.coordinator(batch, driver).commit([message], batch)
+        self.coordinator(batch, driver, versions).commit([message], batch)
 
     def values(self) -> list[int]:
         table = DeltaTable(str(self.folder / "table")).to_pyarrow_table()
@@ -78,3 +81,47 @@ def test_a_query_that_goes_on_under_new_drivers_is_not_refused(tmp_path: Path) -
     for batch in range(4):
         query.run(batch, f"driver {batch}")
     assert query.values() == [0, 1, 2, 3]
+
+
+# -- a table that lacks what the journal has settled: what `StoreMatrix` does not have ----------------------------------
+
+
+@pytest.mark.parametrize("versions", [False, True], ids=["query", "df.write"])
+@pytest.mark.parametrize("driver", ["A", "B"], ids=["driver lives", "run begins"])
+def test_a_table_that_has_lost_its_last_commit_is_not_written_into(tmp_path: Path, driver: str, versions: bool) -> None:
+    query = Query(tmp_path)
+    for batch in range(3):
+        query.run(batch, "A", versions)
+    max((tmp_path / "table" / "_delta_log").glob("*.json")).unlink()
+    for batch in (2, 3) if versions else (3,):
+        with pytest.raises(StoreError, match="STORE_WENT_BACK"):
+            query.run(batch, driver, versions)
+    assert query.values() == [0, 1]
+
+
+def test_the_users_own_versions_of_a_table_are_his_to_make(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    for batch in range(3):
+        query.run(batch, "A")
+    DeltaTable(str(tmp_path / "table")).restore(1)
+    query.run(3, "A")
+    DeltaTable(str(tmp_path / "table")).delete("value = 3")
+    query.run(4, "B")
+    DeltaTable(str(tmp_path / "table")).optimize.compact()
+    DeltaTable(str(tmp_path / "table")).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    query.run(5, "C")
+    assert query.values() == [0, 4, 5]
+
+
+def test_a_table_that_is_behind_is_written_into_after_somebody_has_accepted_it(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    for batch in range(2):
+        query.run(batch, "A")
+    shutil.rmtree(tmp_path / "table")
+    journal = query.journal()
+    journal.load()
+    accepted = {"location": "/place", "suffix": "", "base": -1, "drop": False}
+    journal.append(EntryKind.ADOPT, accepted, lambda ledger: None)
+    query.run(2, "B")
+    query.run(3, "C")
+    assert query.values() == [2, 3]
