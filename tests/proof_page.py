@@ -18,6 +18,21 @@ HEAD = """\
 The claims of each page, with the tests that would fail if they were wrong. A single test is given by its name
 (`grep -rn NAME tests integration`), a whole file by its path. `make test` runs all tests except those that are marked `matrix`;
 `make matrix` runs these.
+
+## A store that is not the journal's
+
+`StoreMatrix` damages each sink's real store when a run begins, while a driver lives, between the tasks and their commit, and
+under `df.write`: the query stops, and no row is written by it. *limit*: [not noticed](put-back.md#limits).
+
+| sink | older copy | gone | another one | emptied log | ahead |
+|---|---|---|---|---|---|
+| `2pc-kafka` | limit | yes | yes; limit while a driver lives | | when a run begins; else limit |
+| `2pc-delta` | yes | yes | yes | yes | yes |
+| `2pc-delta`, one of two under `2pc-multi` | yes | yes | yes | yes | yes |
+| `2pc-postgresql`, `2pc-mysql` (MariaDB) | yes | yes | yes | | yes |
+| the SQLite sinks of the docs, the file sink of the tests | yes | yes | yes | | yes |
+
+An empty cell is a store without such a log.
 """
 
 
