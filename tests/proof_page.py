@@ -26,7 +26,7 @@ under `df.write`: the query stops, and no row is written by it. *limit*: [not no
 
 | sink | older copy | gone | another one | emptied log | ahead |
 |---|---|---|---|---|---|
-| `2pc-kafka` | limit | yes | yes; limit while a driver lives | | when a run begins; else limit |
+| `2pc-kafka` | limit | yes | yes | | when a run begins; else limit |
 | `2pc-delta` | yes | yes | yes | yes | yes |
 | `2pc-delta`, one of two under `2pc-multi` | yes | yes | yes | yes | yes |
 | `2pc-postgresql`, `2pc-mysql` (MariaDB) | yes | yes | yes | | yes |

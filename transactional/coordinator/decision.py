@@ -26,11 +26,11 @@ from transactional.checkpoint import (
 from transactional.clock import Deadline
 from transactional.coordinator.session import Session, record_body
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, HookError, JournalError, ProtocolError, RetriableError
+from transactional.errors import FencedError, HookError, JournalError, ProtocolError, RetriableError, StoreError
 from transactional.ledger import BatchRecord, Ledger
 from transactional.ownership import may_record, must_own, newest_run, superseded
 from transactional.recovery import check_schedule
-from transactional.recovery.versions import check_topics
+from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
 
 __all__ = ["Decision"]
@@ -235,8 +235,14 @@ class Decision:
             handles = [part.handle for part in parts if part.handle is not None and part.route == route]
             own = self._sink.targets(handles)
             targets.update(own)
+            ledger = self._journal.ledger
             if self._view.gaps:
-                check_topics(self._journal.ledger, own, route)
+                check_topics(ledger, own, route)
+            elif known := ledger.known_at_store(self._sink.routes).get(route):
+                changes = other_topics(ledger, own, route)
+                if changes:
+                    store = f"{self._sink.name()} {route}".strip()
+                    raise StoreError("STORE_REPLACED", store=store, known=known, changes=changes)
         if targets:
             check_schedule(self._view, targets, None)
 

@@ -25,6 +25,7 @@ __all__ = [
     "check_version",
     "check_written",
     "lost_version",
+    "other_topics",
 ]
 
 
@@ -168,12 +169,16 @@ def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> N
     ------
     LocationError
     """
+    changed = other_topics(ledger, targets, route)
+    if changed:
+        raise _other_target(ledger, changed)
+
+
+def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> str:
+    """Return how the topics of transactions differ from the one that the run recorded; empty if they don't, or none is fixed."""
     recorded = ledger.newest_run.identified("topicId", route) if ledger.newest_run else None
-    if recorded is None:
-        return
-    others = sorted(each for each in targets if _one_spelling(each) != _one_spelling(recorded))
-    if others:
-        raise _other_target(ledger, f"{route and f'{route}.'}topicId was {recorded}, is {', '.join(others)}")
+    others = sorted(each for each in targets if recorded and _one_spelling(each) != _one_spelling(recorded))
+    return f"{route and f'{route}.'}topicId was {recorded}, is {', '.join(others)}" if others else ""
 
 
 def _other_target(ledger: Ledger, changed: str) -> LocationError:
