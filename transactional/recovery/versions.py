@@ -175,7 +175,7 @@ def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> N
 
 
 def other_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> str:
-    """Return how the topics of transactions differ from the one that the run recorded; empty if they don't, or none is fixed."""
+    """Return how the topics of transactions differ from the one that the run recorded; empty if they don't."""
     recorded = ledger.newest_run.identified("topicId", route) if ledger.newest_run else None
     others = sorted(each for each in targets if recorded and _one_spelling(each) != _one_spelling(recorded))
     return f"{route and f'{route}.'}topicId was {recorded}, is {', '.join(others)}" if others else ""
