@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 __all__ = ["complete_offsets"]
 
@@ -14,7 +16,9 @@ TAIL = 64
 """Offsets before the end of a barrier topic in which the newest mark is looked for first: some may be compacted."""
 
 
-def complete_offsets(consumer: Consumer, barrier_topic: str, timeout: float = 30.0) -> dict[str, dict[int, int]]:
+def complete_offsets(
+    consumer: Consumer, barrier_topic: str, timeout: float = 30.0, admin: AdminClient | None = None
+) -> dict[str, dict[int, int]]:
     """Return where the newest whole checkpoint ends, of the query that writes its marks to this barrier topic.
 
     Below these offsets are all rows of the query's checkpoints up to that one, and none of a later one. A reader that stops
@@ -29,6 +33,9 @@ def complete_offsets(consumer: Consumer, barrier_topic: str, timeout: float = 30
         As the sink's option ``barrierTopic`` names it.
     timeout : float
         In seconds.
+    admin : confluent_kafka.admin.AdminClient, optional
+        Compares the topic's id with the mark's. Without it, a topic that was created again is noticed only while it is
+        shorter than the old one: a consumer can't ask for an id.
 
     Returns
     -------
@@ -38,7 +45,8 @@ def complete_offsets(consumer: Consumer, barrier_topic: str, timeout: float = 30
     Raises
     ------
     ValueError
-        A record is no mark, or one of a newer release.
+        A record is no mark, or one of a newer release; or the mark's topic was deleted or created again: wait for the next
+        mark.
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
@@ -50,11 +58,39 @@ def complete_offsets(consumer: Consumer, barrier_topic: str, timeout: float = 30
         newest = _newest(consumer, TopicPartition(barrier_topic, 0, begin), high, deadline)
         if newest is not None:
             topics = newest["topics"].items()
-            return {name: {int(number): end for number, end in topic["ends"].items()} for name, topic in topics}
+            ends = {name: {int(number): end for number, end in topic["ends"].items()} for name, topic in topics}
+            for name, topic in topics:
+                if not _is_there(consumer, admin, name, topic["id"], ends[name], deadline):
+                    raise ValueError(
+                        f"{name} was deleted or created again since the newest mark in {barrier_topic}: wait for the next mark"
+                    )
+            return ends
         if begin == low:
             break
         length *= 16
     return {}
+
+
+def _is_there(
+    consumer: Consumer, admin: AdminClient | None, name: str, identity: str, ends: dict[int, int], deadline: float
+) -> bool:
+    """Return whether a topic is the one that a mark names, as far as it can be asked."""
+    left = max(1.0, deadline - time.monotonic())
+    if admin is not None:
+        found = admin.describe_topics(TopicCollection([name]), request_timeout=left)[name]
+        try:
+            now = found.result().topic_id
+        except KafkaException as problem:
+            if problem.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                return False
+            raise
+        bits = (now.get_most_significant_bits(), now.get_least_significant_bits())
+        return uuid.UUID(identity) == uuid.UUID(bytes=b"".join(half.to_bytes(8, "big", signed=True) for half in bits))
+    found_numbers = consumer.list_topics(name, timeout=left).topics[name].partitions
+    return all(
+        number in found_numbers and consumer.get_watermark_offsets(TopicPartition(name, number), timeout=left)[1] >= end
+        for number, end in ends.items()
+    )
 
 
 def _newest(consumer: Consumer, begin: TopicPartition, high: int, deadline: float) -> dict[str, Any] | None:

@@ -664,6 +664,23 @@ def test_a_row_that_was_damaged_on_the_brokers_disk_is_an_error_and_no_row(kafka
         rows_between(reader, start, reader.latestOffset(start, ReadAllAvailable()))
 
 
+def test_a_batch_that_is_too_large_unpacked_names_the_setting_that_reads_it(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    whole = {"batch.size": 100_000_000, "message.max.bytes": 100_000_000, "linger.ms": 5000}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": "zstd", **whole})
+    for _ in range(60):
+        producer.produce(topic_name, bytes(1_000_000), partition=0)
+    assert producer.flush(60) == 0
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(StoreError, match=r"READ_FAILED.*kafka\.receive\.message\.max\.bytes .* over three times"):
+        rows_between(reader, start, end)
+    more = {"kafka.receive.message.max.bytes": "190000000"}
+    larger = reader_of(kafka, topic_name, startingOffsets="earliest", **more)
+    assert len(rows_between(larger, start, end)) == 60
+
+
 @pytest.mark.parametrize("stale", ["id", "partitions", "topic"])
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_one_broker_that_is_behind_the_others_doubles_and_fails_nothing(

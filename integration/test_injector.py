@@ -47,10 +47,10 @@ class Topic:
         config = ClientConfig("barrier inject", {"bootstrap.servers": self.servers})
         return Injector(config, self.name, self.barriers)
 
-    def complete(self) -> dict[int, int]:
+    def complete(self, admin: AdminClient | None = None) -> dict[int, int]:
         """Where the newest mark is."""
         with closing(Consumer({"bootstrap.servers": self.servers, "group.id": "reader"})) as consumer:
-            return complete_offsets(consumer, self.barriers).get(self.name, {})
+            return complete_offsets(consumer, self.barriers, admin=admin).get(self.name, {})
 
 
 @pytest.fixture
@@ -136,6 +136,7 @@ def test_a_topic_that_was_created_again_is_another_one(kafka: Cluster, topic: To
     with topic.injector() as injector:
         injector.inject()
         admin = AdminClient({"bootstrap.servers": topic.servers})
+        assert topic.complete(admin) == {0: 1, 1: 0}
         admin.delete_topics([topic.name])[topic.name].result()
 
         def create() -> bool:
@@ -146,6 +147,11 @@ def test_a_topic_that_was_created_again_is_another_one(kafka: Cluster, topic: To
             return True
 
         wait_until(create, "the topic is there again")
+        with pytest.raises(ValueError, match="created again"):
+            topic.complete()
+        topic.write(2, 0)  # longer than the old one: its id alone shows that it is another
+        with pytest.raises(ValueError, match="created again"):
+            topic.complete(admin)
         with pytest.raises(StoreError, match="BARRIER_TOPIC_TAKEN"):
             injector.inject()
     with pytest.raises(StoreError, match=rf"BARRIER_TOPIC_TAKEN.*{topic.name} with the id"), topic.injector():

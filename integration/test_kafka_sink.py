@@ -90,6 +90,7 @@ def older() -> Iterator[Cluster]:
         "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
+        "auto.create.topics.enable": "true",  # Kafka's own default
     }
     with Cluster(features={"transaction.version": 1}, properties=properties) as cluster:
         yield cluster
@@ -770,6 +771,27 @@ def test_a_topic_of_the_column_that_does_not_exist_is_refused_before_a_broker_co
         with pytest.raises(StoreError, match=rf"UNKNOWN_TOPIC.*{topic}-misspelt"):
             sink.write(transaction, batch)
         sink.rollback(transaction)
+
+
+def test_a_topic_that_is_gone_is_not_created_by_the_sink_s_own_clients(
+    older: Cluster, topic_name: str, prefix: str
+) -> None:
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    rows = pa.RecordBatch.from_pydict({"value": ["v"], "topic": [topic_name]}, schema=schema)
+    admin = AdminClient({"bootstrap.servers": older.bootstrap_servers})
+    quick = {"kafka_topic_metadata_propagation_max_ms": "1000"}
+    with closing(make_sink(older.bootstrap_servers, topic_name, prefix, schema, **quick)) as sink:
+        with pytest.raises(StoreError, match=rf"UNKNOWN_TOPIC.*{topic_name}"):  # noqa: PT012 - whichever step notices it
+            transaction = begin(sink)
+            sink.write(transaction, rows)
+            sink.preCommit(transaction)
+        assert topic_name not in admin.list_topics(timeout=10).topics
+    with closing(make_sink(older.bootstrap_servers, None, prefix, schema, createTopics="true")) as sink:
+        transaction = begin(sink)
+        sink.write(transaction, rows)
+        assert sink.preCommit(transaction) is not None
+        sink.rollback(transaction)
+    assert topic_name in admin.list_topics(timeout=10).topics
 
 
 def test_a_timeout_over_the_brokers_is_refused_with_both_numbers(kafka: Cluster, topic: str, prefix: str) -> None:
