@@ -399,6 +399,21 @@ def test_a_topic_made_anew_between_planning_and_task_is_not_taken_for_the_old_on
     assert read == list(range(100, 115)), "each row of the new topic once"
 
 
+def test_a_topic_made_anew_while_its_task_reads_fails_the_task(kafka: Cluster, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(2000), partitions=1)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    [partition] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    batches = reader.read(partition)
+    assert len(next(batches)) > 0
+    kafka.delete_topic(topic_name)
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(2000), partitions=1)
+    with pytest.raises(StoreError, match=rf"TOPIC_CHANGED.*{topic_name}"):
+        list(batches)
+
+
 @pytest.mark.parametrize("rows", [4, 15], ids=["shorter", "longer"])
 def test_a_topic_made_anew_is_read_from_its_first_row_where_loss_is_allowed(
     kafka: Cluster, topic_name: str, rows: int, caplog: pytest.LogCaptureFixture

@@ -147,7 +147,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         if values["deliveryGuarantee"] != "exactly-once":
             expectation = "not set: at-least-once has no checkpoints whose ends are known"
             raise WRITE_OPTIONS.invalid("barrierTopic", barrier_topic, expectation)
-    # A producer's own default is true: brokers would create a topic that was deleted, or is misspelt, as soon as it is asked for.
+    # A producer's own default is true: brokers create a topic that was deleted, or is misspelt, when a producer asks for it.
     client = client.with_setting("allow.auto.create.topics", str(values["createTopics"]).lower())
     return WriteOptions(
         client=client.with_setting(KBYTES, LONGEST_KBYTES),
