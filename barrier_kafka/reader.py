@@ -45,8 +45,8 @@ def complete_offsets(
     Raises
     ------
     ValueError
-        A record is no mark, or one of a newer release; or the mark's topic was deleted or created again: wait for the next
-        mark.
+        A record is no mark, or one of a newer release; or the mark's topic was deleted or created again, so its offsets
+        mean other rows.
     TimeoutError
         The brokers did not answer in time.
     confluent_kafka.KafkaException
@@ -62,7 +62,8 @@ def complete_offsets(
             for name, topic in topics:
                 if not _is_there(consumer, admin, name, topic["id"], ends[name], deadline):
                     raise ValueError(
-                        f"{name} was deleted or created again since the newest mark in {barrier_topic}: wait for the next mark"
+                        f"{name} was deleted or created again since the newest mark in {barrier_topic}: its offsets mean other "
+                        "rows now; read a barrier topic that has marks of the new topic"
                     )
             return ends
         if begin == low:
