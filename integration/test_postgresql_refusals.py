@@ -257,6 +257,7 @@ def test_the_doctor_names_what_can_stop_a_commit(database: PostgresqlServer, tab
     ("kind", "said"),
     [
         ("numeric(5,2)", r"decimal\(5,2\)"),
+        ("numeric(5,-2)", "make the column numeric"),
         ("money", "numeric"),
         ("time", "text"),
         ("timestamp", "timestamp_ntz"),

@@ -333,8 +333,13 @@ def why_not(kind: pa.DataType, column: Column) -> str:
         if column.cuts and column.domain:
             return f"the table's is {column.type}, which cuts blanks: make the domain one of text"
         if base == "numeric" and column.modifier >= 0:
-            digits, scale = (column.modifier - 4) >> 16, (column.modifier - 4) & 0x7FF
-            return f'the table\'s is {column.type}, which rounds texts: cast it to "decimal({min(digits, 38)},{scale})"'
+            digits, scale = (column.modifier - 4) >> 16, _scale(column.modifier)
+            cast = (
+                f'cast it to "decimal({min(digits, 38)},{scale})"'
+                if 0 <= scale <= digits
+                else "make the column numeric"
+            )
+            return f"the table's is {column.type}, which rounds texts: {cast}"
         return f"the table's is {column.type}, which changes some texts: {ROUNDS[base]}" if base in ROUNDS else ""
     if pa.types.is_decimal(kind):
         return "" if base == "numeric" and _holds(column.modifier, kind.scale) else f"the table's is {column.type}"
@@ -368,8 +373,13 @@ def _holds(modifier: int, scale: int) -> bool:
     """Return whether a numeric of this modifier keeps as many digits behind the point, or all."""
     if modifier < 0:
         return True
+    return _scale(modifier) >= scale
+
+
+def _scale(modifier: int) -> int:
+    """Return how many digits behind the point a numeric keeps; negative if it rounds before the point."""
     own = (modifier - 4) & 0x7FF
-    return (own if own < 1024 else own - 2048) >= scale
+    return own if own < 1024 else own - 2048
 
 
 def type_for(kind: pa.DataType) -> str:
