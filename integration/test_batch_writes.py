@@ -67,14 +67,16 @@ def test_as_many_other_rows_under_a_known_version_are_refused_unless_that_was_ac
     assert values(tmp_path) == [1, 2, 4]
 
 
-def test_a_table_that_was_created_again_is_another_target(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_is_gone_or_was_created_again_is_not_written_into(spark: SparkSession, tmp_path: Path) -> None:
     save(rows(spark, 1), tmp_path, 0)
     shutil.rmtree(tmp_path / "table")
     for version in (0, 1):
+        with pytest.raises(Exception, match="STORE_GONE"):
+            save(rows(spark, 1), tmp_path, version)
+    save(rows(spark, 1), tmp_path, 0, checkpointLocation=str(tmp_path / "new"))
+    for version in (0, 1):
         with pytest.raises(Exception, match=r"LOCATION_TAKEN.*table was .* its own checkpointLocation"):
             save(rows(spark, 1), tmp_path, version)
-    assert values(tmp_path) == []
-    save(rows(spark, 1), tmp_path, 0, checkpointLocation=str(tmp_path / "new"))
     assert values(tmp_path) == [1]
 
 

@@ -310,6 +310,8 @@ BAD: Sequence[tuple[Mapping[str, str], str]] = [
     ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "INVALID_OPTION.*at most maxOffsetsPerTrigger"),
     ({"maxTriggerDelay": "later"}, "INVALID_OPTION.*maxTriggerDelay.*30s"),
     ({"minPartitions": "0"}, "INVALID_OPTION.*minPartitions"),
+    ({"minPartitions": "3"}, "FORBIDDEN_OPTION.*minPartitions.*allowReordering"),
+    ({"allowReordering": "perhaps"}, "INVALID_OPTION.*allowReordering.*true or false"),
     ({"maxRecordsPerPartition": "0"}, "INVALID_OPTION.*maxRecordsPerPartition"),
     ({"includeHeaders": "1"}, "INVALID_OPTION.*includeHeaders"),
     ({"columns": "value,body"}, "INVALID_OPTION.*columns"),
