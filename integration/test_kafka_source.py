@@ -259,7 +259,8 @@ def test_offsets_of_another_application_in_a_named_group_are_left_as_they_are(ka
 
     def committed() -> int:
         asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic_name)])[topic_name]
-        return int(asked.result(30).topic_partitions[0].offset)
+        found = asked.result(30).topic_partitions
+        return int(found[0].offset) if found else -1  # nothing was committed yet
 
     reader = reader_of(kafka, topic_name, startingOffsets="earliest", **{"kafka.group.id": topic_name})
     [(end, _)] = batches_of(reader)
