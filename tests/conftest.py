@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,12 @@ from connector.spark.sinks import ALLOW  # with it the catalogue of errors is co
 # By default an example that takes 200 ms fails: a machine that others share may stand still for as long.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+# A worker of pytest keeps admins for their next use. Their threads log when the brokers of an earlier test are gone, and a test that
+# looks at its own warnings would see theirs.
+for _name in ("kafka.cluster", "kafka.net.manager"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 @pytest.fixture(scope="session", autouse=True)
