@@ -15,8 +15,8 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-# A worker of pytest keeps admins for their next use. Their threads log when the brokers of an earlier test are gone, and a test that
-# looks at its own warnings would see theirs.
+# A worker of pytest keeps admins for their next use. Their threads log when the brokers of an earlier test are gone, and a test
+# that looks at its own warnings would see theirs.
 for _name in ("kafka.cluster", "kafka.net.manager"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
