@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -258,6 +258,25 @@ class Cluster:
         admin = self._admin()
         admin.delete_topics([name])[name].result(START_TIMEOUT_SECONDS)
         self._await(f"topic {name} is gone", lambda: self._all_know(name, 0))
+
+    def wait_for_markers(self, topic: str, partitions: Iterable[int]) -> None:
+        """Wait until readers of committed rows reach the end of the partitions.
+
+        A producer's commit and abort return when the coordinator has decided. The markers that let readers pass come after.
+        """
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        admin, question = self._admin(), {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+
+        def ends(level: IsolationLevel) -> dict[TopicPartition, int]:
+            asked = admin.list_offsets(question, isolation_level=level)
+            return {at: answer.result(START_TIMEOUT_SECONDS).offset for at, answer in asked.items()}
+
+        self._await(
+            f"the markers of {topic} are written",
+            lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED),
+        )
 
     def wait_until_ready(self) -> None:
         """Wait until every running node answers, and all of them know all running nodes and every partition's leader.

@@ -137,6 +137,7 @@ def transactions(kafka: Cluster) -> Iterator[Transactions]:
             producer.commit_transaction(30)
             committed += rows
     assert set(held) == {0, 1}
+    kafka.wait_for_markers(topic, [2])
     readable = [(at, offset, value) for at, offset, value in committed if offset < held.get(at, 1 << 62)]
     assert len(readable) < len(committed)
     [end] = [end for end, _ in batches_of(reader_of(kafka, topic, startingOffsets="earliest"), ReadAllAvailable())]

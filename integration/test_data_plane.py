@@ -243,6 +243,7 @@ def test_a_source_reads_the_same_rows_on_both_ways(
             producer.produce(topic, **each)
         producer.flush(60)
         producer.commit_transaction(60) if committed else producer.abort_transaction(60)
+    kafka.wait_for_markers(topic, range(PARTITIONS))
     for options in ({}, {"kafka.isolation.level": "read_uncommitted"}):
         config = config_of(kafka, **options)
         for columns in (all_columns(True), COLUMNS, ("value", "offset"), ("timestamp",)):
