@@ -17,6 +17,7 @@ from tests.model_move import CLAIM, MoveModel
 from tests.model_put_back import PutBackModel
 from tests.model_rewind import RewindModel
 from tests.model_steps import ABORTED, COMMITTED, PREPARED, Model, Scenario
+from tests.model_store_back import STORE_BREAKS, StoreBackModel
 
 __all__ = ["BREAKS", "HARMLESS", "SCENARIOS", "Found", "run"]
 
@@ -72,7 +73,7 @@ BREAKS = {
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
 
-BREAKS |= MARK_BREAKS
+BREAKS |= MARK_BREAKS | STORE_BREAKS
 
 SEEN_BY_EXITS = (
     *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
@@ -280,6 +281,10 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
         Scenario("AB", parts=1, closes=(True, True), copied=True, expiries=0),
         Scenario("ABC", parts=1, copied=True, expiries=0),
     ),
+    "store-back": (
+        Scenario("AB", parts=1, closes=(True, True), store_copied=True, expiries=0),
+        Scenario("AB", parts=1, closes=(True, True, True), store_copied=True, expiries=0),
+    ),
     "marks": (
         Scenario("AB", closes=(True, True), marks=True),
         Scenario("ABC", parts=1, closes=(True, True), marks=True),
@@ -334,6 +339,8 @@ def run(name: str, broken: str = "", big: bool = False, most: int = 20_000_000) 
 def _model(scenario: Scenario, broken: str) -> Model:
     if scenario.marks:
         return MarksModel(scenario, broken)
+    if scenario.store_copied:
+        return StoreBackModel(scenario, broken)
     return PutBackModel(scenario, broken) if scenario.copied else Model(scenario, broken)
 
 

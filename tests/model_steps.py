@@ -23,6 +23,7 @@ __all__ = [
     "LOST",
     "OPEN",
     "PREPARED",
+    "UNBOUND",
     "Judge",
     "Model",
     "Move",
@@ -38,6 +39,9 @@ GIVEN = 4  # committed, and a rewind was told to write it again
 HURT = 5  # a part of it is gone: every look says lost, and the store still calls it open
 OPEN = (PREPARED, HURT)
 LOST = (ABORTED, HURT)
+
+UNBOUND = "a handle is committed that the valid journal does not bind"
+"""A violation."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Scenario:
         The checkpoint of which there is a savepoint; 0 for none.
     copied : bool
         The location is copied, and the copy put back later; see `PutBackModel`.
+    store_copied : bool
+        The store is, and its copy put back; see `StoreBackModel`.
     disposes : bool
         Somebody may delete the savepoint at any moment.
     marks : bool
@@ -110,6 +116,7 @@ class Scenario:
     living: bool = False
     saved: int = 0
     copied: bool = False
+    store_copied: bool = False
     disposes: bool = False
     marks: bool = False
 
@@ -155,7 +162,10 @@ class Shared(NamedTuple):
     theirs: tuple[int, ...] = ()  # handles that were made at the new location
     disposed: bool = False  # the savepoint is gone
     epoch: int = 0  # of the prefix; see `PutBackModel`
-    copy: tuple[int, ...] = ()  # of the location: node, offsets and commits
+    copy: tuple[
+        int, ...
+    ] = ()  # of the location: node, offsets and commits; of the store: held, and the handles' states
+    held: int = 0  # the newest checkpoint whose id the store has noted; see `StoreBackModel`
     marks: tuple[int, ...] = ()  # see `MarksModel`
 
 
@@ -340,7 +350,7 @@ class Model:
         lost = s.lost or state == ABORTED
         if state in OPEN:
             if handle not in self.ledger(sh.node).decided:
-                violation = "a handle is committed that the valid journal does not bind"
+                violation = UNBOUND
             sh = self._set(sh, handle, COMMITTED)
             part = sh.handles[handle]
             if sh.handles.count(part) > 1:
