@@ -102,7 +102,10 @@ class AnswerProxy:
 
     Parameters
     ----------
-    server : ObjectStoreServer
+    server : ObjectStoreServer or str
+        Or its endpoint.
+    before : Callable[[], object]
+        Called before each request that changes something is passed on.
 
     Attributes
     ----------
@@ -114,10 +117,11 @@ class AnswerProxy:
         Every request, as ``PUT /bucket/key``.
     """
 
-    def __init__(self, server: ObjectStoreServer) -> None:
+    def __init__(self, server: ObjectStoreServer | str, before: Callable[[], object] = lambda: None) -> None:
         self.spoil: list[str] = []
         self.asked: list[str] = []
-        proxy, port = self, int(server.endpoint.rpartition(":")[2])
+        endpoint = server if isinstance(server, str) else server.endpoint
+        proxy, port = self, int(endpoint.rpartition(":")[2])
 
         class Handler(BaseHTTPRequestHandler):
             def _pass(self) -> None:
@@ -125,6 +129,8 @@ class AnswerProxy:
                 entry = self.command == "PUT" and self.path.endswith(".json")
                 what = proxy.spoil.pop(0) if entry and proxy.spoil else ""
                 proxy.asked.append(f"{self.command} {self.path}")
+                if self.command not in ("GET", "HEAD"):
+                    before()
                 self.close_connection = True
                 if what == "refuse":
                     return

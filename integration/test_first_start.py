@@ -15,7 +15,7 @@ from connector.location.location import CheckpointLocation
 from connector.operations.recovery import recover
 from connector.spark.first_start import clean, left, record_start
 from connector.spark.process import is_alive, this_process
-from integration.object_store import BUCKET
+from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.cli_place import dead_process
 from transactional.errors import FencedError
 
@@ -23,22 +23,22 @@ LEFT = ".0.0f8fad5b-d9cb-469f-a165-70867728950e.tmp"
 ROOT = Path(__file__).parent.parent
 
 
-def states(folder: Path, most: int) -> list[tuple[list[str], str, list[str]]]:
+def states(folder: Path, most: int, url: str = "") -> list[tuple[list[str], str, list[str]]]:
     """Start from the states in which a kill leaves a first start; what each came to."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "this test builds a shim: install a C compiler"
-    shim = folder / "file_calls.so"
-    source = ROOT / "integration" / "file_calls.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(shim), str(source), "-ldl"], check=True)
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "LD_PRELOAD": str(shim),
-        "FILE_CALLS_ROOT": str(folder / "root" / ""),
-        "FILE_CALLS_STATES": str(folder / "states"),
-    }
-    command = [sys.executable, "-m", "integration.first_start", str(folder), str(most)]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    if not url:
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        assert compiler, "this test builds a shim: install a C compiler"
+        shim = folder / "file_calls.so"
+        source = ROOT / "integration" / "file_calls.c"
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(shim), str(source), "-ldl"], check=True)
+        environment |= {
+            "LD_PRELOAD": str(shim),
+            "FILE_CALLS_ROOT": str(folder / "root" / ""),
+            "FILE_CALLS_STATES": str(folder / "states"),
+        }
+    at = url or str(folder / "root" / "location")
+    command = [sys.executable, "-m", "integration.first_start", str(folder), str(most), at]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=folder, timeout=900, check=False
     )
@@ -49,17 +49,32 @@ def states(folder: Path, most: int) -> list[tuple[list[str], str, list[str]]]:
     return [(shape, problem, rows) for shape, problem, rows in others]
 
 
+def all_go_on(found: list[tuple[list[str], str, list[str]]]) -> None:
+    for shape, problem, rows in found:
+        assert (problem, rows) == ("", ["1", "2", "3"]), shape
+        begun = any(name.startswith("location/offsets/0 ") for name in shape)
+        assert begun or not any(name.startswith(("location/state/", "location/commits/")) for name in shape), shape
+    print(f"{len(found)} states")
+
+
 @pytest.mark.parametrize(
     "most", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.matrix)]
 )
 def test_a_kill_at_any_file_call_of_the_first_start_loses_and_doubles_nothing(tmp_path: Path, most: int) -> None:
     found = states(tmp_path, most)
-    for shape, problem, rows in found:
-        assert (problem, rows) == ("", ["1", "2", "3"]), shape
-        begun = any(name.startswith("location/offsets/0 ") for name in shape)
-        assert begun or not any(name.startswith(("location/state/", "location/commits/")) for name in shape), shape
+    all_go_on(found)
     assert any("location/offsets/.0.*.tmp" in name for shape, _, _ in found for name in shape), found
-    print(f"{len(found)} states")
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+def test_a_kill_at_any_request_of_the_first_start_on_s3_loses_and_doubles_nothing(
+    s3: ObjectStoreServer, tmp_path: Path
+) -> None:
+    found = states(tmp_path, 1000, f"s3a://{BUCKET}/first start of a query")
+    all_go_on(found)
+    assert any(name.startswith("location/state/") for shape, _, _ in found for name in shape), found
+    assert len({tuple(shape) for shape, _, _ in found}) > 20
 
 
 @pytest.mark.usefixtures("s3")

@@ -22,7 +22,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from connector.kafka.client.admin import KafkaAdmin
@@ -37,7 +37,7 @@ from transactional import faults
 from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.failure import Remedy, failure_of
 
-__all__ = ["POINTS", "Run", "Story", "cluster_of_three", "paused_brokers", "run_of"]
+__all__ = ["POINTS", "Run", "Story", "cluster_of_three", "run_of"]
 
 POINTS = (
     "task.begun",
@@ -113,9 +113,7 @@ class LongWork(Work):
 
     def offset(self, batch: int) -> str:
         """See `Work.offset`."""
-        from connector.kafka.client.topics import Partition as Place
-
-        source = Place("input", 0)
+        source = Partition("input", 0)
         closed = min(batch + 1, self.batches) if batch + 1 == self.batches else (batch + 1) // self.every
         number = max(1, closed)
         barrier = CheckpointBarrier(number, BarrierKind.CHECKPOINT, 0) if closed else None
@@ -257,17 +255,6 @@ def _life(scene: _Scene, run: Run) -> bool:
     return True
 
 
-def paused_brokers(
-    cluster: Cluster, folder: Path, seeds: Sequence[int], most_seconds: float | None = None
-) -> Iterator[Run]:
-    """Run the stories of seeds, one after the other."""
-    for seed in seeds:
-        story = Story.of(seed)
-        if most_seconds is not None:
-            story = Story(**{**asdict(story), "seconds": min(story.seconds, most_seconds)})
-        yield run_of(cluster, folder, story)
-
-
 def table(runs: Sequence[Run]) -> Iterator[str]:
     """Lines of a table by fault point."""
     yield "| point | runs | a person called | rows lost or doubled | lives a run |"
@@ -283,7 +270,7 @@ def table(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run so many stories, and print how they went; the exit status says whether all went well."""
+    """Run the stories of seeds, and print how they went; the exit status says whether all went well."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--runs", type=int, default=33)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="of the first run")
@@ -294,9 +281,9 @@ def main() -> int:
     print(f"seeds from {given.seed}, session {given.session_ms} ms", flush=True)
     runs: list[Run] = []
     with cluster_of_three(given.session_ms) as cluster, tempfile.TemporaryDirectory() as folder:
-        for run in paused_brokers(cluster, Path(folder), range(given.seed, given.seed + given.runs)):
+        for seed in range(given.seed, given.seed + given.runs):
+            run = run_of(cluster, Path(folder), story := Story.of(seed))
             runs.append(run)
-            story = run.story
             verdict = "ok" if run.good else f"WRONG {run.wrong} {run.calls}"
             print(
                 f"{story.seed} {story.point} {story.victims} {story.deed} {story.seconds} s, "
