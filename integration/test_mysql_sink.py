@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from connector.sql.mysql_sink import MysqlSink
@@ -352,6 +353,33 @@ def test_a_server_that_is_read_only_is_away(database: MariadbServer, table: str)
         database.ask("SET GLOBAL read_only = 0")
     bench.commit(handle)
     assert bench.rows() == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "condition"),
+    [
+        ("HY000", 1021, "DATABASE_UNREACHABLE"),
+        ("HY000", 1205, "DATABASE_SLOW"),
+        ("40001", 1213, "DATABASE_UNREACHABLE"),
+        ("42000", 1203, "DATABASE_UNREACHABLE"),
+        ("08S01", 1053, "DATABASE_UNREACHABLE"),
+        ("22001", 1406, "ROW_REFUSED"),
+        ("23000", 1062, "ROW_REFUSED"),
+        ("42000", 1118, "ROW_REFUSED"),
+        ("40001", 1644, "ROW_REFUSED"),
+        ("42000", 1142, "DATABASE_REFUSED"),
+        ("42S02", 1146, "DATABASE_REFUSED"),
+        ("HY000", 1105, "DATABASE_REFUSED"),
+    ],
+)
+def test_an_error_is_judged_by_its_number_and_its_sqlstate(
+    database: MariadbServer, state: str, number: int, condition: str
+) -> None:
+    with pytest.raises(pymysql.err.Error) as raised:
+        database.ask(f"SIGNAL SQLSTATE '{state}' SET MYSQL_ERRNO = {number}, MESSAGE_TEXT = 'x'")
+    found = MysqlSink(Options(options_of(database, "t")), SCHEMA).translated(raised.value)
+    assert found is not None
+    assert found.condition == condition
 
 
 def test_what_may_hurt_later_is_found(database: MariadbServer, table: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,9 +14,27 @@ from transactional.clock import Deadline, SystemClock
 from transactional.errors import RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.secrets import without_named_secrets
 
-__all__ = ["Connection", "Database", "Owner", "plain", "standard_error"]
+__all__ = ["Connection", "Database", "Owner", "plain", "sqlstate", "standard_error"]
 
 RETRY_SECONDS: Final = 0.2
+
+SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})
+"""A statement that was stopped, a lock that another session holds, and transactions that took too long."""
+
+AWAY: Final = ("08", "25006", "28", "3D", "40", "53", "57", "HYT01")
+"""SQLSTATEs, or their classes, that another try may not meet: connections, a server that is a stand-by now, a wrong password,
+rollbacks and deadlocks, resources that are used up, a server that stops."""
+
+STAYS: Final = frozenset({"53400"})
+"""A limit of the configuration."""
+
+ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
+"""Classes of SQLSTATE that a row is to blame for: also one that is too large for an index, and what a trigger raises."""
+
+STATE: Final = re.compile("[0-9A-Z]{5}")
+
+SQLITE: Final = {5: "40", 6: "40", 10: "08", 13: "53", 14: "08", 15: "08", 18: "54", 19: "23", 20: "22"}
+"""Result codes of SQLite -> classes: busy, locked, I/O, full, can't open, protocol; too big, a constraint, a mismatch."""
 
 Result = TypeVar("Result")
 
@@ -146,13 +165,51 @@ def plain(problem: Exception) -> str:
     return " ".join(without_named_secrets(str(problem)).split())
 
 
-def standard_error(problem: Exception, owner: str, table: str) -> TwoPhaseCommitError | None:
-    """Return a database's error as ours, by the names that PEP 249 gives to its classes. None if it is no database's."""
+def standard_error(
+    problem: Exception, state: str, owner: str, table: str, seconds: float
+) -> TwoPhaseCommitError | None:
+    """Return a database's error as ours, by its SQLSTATE. None if it is no database's.
+
+    An outage passes: the statement is tried again, and the query is started again. Nothing else does, so it stops the query.
+    Drivers call both an ``OperationalError``. This name counts only if there is no SQLSTATE: then the driver found it.
+
+    Parameters
+    ----------
+    problem : Exception
+    state : str
+        As `sqlstate` returns it.
+    owner, table : str
+        For the message.
+    seconds : float
+        The option ``commitTimeoutMs``, in seconds.
+    """
     names = {each.__name__ for each in type(problem).__mro__}
-    if {"OperationalError", "InterfaceError"} & names:
-        return StoreError("DATABASE_UNREACHABLE", owner=owner, table=table, reason=plain(problem))
+    if not {"DatabaseError", "InterfaceError", "OperationalError"} & names:
+        return None
+    state, reason = state or _likely(problem, names), plain(problem)
+    if state in SLOW:
+        return StoreError("DATABASE_SLOW", owner=owner, table=table, limit=round(1000 * seconds), reason=reason)
+    if state.startswith(AWAY) and state not in STAYS:
+        return StoreError("DATABASE_UNREACHABLE", owner=owner, table=table, reason=reason)
+    if state.startswith(ROWS):
+        return RowRefusedError("ROW_REFUSED", owner=owner, reason=f"{table}: {reason}")
+    return StoreError("DATABASE_REFUSED", owner=owner, table=table, reason=reason)
+
+
+def sqlstate(problem: Exception) -> str:
+    """Return an error's SQLSTATE where its driver keeps it (psycopg and PyMySQL, psycopg2, ODBC); empty if it has none."""
+    first = problem.args[0] if problem.args else None
+    for found in (getattr(problem, "sqlstate", None), getattr(problem, "pgcode", None), first):
+        if isinstance(found, str) and STATE.fullmatch(found):
+            return found
+    return ""
+
+
+def _likely(problem: Exception, names: set[str]) -> str:
+    """Return the class of SQLSTATE that an error without one would have."""
+    code = getattr(problem, "sqlite_errorcode", None)
+    if code is not None:
+        return SQLITE.get(code & 0xFF, "HY")
     if {"DataError", "IntegrityError"} & names:
-        return RowRefusedError("ROW_REFUSED", owner=owner, reason=f"{table}: {plain(problem)}")
-    if "DatabaseError" in names:
-        return StoreError("DATABASE_REFUSED", owner=owner, table=table, reason=plain(problem))
-    return None
+        return "22"
+    return "08" if {"OperationalError", "InterfaceError"} & names else "HY"

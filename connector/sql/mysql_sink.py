@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from connector.options import HOST_OPTIONS
 from connector.sql.control_tables import CONTROL_TABLES, Cursor
-from connector.sql.database import plain
 from connector.sql.fitting import staging_name
 from connector.sql.format import MYSQL
 from connector.sql.mysql_examination import examine_database
@@ -31,7 +30,7 @@ from connector.sql.mysql_table import (
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import MYSQL_OPTIONS
-from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
+from transactional.errors import OptionError, RowRefusedError, StoreError
 from transactional.finding import Finding
 from transactional.sink import Options, TransactionContext
 
@@ -68,20 +67,21 @@ IDLE_LIMITS: Final = (
 """MariaDB's, for transactions that wait."""
 
 NO_RIGHT: Final = frozenset({1044, 1142, 1143, 1227, 1370})
-SLOW: Final = frozenset({1205, 1317, 1969, 3024})
-"""A lock wait that took too long, and statements that were stopped."""
-
-AWAY: Final = frozenset(
-    {
-        *(1040, 1045, 1047, 1049, 1053, 1129, 1130, 1152, 1158),
-        *(1159, 1160, 1161, 1184, 1203, 1226, 1927, 3169, 4031),
-    }
-)
-READ_ONLY: Final = frozenset({1290, 1792, 1836})
-"""A server that is a replica now, or is about to be."""
-
-REFUSED_ROWS: Final = frozenset({1265, 1364, 1366, 1526, 1644, 3819})
-"""A value that a column can't have, a violated CHECK, a column without a value, a row for no partition, a raising trigger."""
+STATES: Final[Mapping[int, str]] = {
+    **dict.fromkeys((1205, 1317, 1969, 3024), "57014"),
+    **dict.fromkeys(
+        (1047, 1049, 1129, 1130, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927, 3169, 4031), "08000"
+    ),
+    **dict.fromkeys((1021, 1037, 1038, 1041, 1114, 1135, 1206, 1637), "53000"),
+    **dict.fromkeys((1020, 1180, 1297, 3100), "40000"),
+    **dict.fromkeys((1290, 1792, 1836), "25006"),
+    **dict.fromkeys((1265, 1300, 1364, 1366, 1411, 1526, 1644, 3819), "22000"),
+    **dict.fromkeys((1118, 1713), "54000"),
+}
+"""Numbers of errors -> the SQLSTATE that they should have: most have HY000, or one that says too little. A lock wait that took
+too long and statements that were stopped; connections; disk, memory, threads and locks that are used up; conflicts; a server
+that is a replica now, or is about to be; a value that a column can't have, a column without one, a row for no partition, a
+violated CHECK, a trigger that raises; a row that is too large."""
 
 
 class MysqlSink(StagedSqlSink):
@@ -184,25 +184,10 @@ class MysqlSink(StagedSqlSink):
             settings["wsrep_sync_wait"] = "15"  # a node that took over has applied what was committed elsewhere
         cursor.execute("SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items()))
 
-    def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return PyMySQL's errors as ours: by their numbers, and their SQLSTATE."""
-        import pymysql
-
-        if not isinstance(problem, pymysql.err.DatabaseError):
-            return super().translated(problem)
-        number = problem.args[0] if problem.args and isinstance(problem.args[0], int) else 0
-        state = str(getattr(problem, "sqlstate", None) or "")
-        reason = plain(problem)
-        if number in SLOW:
-            limit = round(1000 * self.commit_seconds)
-            return StoreError("DATABASE_SLOW", owner=MYSQL, table=self.described(), limit=limit, reason=reason)
-        if state[:2] in ("22", "23", "45") or number in REFUSED_ROWS:
-            return RowRefusedError("ROW_REFUSED", owner=MYSQL, reason=f"{self.described()}: {reason}")
-        if 2000 <= number < 3000 or state[:2] in ("08", "40") or number in AWAY | READ_ONLY:
-            return StoreError("DATABASE_UNREACHABLE", owner=MYSQL, table=self.described(), reason=reason)
-        if number:
-            return StoreError("DATABASE_REFUSED", owner=MYSQL, table=self.described(), reason=reason)
-        return super().translated(problem)
+    def sqlstate(self, problem: Exception) -> str:
+        """Return the SQLSTATE that an error's number stands for, if it is in `STATES`; else the server's."""
+        number = problem.args[0] if problem.args else None
+        return STATES.get(number or 0, "") or super().sqlstate(problem)
 
     def server(self, cursor: Any) -> str:
         """Return what distinguishes this server from its replicas. One that is read-only is waited for.

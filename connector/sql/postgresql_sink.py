@@ -72,18 +72,6 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 """
 """A role or a database may have it off, and then a crash takes commits back that were answered."""
 
-SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04"})
-"""A statement that was canceled, a lock that another session holds, and transactions that took too long."""
-
-AWAY: Final = ("08", "28", "3D", "40", "57")
-"""Classes of SQLSTATE that another try may not meet: connections, rollbacks, a server that stops, a wrong password."""
-
-AWAY_STATES: Final = frozenset({"53300", "25006"})
-"""Too many connections; a server that is a stand-by now."""
-
-ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
-"""Classes of SQLSTATE that a row is to blame for: also one that is too large for an index, and what a trigger raises."""
-
 RAISED_BY: Final = frozenset({"ExecWithCheckOptions", "exec_stmt_raise"})
 """The server's functions that refuse a row for a policy, or because a trigger said so, whatever SQLSTATE it named."""
 
@@ -183,21 +171,10 @@ class PostgresqlSink(StagedSqlSink):
         cursor.execute(DURABLE)
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return psycopg's errors as ours: by the classes of SQLSTATE."""
-        state = getattr(problem, "sqlstate", None)
-        if not state:
-            return super().translated(problem)
-        reason = plain(problem)
-        if problem.diag.source_function in RAISED_BY:  # type: ignore[attr-defined]
-            return RowRefusedError("ROW_REFUSED", owner=POSTGRESQL, reason=f"{self.described()}: {reason}")
-        if state in SLOW:
-            limit = round(1000 * self.commit_seconds)
-            return StoreError("DATABASE_SLOW", owner=POSTGRESQL, table=self.described(), limit=limit, reason=reason)
-        if state.startswith(AWAY) or state in AWAY_STATES:
-            return StoreError("DATABASE_UNREACHABLE", owner=POSTGRESQL, table=self.described(), reason=reason)
-        if state.startswith(ROWS):
-            return RowRefusedError("ROW_REFUSED", owner=POSTGRESQL, reason=f"{self.described()}: {reason}")
-        return StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
+        """Return psycopg's errors as ours: what a policy or a trigger refuses is a row, whatever SQLSTATE it named."""
+        if getattr(getattr(problem, "diag", None), "source_function", None) in RAISED_BY:
+            return RowRefusedError("ROW_REFUSED", owner=POSTGRESQL, reason=f"{self.described()}: {plain(problem)}")
+        return super().translated(problem)
 
     def server(self, cursor: Cursor) -> str:
         """Return the cluster's id and its timeline; empty if this server does not show them."""

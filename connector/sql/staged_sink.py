@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
-from connector.sql.database import Connection, Database, standard_error
+from connector.sql.database import Connection, Database, sqlstate, standard_error
 from transactional import faults
 from transactional.errors import (
     AmbiguousOutcomeError,
@@ -393,8 +393,15 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         return int(self.options.get("commitTimeoutMs", "120000")) / 1000
 
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
-        """Return a database's error as ours: by the names that PEP 249 gives to its classes. None if it is no database's."""
-        return standard_error(problem, self.name(), self.described())
+        """Return a database's error as ours: by its SQLSTATE. None if it is no database's."""
+        return standard_error(problem, self.sqlstate(problem), self.name(), self.described(), self.commit_seconds)
+
+    def sqlstate(self, problem: Exception) -> str:
+        """Return the SQLSTATE of a database's error: it decides whether the statement is tried again. Empty if it has none.
+
+        Default: the driver's. Override it if your database's own numbers say more.
+        """
+        return sqlstate(problem)
 
     @cached_property
     def _control(self) -> ControlTables:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,6 +77,92 @@ def test_a_databases_errors_are_ours_by_their_standard_names(
     with pytest.raises(kind, match=condition) as refused:
         failing.identify()
     assert "hunter2" not in str(refused.value)
+
+
+class Db2Error(Exception):
+    """A driver's: all it knows is a SQLSTATE."""
+
+    sqlstate = ""
+
+
+class OperationalError(Db2Error):
+    """By PEP 249's name it is an outage, whatever happened."""
+
+
+class DatabaseError(Db2Error):
+    """By PEP 249's name it is none."""
+
+
+def of_odbc(state: str) -> Exception:
+    return OperationalError(state, "[driver] what happened")
+
+
+def of_psycopg2(state: str) -> Exception:
+    found = OperationalError("what happened")
+    found.pgcode = state  # type: ignore[attr-defined]
+    return found
+
+
+def of_others(state: str) -> Exception:
+    found = DatabaseError("what happened")
+    found.sqlstate = state
+    return found
+
+
+@pytest.mark.parametrize("made", [of_odbc, of_psycopg2, of_others])
+@pytest.mark.parametrize(
+    ("state", "condition"),
+    [
+        ("22001", "ROW_REFUSED"),
+        ("23505", "ROW_REFUSED"),
+        ("44000", "ROW_REFUSED"),
+        ("54000", "ROW_REFUSED"),
+        ("42501", "DATABASE_REFUSED"),
+        ("42P01", "DATABASE_REFUSED"),
+        ("55006", "DATABASE_REFUSED"),
+        ("58030", "DATABASE_REFUSED"),
+        ("XX001", "DATABASE_REFUSED"),
+        ("HY000", "DATABASE_REFUSED"),
+        ("53400", "DATABASE_REFUSED"),
+        ("08006", "DATABASE_UNREACHABLE"),
+        ("25006", "DATABASE_UNREACHABLE"),
+        ("40001", "DATABASE_UNREACHABLE"),
+        ("40P01", "DATABASE_UNREACHABLE"),
+        ("53100", "DATABASE_UNREACHABLE"),
+        ("53300", "DATABASE_UNREACHABLE"),
+        ("57P01", "DATABASE_UNREACHABLE"),
+        ("55P03", "DATABASE_SLOW"),
+        ("57014", "DATABASE_SLOW"),
+        ("HYT00", "DATABASE_SLOW"),
+    ],
+)
+def test_an_error_is_judged_by_its_sqlstate_and_not_by_the_name_of_its_class(
+    tmp_path: Path, made: Callable[[str], Exception], state: str, condition: str
+) -> None:
+    """An error that never passes was retried for ever, if its driver calls it operational."""
+    found = sink(tmp_path / "events.db").translated(made(state))
+    assert found is not None
+    assert found.condition == condition
+
+
+def test_what_sqlite_refuses_for_ever_is_no_outage(tmp_path: Path) -> None:
+    """All of these are an OperationalError."""
+    path = tmp_path / "events.db"
+
+    def raised(statement: str) -> str:
+        with closing(sqlite3.connect(path, timeout=0)) as connection, pytest.raises(sqlite3.Error) as refused:
+            connection.execute(statement)
+        found = sink(path).translated(refused.value)
+        assert found is not None
+        return found.condition
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (a CHECK (a > 0))")
+        assert raised("INSERT INTO missing VALUES (1)") == "DATABASE_REFUSED"
+        assert raised("INSERT INTO t VALUES (0)") == "ROW_REFUSED"
+        assert raised("INSERT INTO t VALUES (zeroblob(2000000000))") == "ROW_REFUSED"
+        other.execute("BEGIN IMMEDIATE")
+        assert raised("INSERT INTO t VALUES (1)") == "DATABASE_UNREACHABLE"
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
