@@ -15,8 +15,9 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from connector.sql.mysql_examination import examine_database
 from connector.sql.mysql_sink import MysqlSink
-from connector.sql.mysql_table import Flavour, create_statement
+from connector.sql.mysql_table import Flavour, create_statement, describe, has_trigger
 from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.sql_bench import SCHEMA, Bench, options_of
 from integration.table_copies import TableCopies
@@ -479,3 +480,118 @@ def test_of_keys_that_are_equal_the_last_spelling_is_kept(database: MariadbServe
     bench.commit(bench.prepare([[1, "a"]]))
     bench.commit(bench.prepare([[2, "A"]], batch=1))
     assert bench.rows() == [(2, "A")]
+
+
+# -- before the decision -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "said"),
+    [
+        ("id bigint UNIQUE, value text", [[1, "a"], [1, "b"]], "Duplicate entry '1'"),
+        ("id bigint, value text, UNIQUE (value(2))", [[1, "abc"], [2, "abd"]], "Duplicate entry 'ab'"),
+        (
+            "id bigint, value text) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (5)",
+            [[9, "a"]],
+            "no partition",
+        ),
+        ("id bigint, value text, n tinyint AS (id * 100) STORED", [[2, "b"], [1, "a"]], "'n'"),
+        ("id bigint, value text, n int DEFAULT 5, CHECK (id < n)", [[9, "a"]], "CONSTRAINT"),
+    ],
+)
+def test_what_the_table_would_refuse_at_the_commit_is_refused_before_the_decision(
+    database: MariadbServer, table: str, columns: str, rows: list[list[Any]], said: str
+) -> None:
+    """It was decided, and then no start could commit it until someone had altered the table."""
+    database.ask(f"CREATE TABLE {table} ({columns})")
+    bench = Bench(database, table)
+    with pytest.raises(RowRefusedError, match=f"ROW_REFUSED.*{said}"):
+        bench.prepare(rows)
+    assert bench.staged() == 0
+    assert bench.sink().abortLingering([]) == 0
+    bench.commit(bench.prepare(rows[1:] or [[1, "a"]]))
+    assert len(bench.rows()) == 1
+
+
+def test_a_right_that_the_commit_needs_is_missed_before_the_decision(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
+    user = f"u_{table}"
+    database.ask(f"CREATE USER {user}@'%' IDENTIFIED BY 'other'")
+    database.ask(f"GRANT ALL ON barrier.* TO {user}@'%'")
+    database.ask(f"GRANT SELECT, TRIGGER ON {table} TO {user}@'%'")
+    bench = Bench(database, table, url=database.address, user=user, password="other")
+    with pytest.raises(StoreError, match=r"DATABASE_REFUSED.*INSERT command denied"):
+        bench.prepare([[1, "a"]])
+
+
+def test_a_row_whose_parent_comes_with_its_checkpoint_is_not_refused(database: MariadbServer, table: str) -> None:
+    """Another sink of the checkpoint writes the parents: only the commit can judge a foreign key."""
+    database.ask(f"CREATE TABLE p_{table} (id bigint PRIMARY KEY)")
+    database.ask(f"CREATE TABLE {table} (id bigint, value text, FOREIGN KEY (id) REFERENCES p_{table} (id))")
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    database.ask(f"INSERT INTO p_{table} VALUES (1)")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+    database.ask(f"DROP TABLE {table}")
+    database.ask(f"DROP TABLE p_{table}")
+
+
+def test_a_key_that_another_session_holds_proves_nothing(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint PRIMARY KEY, value text)")
+    bench = Bench(database, table)
+    with closing(database.connect(autocommit=False)) as other:
+        other.cursor().execute(f"INSERT INTO {table} VALUES (1, 'theirs')")
+        handle = bench.prepare([[1, "a"]])
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_what_a_trigger_writes_to_a_table_without_transactions_is_not_tried(
+    database: MariadbServer, table: str, sees: bool
+) -> None:
+    """A trial could not take it back. MariaDB shows triggers to any user of the table."""
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
+    database.ask(f"CREATE TABLE seen_{table} (id bigint) ENGINE = MyISAM")
+    database.ask(
+        f"CREATE TRIGGER g_{table} AFTER INSERT ON {table} FOR EACH ROW INSERT INTO seen_{table} VALUES (NEW.id)"
+    )
+    user = f"u_{table}"
+    database.ask(f"CREATE USER {user}@'%' IDENTIFIED BY 'other'")
+    database.ask(f"GRANT ALL ON barrier.* TO {user}@'%'")
+    database.ask(f"GRANT SELECT, INSERT{', TRIGGER' if sees else ''} ON {table} TO {user}@'%'")
+    bench = Bench(database, table, url=database.address, user=user, password="other")
+    bench.commit(bench.prepare([[1, "a"]]))
+    assert bench.rows("id") == database.ask(f"SELECT id FROM seen_{table}") == [(1,)]
+    assert any("has a trigger" in each.sentence for each in bench.sink().examine(None))
+    database.ask(f"DROP TABLE seen_{table}")
+
+
+@pytest.mark.parametrize("on", ["*.*", "`sh%`.*", "{table}", ""])
+def test_who_may_see_triggers_of_mysql_is_known(database: MariadbServer, table: str, on: str) -> None:
+    """MySQL hides them without the right TRIGGER, so that rows are not tried."""
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
+    user, mysql = f"u_{table}", Flavour(mariadb=False)
+    database.ask(f"CREATE USER {user}@'%' IDENTIFIED BY 'other'")
+    database.ask(f"GRANT SELECT ON {table} TO {user}@'%'")
+    if on:
+        database.ask(f"GRANT TRIGGER ON {on.format(table=table)} TO {user}@'%'")
+    with closing(database.connect(user, "other")) as connection, connection.cursor() as cursor:
+        target = describe(cursor, "shop", table, Flavour(mariadb=True))
+        assert target is not None
+        assert has_trigger(cursor, target, mysql) is (False if on else None)
+        said = [each.remedy for each in examine_database(cursor, table, target, (), mysql, False)]
+        assert any("GRANT TRIGGER" in remedy for remedy in said) is (not on)
+
+
+def test_a_commit_that_a_trigger_stops_says_what_to_alter(database: MariadbServer, table: str) -> None:
+    database.ask(f"CREATE TABLE {table} (id bigint, value text)")
+    database.ask(f"CREATE TRIGGER g_{table} BEFORE INSERT ON {table} FOR EACH ROW SIGNAL SQLSTATE '40001'")
+    bench = Bench(database, table)
+    handle = bench.prepare([[1, "a"]])
+    with pytest.raises(RowRefusedError, match=r"ROW_REFUSED(.|\n)*drop the constraint, index, policy or trigger"):
+        bench.commit(handle)
+    database.ask(f"DROP TRIGGER g_{table}")
+    bench.commit(handle)
+    assert bench.rows() == [(1, "a")]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from connector.sql.mysql_table import Target
+from connector.sql.mysql_table import Flavour, Target, has_trigger
 from transactional.finding import Finding, good, problem, unknown, warning
 
 __all__ = ["examine_database"]
 
 
 def examine_database(
-    cursor: Any, described: str, target: Target | None, key: Sequence[str], galera: bool
+    cursor: Any, described: str, target: Target | None, key: Sequence[str], flavour: Flavour, galera: bool
 ) -> Iterator[Finding]:
     """Look at a server and a table.
 
@@ -24,6 +24,7 @@ def examine_database(
     target : Target, optional
     key : Sequence[str]
         Of upserts.
+    flavour : Flavour
     galera : bool
         Whether several servers take writes.
     """
@@ -55,6 +56,8 @@ def examine_database(
     yield unknown(
         "rights", "Whether this user may create and write is not checked here.", "The query's start checks it."
     )
+    if target is not None:
+        yield from _triggers(cursor, target, flavour)
     if target is not None and not key:
         written = {column.name for column in target.columns if not column.counted}
         for index in target.keys:
@@ -65,3 +68,19 @@ def examine_database(
                     f"{target.name} has a unique index of {text}: a row whose value is there stops the query at its commit.",
                     f"Set upsertKey to {text}, or drop the index, unless the rows can't double it.",
                 )
+
+
+def _triggers(cursor: Any, target: Target, flavour: Flavour) -> Iterator[Finding]:
+    has = has_trigger(cursor, target, flavour)
+    if has:
+        yield warning(
+            "database",
+            f"{target.name} has a trigger, so its rows are not tried before a checkpoint is decided.",
+            "If the trigger, a constraint or a unique index may refuse a row, filter such rows before they are written.",
+        )
+    elif has is None:
+        yield warning(
+            "rights",
+            f"This user can't see the triggers of {target.name}, so its rows are not tried before a checkpoint is decided.",
+            f"GRANT TRIGGER ON {target.name} to this user.",
+        )

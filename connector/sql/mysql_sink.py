@@ -23,6 +23,7 @@ from connector.sql.mysql_table import (
     create_statement,
     describe,
     fit_table,
+    has_trigger,
     quoted,
     staging_statement,
     why_no_key,
@@ -30,7 +31,7 @@ from connector.sql.mysql_table import (
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import MYSQL_OPTIONS
-from transactional.errors import OptionError, RowRefusedError, StoreError
+from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
 from transactional.sink import Options, TransactionContext
 
@@ -82,6 +83,19 @@ STATES: Final[Mapping[int, str]] = {
 too long and statements that were stopped; connections; disk, memory, threads and locks that are used up; conflicts; a server
 that is a replica now, or is about to be; a value that a column can't have, a column without one, a row for no partition, a
 violated CHECK, a trigger that raises; a row that is too large."""
+
+
+TRIED: Final = 1000
+"""Rows of a task that are inserted before the decision, and taken back."""
+
+TRIAL_SECONDS: Final = 1.0
+"""For this, and for the locks that it waits for. If that is too little, it proves nothing."""
+
+REFUSED: Final = frozenset({"ROW_REFUSED", "DATABASE_REFUSED"})
+"""What a trial proves: it would stop the commit, too."""
+
+NO_PARENT: Final = frozenset({1216, 1452})
+"""A foreign key: the parent may come with the same checkpoint."""
 
 
 class MysqlSink(StagedSqlSink):
@@ -216,7 +230,7 @@ class MysqlSink(StagedSqlSink):
         """Look at the server and the table."""
         with self.database.transaction() as cursor:
             target = self._target(cursor)
-            return list(examine_database(cursor, self.described(), target, self._key, self._is_galera))
+            return list(examine_database(cursor, self.described(), target, self._key, self._flavour, self._is_galera))
 
     def identify(self) -> dict[str, str]:
         """Create what is missing: the staging schema and its tables, and the target."""
@@ -305,6 +319,36 @@ class MysqlSink(StagedSqlSink):
                 reason = f"{self.described()}: the database would change a value: {said[-1] if said else ''}"
                 raise RowRefusedError("ROW_REFUSED", owner=MYSQL, reason=reason)
 
+    def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
+        """Commit the rows, then try them."""
+        handle = super().preCommit(transaction)
+        try:
+            self._try(handle)
+        except TwoPhaseCommitError:
+            self.abort([handle])
+            raise
+        return handle
+
+    def _try(self, handle: StagedHandle) -> None:
+        """Insert the first rows, and take them back: what stops them now would stop the commit, after the decision.
+
+        It is a database transaction of its own, as MySQL rolls back the whole of one after a deadlock. If a trigger may be
+        there, no row is tried: what it writes to a table without transactions would stay.
+        """
+        with self.database.reaching():
+            cursor = self.database.begin(TRIAL_SECONDS)
+            target = self._target(cursor)
+            if target is None or has_trigger(cursor, target, self._flavour) is not False:
+                return
+            try:
+                self._insert(cursor, target, handle, f" LIMIT {TRIED}")
+            except Exception as problem:
+                found = self.translated(problem)
+                if found is None or (found.condition in REFUSED and problem.args[0] not in NO_PARENT):
+                    raise
+            finally:
+                self.database.close()
+
     # -- commit -----------------------------------------------------------------------------------------------------
 
     def lock(self, cursor: Any) -> None:
@@ -317,19 +361,23 @@ class MysqlSink(StagedSqlSink):
         target = self._target(cursor)
         for handle in handles:
             self._check_unchanged(target, **handle["more"])
-            names = [quoted(name) for name in handle["more"]["columns"]]
-            nonce, keys = handle["nonce"], handle["more"]["key"]
-            if not nonce.isalnum():
-                raise ValueError(nonce)
-            statement = (
-                f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
-                f"FROM {handle['staging']} AS s WHERE s.barrier_nonce = '{nonce}' ORDER BY s.barrier_row"
-            )
-            if keys:  # the key, too: one that is equal may be spelled otherwise
-                statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
-            count = cursor.execute(statement)
-            if not keys and count != handle["rows"]:
+            count = self._insert(cursor, target, handle)
+            if not handle["more"]["key"] and count != handle["rows"]:
                 raise self._refusal(f"it took {count} rows of {handle['rows']}")
+
+    def _insert(self, cursor: Any, target: Target, handle: StagedHandle, limit: str = "") -> int:
+        """Insert staged rows; return how many the server counted."""
+        names = [quoted(name) for name in handle["more"]["columns"]]
+        nonce, keys = handle["nonce"], handle["more"]["key"]
+        if not nonce.isalnum():
+            raise ValueError(nonce)
+        statement = (
+            f"INSERT INTO {target.name} ({', '.join(names)}) SELECT {', '.join(f's.{name}' for name in names)} "
+            f"FROM {handle['staging']} AS s WHERE s.barrier_nonce = '{nonce}' ORDER BY s.barrier_row{limit}"
+        )
+        if keys:  # the key, too: one that is equal may be spelled otherwise
+            statement += " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
+        return int(cursor.execute(statement))
 
     def unstage(self, cursor: Cursor, staging: str, nonces: Sequence[str]) -> None:
         """Delete staged rows: of one transaction after the other, by the index, as a scan waits for what open tasks insert."""

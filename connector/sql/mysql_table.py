@@ -20,6 +20,7 @@ __all__ = [
     "create_statement",
     "describe",
     "fit_table",
+    "has_trigger",
     "quoted",
     "staging_statement",
     "why_no_key",
@@ -38,6 +39,21 @@ SELECT index_name, column_name, sub_part
 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND non_unique = 0
 ORDER BY index_name, seq_in_index
 """
+
+TRIGGERS: Final = """
+SELECT 1 FROM information_schema.triggers WHERE event_object_schema = %s AND event_object_table = %s LIMIT 1
+"""
+
+MAY_SEE_TRIGGERS: Final = """
+SELECT 1 FROM (
+    SELECT grantee FROM information_schema.user_privileges WHERE privilege_type = 'TRIGGER'
+    UNION ALL SELECT grantee FROM information_schema.schema_privileges
+    WHERE privilege_type = 'TRIGGER' AND %s LIKE table_schema
+    UNION ALL SELECT grantee FROM information_schema.table_privileges
+    WHERE privilege_type = 'TRIGGER' AND table_schema = %s AND table_name = %s
+) AS found WHERE grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), '''') LIMIT 1
+"""
+"""Rights of a role are not in these tables."""
 
 TEXTS: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 READ_FROM_TEXT: Final = (*TEXTS, "json", "enum", "uuid", "inet4", "inet6")
@@ -197,8 +213,8 @@ class Target:
     ----------
     name : str
         Qualified and quoted.
-    plain : str
-        Without its database.
+    database, plain : str
+        Its parts.
     columns : Sequence[Column]
     keys : Sequence[Index]
         All unique ones.
@@ -207,6 +223,7 @@ class Target:
     """
 
     name: str
+    database: str
     plain: str
     columns: Sequence[Column]
     keys: Sequence[Index]
@@ -279,7 +296,19 @@ def describe(cursor: Any, database: str, table: str, flavour: Flavour) -> Target
         for name, each in parts.items()
     ]
     checks = [str(text) if flavour.mariadb else re.sub(r"\\(.)", r"\1", str(text)) for (text,) in ask(flavour.checks)]
-    return Target(f"{quoted(database)}.{quoted(table)}", table, columns, keys, checks)
+    return Target(f"{quoted(database)}.{quoted(table)}", database, table, columns, keys, checks)
+
+
+def has_trigger(cursor: Any, target: Target, flavour: Flavour) -> bool | None:
+    """Return whether a table has a trigger; None if this user can't see it: MySQL hides triggers without the right TRIGGER."""
+    place = target.database, target.plain
+    cursor.execute(TRIGGERS, place)
+    if cursor.fetchone():
+        return True
+    if flavour.mariadb:
+        return False
+    cursor.execute(MAY_SEE_TRIGGERS, (target.database, *place))
+    return False if cursor.fetchone() else None
 
 
 def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
