@@ -47,6 +47,7 @@ class Bench:
         self.database, self.table, self.schema = database, table, schema
         self.options = options_of(database, table, **options)
         self.prefix = self.options["transactionalIdPrefix"]
+        self.query = f"q-{table}"
         self.number = 0
         sink = self.sink()
         self.identity = sink.identify()
@@ -69,7 +70,7 @@ class Bench:
         """Run a task."""
         sink = self.sink()
         try:
-            context = TransactionContext("q", batch, partition, 0, self.prefix, os.urandom(8).hex(), run)
+            context = TransactionContext(self.query, batch, partition, 0, self.prefix, os.urandom(8).hex(), run)
             transaction = sink.beginTransaction(context)
             for rows in batches:
                 sink.write(transaction, rows)
@@ -80,7 +81,7 @@ class Bench:
     def commit(self, *handles: StagedHandle, after: int = 0) -> DecidedCheckpoint:
         """Commit a checkpoint."""
         self.number += 1
-        checkpoint = DecidedCheckpoint(self.number, (0,), 0, "q", self.prefix, after=after)
+        checkpoint = DecidedCheckpoint(self.number, (0,), 0, self.query, self.prefix, after=after)
         sink = self.sink()
         try:
             sink.commit(handles, checkpoint)

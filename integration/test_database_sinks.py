@@ -252,11 +252,11 @@ def test_a_sweep_touches_only_what_is_over(database: DatabaseServer, table: str)
         bench.prepare([[3, "c"]], run=4),
     )
     assert bench.sink().sweep([], Cutoff("other", 9, 9)) == 0
-    assert bench.sink().sweep([], Cutoff("q", 3, 2)) == 1
+    assert bench.sink().sweep([], Cutoff(bench.query, 3, 2)) == 1
     outcomes = [state.outcome for state in bench.sink().inspect([earlier, same, later])]
     assert outcomes == [Outcome.LOST, Outcome.PREPARED, Outcome.PREPARED]
     bench.commit(same)
-    assert bench.sink().sweep([later], Cutoff("q", 5, 0)) == 0
+    assert bench.sink().sweep([later], Cutoff(bench.query, 5, 0)) == 0
     assert bench.staged() == 1
     count = "SELECT count(*) FROM barrier.barrier_transactions WHERE prefix = %s"
     assert database.ask(count, bench.prefix)[0][0] == 1
@@ -307,20 +307,20 @@ def test_a_table_that_is_gone_is_named(database: DatabaseServer, mariadb: bool, 
 # -- another database under the same address ---------------------------------------------------------------------------
 
 
-def history(**known: Any) -> History:
-    return replace(History("q", 100, True, seen={"checkpoint": 0}), **known)
+def history(bench: Bench, **known: Any) -> History:
+    return replace(History(bench.query, 100, True, seen={"checkpoint": 0}), **known)
 
 
 def test_a_database_that_went_back_is_named(database: DatabaseServer, table: str) -> None:
     bench = Bench(database, table)
     for batch in range(3):
         bench.commit(bench.prepare([[batch, "a"]], batch))
-    assert bench.sink().checkHistory(history(newest=3)) == {"checkpoint": 3}
+    assert bench.sink().checkHistory(history(bench, newest=3)) == {"checkpoint": 3}
     # As in a backup of then.
     database.ask("UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", bench.prefix)
     with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 2, .* settled checkpoint 3"):
-        bench.sink().checkHistory(history(newest=3))
-    assert bench.sink().checkHistory(history(newest=3, binding=False)) == {"checkpoint": 2}
+        bench.sink().checkHistory(history(bench, newest=3))
+    assert bench.sink().checkHistory(history(bench, binding=False)) == {"checkpoint": 2}
 
 
 def test_no_commit_covers_up_that_an_earlier_one_is_gone(database: DatabaseServer, table: str) -> None:
@@ -338,7 +338,7 @@ def test_a_database_that_is_further_is_named(database: DatabaseServer, table: st
     bench.number = 100
     bench.commit(bench.prepare([[1, "a"]]))
     with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*checkpoint 101"):
-        bench.sink().checkHistory(history())
+        bench.sink().checkHistory(history(bench))
 
 
 def test_nothing_is_written_after_a_failover_before_it_was_looked_at(database: DatabaseServer, table: str) -> None:

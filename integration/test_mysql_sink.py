@@ -442,7 +442,7 @@ def test_a_commit_of_many_tasks_does_not_wait_for_those_that_are_at_work(databas
     handles = [bench.prepare([[number, "x"]], partition=number) for number in range(60)]
     working = bench.sink()
     with closing(working):
-        transaction = working.beginTransaction(TransactionContext("q", 1, 0, 0, bench.prefix, "ab" * 8, 1))
+        transaction = working.beginTransaction(TransactionContext(bench.query, 1, 0, 0, bench.prefix, "ab" * 8, 1))
         rows = {"id": range(50), "value": ["w"] * 50}
         working.write(transaction, pa.RecordBatch.from_pydict(rows, schema=SCHEMA))
         bench.commit(*handles[:50])

@@ -140,7 +140,7 @@ def test_every_type_arrives_as_it_was(database: PostgresqlServer, table: str) ->
         bench = Bench(database, table, schema)
         sink = bench.sink()
         transaction = sink.beginTransaction(
-            TransactionContext("q", 0, 0, 0, bench.options["transactionalIdPrefix"], os.urandom(8).hex(), 1)
+            TransactionContext(bench.query, 0, 0, 0, bench.options["transactionalIdPrefix"], os.urandom(8).hex(), 1)
         )
         sink.write(transaction, piece)
         bench.commit(sink.preCommit(transaction))
@@ -346,7 +346,7 @@ def test_a_stand_by_that_was_behind_is_named_when_it_takes_over(table: str) -> N
         ):
             with pytest.raises(StoreReplacedError, match="DATABASE_FAILED_OVER"):
                 attempt()
-        seen = History("q", 100, True, seen={"checkpoint": 0}, newest=2)
+        seen = History(bench.query, 100, True, seen={"checkpoint": 0}, newest=2)
         with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .* settled checkpoint 2"):
             bench.sink().checkHistory(seen)
         assert bench.rows() == [(1, "a")], "nothing was written there"

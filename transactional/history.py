@@ -43,8 +43,8 @@ class History:
     stamp : int
         The highest `stamp` of a checkpoint.
     newest : int
-        The newest checkpoint with rows that was committed to this store under this prefix; 0 if none was, or an operator has
-        accepted the store as it is since.
+        The newest checkpoint with rows that was committed to this store, under whatever prefix; 0 if none was, or an operator
+        has accepted the store as it is since.
     handles : Sequence[Handle]
         Decided ones whose checkpoint is not settled: any of them may be committed, or not.
     routes : Mapping[str, History]
@@ -133,8 +133,7 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
     seen = history.seen if history.binding else None
     if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
         raise put_back(f"{store} holds checkpoint {held} of the query")
-    if history.binding:
-        must_hold(store, held, history.newest)
+    must_hold(store, held, history.newest)
     return {"checkpoint": held}
 
 

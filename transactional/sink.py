@@ -191,7 +191,8 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         """Return the newest checkpoint of a query that the store holds. *Driver: before a run begins, before each commit.*
 
         The framework compares it with the journal: a store that lacks a checkpoint, or has one that the journal does not know,
-        stops the query before anything is written. So commit a checkpoint's id in one step with its rows.
+        stops the query before anything is written. So commit a checkpoint's id in one step with its rows, under the query's
+        id alone: a user may change the prefix.
 
         Returns
         -------

@@ -149,18 +149,18 @@ class ControlTables:
         return (str(found[0][0]), str(found[0][1])) if found else None
 
     def newest(self, cursor: Cursor, query: str) -> int:
-        """Return the newest checkpoint of a query that is committed; 0 if none is."""
-        whose = (self._prefix, query)
-        found = self._owner.run(cursor, f"SELECT checkpoint FROM {self._queries} WHERE prefix = ? AND query = ?", whose)
-        return int(found[0][0]) if found else 0
+        """Return the newest checkpoint of a query that is committed, under whatever prefix; 0 if none is."""
+        found = self._owner.run(cursor, f"SELECT MAX(checkpoint) FROM {self._queries} WHERE query = ?", (query,))
+        return int(found[0][0] or 0)
 
     def record(self, cursor: Cursor, query: str, checkpoint: int) -> None:
-        """Note that a checkpoint is committed. The row of the prefix is locked, so no other commit is under way."""
-        newest = self.newest(cursor, query)
+        """Note that a checkpoint is committed. The row of the prefix is locked, so no other commit under it is under way."""
+        whose = (self._prefix, query)
+        own = self._owner.run(cursor, f"SELECT checkpoint FROM {self._queries} WHERE prefix = ? AND query = ?", whose)
         statement = f"INSERT INTO {self._queries} (checkpoint, prefix, query) VALUES (?, ?, ?)"
-        if newest:
+        if own:
             statement = f"UPDATE {self._queries} SET checkpoint = ? WHERE prefix = ? AND query = ?"
-        self._owner.run(cursor, statement, (max(newest, checkpoint), self._prefix, query))
+        self._owner.run(cursor, statement, (max(self.newest(cursor, query), checkpoint), *whose))
 
     # -- the whole --------------------------------------------------------------------------------------------------
 

@@ -229,11 +229,11 @@ class Ledger:
             self.stamps[route] = max(self.stamps.get(route, 0), stamp)
 
     def newest_at(self, run: RunRecord, route: str = "") -> int:
-        """Return the newest checkpoint with rows that was committed to a run's store under its prefix.
+        """Return the newest checkpoint with rows that was committed to a run's store, under whatever prefix.
 
         0 if there is none, or an operator has accepted the store as it is since.
         """
-        return self.newest.get(run.store_key(route), 0)
+        return max((newest for key, newest in self.newest.items() if run.is_at(key, route)), default=0)
 
     def known_at_store(self, routes: Iterable[str]) -> dict[str, int]:
         """Return the newest settled checkpoint with rows of the newest run's store, by route; those without are left out."""

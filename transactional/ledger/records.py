@@ -85,6 +85,11 @@ class RunRecord:
         """Return the name of its store and prefix in `Ledger.newest`."""
         return json.dumps([self.sink, self.prefix, self.identified("cluster", route), *([route] if route else [])])
 
+    def is_at(self, key: str, route: str = "") -> bool:
+        """Return whether a name in `Ledger.newest` is of its store: a checkpoint is the query's, whatever the prefix was."""
+        sink, _, *store = json.loads(key)
+        return [sink, *store] == [self.sink, self.identified("cluster", route), *([route] if route else [])]
+
 
 @dataclass
 class PartRecord:

@@ -48,7 +48,8 @@ class StoreMatrix:
     Attributes
     ----------
     cannot : Collection[tuple[str, str]]
-        Cells (damage, moment) that the store can't answer. The test asserts that such a query goes on: say so in your docs.
+        Cells (damage, moment) that the store can't answer, also ("older copy", "another prefix"). The test asserts that such
+        a query goes on: say so in your docs.
     comesBack : bool
         Whether `putBack` can bring back what `remove` has removed: then the query goes on with it.
     """
@@ -118,6 +119,42 @@ class StoreMatrix:
         query.run(3, [3])
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
+    def test_a_query_that_died_in_its_commit_goes_on_under_another_prefix(
+        self, sink_options: Mapping[str, str]
+    ) -> None:
+        """The store holds a checkpoint of the former prefix, which the journal has not settled. That is no older copy."""
+        suite: Any = self
+        query = _Query(suite, sink_options, versions=False)
+        query.run(0, [0])
+        query.run(1, [1])
+        query.die_in_commit(2, [2])
+        query.restart("-other")
+        query.run(2, [2])
+        query.run(3, [3])
+        assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
+
+    def test_an_older_copy_is_never_written_into_under_another_prefix(self, sink_options: Mapping[str, str]) -> None:
+        """A checkpoint's id is the query's, under whatever prefix it was committed."""
+        suite: Any = self
+        query = _Query(suite, sink_options, versions=False)
+        query.run(0, [0])
+        query.run(1, [1])
+        older = self.takeCopy(query.options)
+        query.run(2, [2])
+        newest = self.takeCopy(query.options)
+        self.putBack(query.options, older)
+        before = sorted(suite.visible(query.options))
+        query.restart("-other")
+        if ("older copy", "another prefix") in self.cannot:
+            query.go_on([])
+            return
+        query.must_stop([], False)
+        assert sorted(suite.visible(query.options)) == before, "what stopped it has written"
+        self.putBack(query.options, newest)
+        query.restart("-third")
+        query.run(3, [3])
+        assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
+
     def _damage(self, query: _Query, damage: str, older: Any, known: _Store) -> bool:
         """Do it; False if the store knows nothing like it."""
         if damage == "older copy":
@@ -153,9 +190,25 @@ class _Query:
         self._done = -1
         self.restart()
 
-    def restart(self) -> None:
-        """Go on with another driver."""
+    def restart(self, more: str = "") -> None:
+        """Go on with another driver; `more`: and another prefix, which is longer."""
         self._driver = uuid.uuid4().hex
+        self._prefix += more
+        self.options = dict(Options(self.options).replaced(transactionalidprefix=self._prefix))
+
+    def die_in_commit(self, batch: int, numbers: Sequence[int]) -> None:
+        """Run a micro-batch until its rows are committed; the journal does not hear of it."""
+        messages, sink = self.tasks(batch, numbers), self._sink()
+        commit: Any = sink.commit
+
+        def die(*call: Any) -> None:
+            commit(*call)
+            raise _Died
+
+        sink.commit = die  # type: ignore[method-assign]
+        with pytest.raises(_Died):
+            self._coordinator(batch, sink).commit(messages, batch)
+        sink.close()
 
     def run(self, batch: int, numbers: Sequence[int]) -> None:
         """Run one micro-batch whole."""
@@ -205,7 +258,7 @@ class _Query:
     def _sink(self) -> TwoPhaseCommitSink[Any, Any]:
         return self._suite.sink_type(Options(self.options), self._suite.schema())
 
-    def _coordinator(self, batch: int) -> CheckpointCoordinator:
+    def _coordinator(self, batch: int, sink: TwoPhaseCommitSink[Any, Any] | None = None) -> CheckpointCoordinator:
         lines = [_line(batch)]
         previous = [_line(batch - 1)] if batch and not self._versions else None
         committed = -1 if self._versions else batch - 1
@@ -213,7 +266,11 @@ class _Query:
         kept = {key: value for key, value in self.options.items() if key != "transactionalidprefix"}
         name = self._suite.sink_type.name()
         settings = RunSettings(self._driver, name, "options", self._prefix, setup={"options": kept})
-        return CheckpointCoordinator(Journal(self.journal), self._sink(), settings, view)
+        return CheckpointCoordinator(Journal(self.journal), sink or self._sink(), settings, view)
+
+
+class _Died(BaseException):
+    """The driver is killed."""
 
 
 class _Store(MemoryJournalStore):
