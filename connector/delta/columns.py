@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Columns",
     "arrow_schema",
+    "check_columns",
     "check_creatable",
+    "check_names",
     "check_protocol",
     "columns_digest",
     "fit_columns",
@@ -39,6 +41,10 @@ HONOURED: Final = frozenset(
 
 ONLY_IF_USED: Final = frozenset({"checkConstraints", "generatedColumns", "columnMapping", "identityColumns"})
 """Writer features that a table may name without using them; their use is looked for in its properties and columns."""
+
+
+REFUSED: Final = frozenset(" ,;{}()\n\t=")
+"""Characters in names that Delta's writers refuse (Spark's ``DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES``)."""
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
@@ -95,14 +101,70 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
     OptionError
         Naming the column.
     """
-    for field in schema:
-        check_type(field.name, field.type)
+    check_columns(schema)
+    check_names(schema)
     for name in partition_by:
         type_ = schema.field(column_of(schema, name)).type
         if pa.types.is_nested(type_) or is_bytes(type_):
             raise _mismatch(f"a table can't be partitioned by {name}, which is {type_}", option="partitionBy")
     if partition_by and len(partition_by) == len(schema):
         raise _mismatch("partitionBy names every column, and at least one must be in the files", option="partitionBy")
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse types that Delta does not have, and columns whose names differ only in case: it takes these for the same.
+
+    Raises
+    ------
+    OptionError
+        Naming the columns.
+    """
+    for field in schema:
+        check_type(field.name, field.type)
+    check_distinct(schema)
+
+
+def check_distinct(fields: Iterable[pa.Field], within: str = "") -> None:
+    """Refuse names that differ only in case, or not at all, also inside of columns."""
+    known: dict[str, str] = {}
+    for field in fields:
+        other = known.get(field.name.lower())
+        if other is not None:
+            names = [within + other, within + field.name]
+            reason = f"to Delta {' and '.join(names)} are the same name, as case does not count: rename one of them"
+            raise _mismatch(reason, columns=names)
+        known[field.name.lower()] = field.name
+        check_distinct(inner_fields(field.type), f"{within}{field.name}.")
+
+
+def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
+    """Refuse names that a new column can't have: Delta's writers refuse them, so only this sink could write to the table.
+
+    Raises
+    ------
+    OptionError
+        Naming the column.
+    """
+    for field in fields:
+        wrong = sorted(REFUSED & set(field.name))
+        if wrong:
+            column = f"{within}{field.name}"
+            reason = (
+                f"Delta's writers refuse the column {column!r}, as its name has {' '.join(map(repr, wrong))}: rename it"
+            )
+            raise _mismatch(reason, column=column)
+        check_names(inner_fields(field.type), f"{within}{field.name}.")
+
+
+def inner_fields(type_: pa.DataType) -> list[pa.Field]:
+    """Return the fields directly below a column, with the names that Delta gives to them."""
+    if pa.types.is_struct(type_):
+        return list(type_)
+    if pa.types.is_map(type_):
+        return [pa.field("key", type_.key_type), pa.field("value", type_.item_type)]
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return [pa.field("element", type_.value_type)]
+    return []
 
 
 def column_of(schema: pa.Schema, name: str) -> int:
@@ -125,29 +187,27 @@ def check_type(column: str, type_: pa.DataType) -> None:
     ------
     OptionError
     """
-    if pa.types.is_struct(type_):
-        for field in type_:
-            check_type(f"{column}.{field.name}", field.type)
-    elif pa.types.is_map(type_):
-        check_type(f"{column}.key", type_.key_type)
-        check_type(f"{column}.value", type_.item_type)
-    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        check_type(f"{column}.element", type_.value_type)
-    elif not any(
-        has(type_)
-        for has in (
-            pa.types.is_signed_integer,
-            pa.types.is_float32,
-            pa.types.is_float64,
-            pa.types.is_decimal128,
-            pa.types.is_boolean,
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_date32,
+    for field in inner_fields(type_):
+        check_type(f"{column}.{field.name}", field.type)
+    if (
+        not pa.types.is_nested(type_)
+        and not any(
+            has(type_)
+            for has in (
+                pa.types.is_signed_integer,
+                pa.types.is_float32,
+                pa.types.is_float64,
+                pa.types.is_decimal128,
+                pa.types.is_boolean,
+                pa.types.is_string,
+                pa.types.is_large_string,
+                pa.types.is_binary,
+                pa.types.is_large_binary,
+                pa.types.is_date32,
+            )
         )
-    ) and not (pa.types.is_timestamp(type_) and type_.unit == "us"):
+        and not (pa.types.is_timestamp(type_) and type_.unit == "us")
+    ):
         raise _mismatch(f"the column {column} has the type {type_}, which Delta does not have", column=column)
 
 
@@ -209,10 +269,9 @@ def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
     unknown = new_columns(rows, table)
     if unknown:
         names = [field.name for field in unknown]
-        raise _mismatch(f"the table has no column {', '.join(names)}", columns=names)
+        reason = f"the table has no column {', '.join(names)}: mergeSchema=true adds new columns to it"
+        raise _mismatch(reason, columns=names)
     by_name = {name.lower(): index for index, name in enumerate(rows.names)}
-    if len(by_name) < len(rows.names):
-        raise _mismatch(f"of the columns {', '.join(rows.names)} some differ in case only", columns=list(rows.names))
     source = []
     for field in table:
         index = by_name.get(field.name.lower())

@@ -18,7 +18,9 @@ import tenacity
 from connector.delta.columns import (
     Columns,
     arrow_schema,
+    check_columns,
     check_creatable,
+    check_names,
     check_protocol,
     column_of,
     columns_digest,
@@ -92,7 +94,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         self._settings = parse_write_options(options)
         for name in self._settings.partition_by:
             column_of(schema, name)
-        check_creatable(schema, ())
+        check_columns(schema)
         self._folder = TableFolder(self._settings)
         self._notes = Notes(self._folder, options.get("transactionalIdPrefix", ""))
         self._clock = SystemClock()
@@ -163,7 +165,9 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         check_protocol(table)
         columns = arrow_schema(table)
         if self._settings.merge_schema:
-            columns = pa.schema([*columns, *map(nullable, new_columns(self.schema, columns))])
+            fresh = new_columns(self.schema, columns)
+            check_names(fresh)
+            columns = pa.schema([*columns, *map(nullable, fresh)])
         fit_columns(self.schema, columns)
 
     def identify(self) -> dict[str, str]:
@@ -326,6 +330,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         fresh = new_columns(self.schema, arrow_schema(table))
         if not fresh:
             return table
+        check_names(fresh)
         fields = Schema.from_arrow(pa.schema([nullable(field) for field in fresh])).fields
         table.alter.add_columns(fields)
         return self._folder.open()

@@ -205,7 +205,7 @@ class _Query:
             commit(*call)
             raise _Died
 
-        sink.commit = die  # type: ignore[method-assign]
+        sink.commit = die  # type: ignore[assignment,method-assign]
         with pytest.raises(_Died):
             self._coordinator(batch, sink).commit(messages, batch)
         sink.close()

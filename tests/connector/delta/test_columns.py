@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, Schema
 
 from connector.delta.columns import check_creatable, fit_columns, new_columns, nullable
+from connector.delta.sink import DeltaSink
 from transactional.errors import OptionError, StoreError
+from transactional.sink import Options
 
 INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
 
@@ -48,7 +53,7 @@ def test_only_what_fits_without_loss_is_taken(found: pa.DataType, wanted: pa.Dat
 
 
 def test_what_the_table_lacks_or_needs_is_named() -> None:
-    with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*no column b\..*mergeSchema"):
+    with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*no column b: mergeSchema=true"):
         fit_columns(pa.schema([("a", INT), ("b", INT)]), pa.schema([("a", INT)]))
     with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*column b is NOT NULL"):
         fit_columns(pa.schema([("a", INT)]), pa.schema([("a", INT), pa.field("b", INT, nullable=False)]))
@@ -98,3 +103,61 @@ def test_partition_columns_are_checked(by: str, told: str) -> None:
     schema = pa.schema([("a", INT), ("l", pa.list_(INT))])
     with pytest.raises(OptionError, match=told):
         check_creatable(schema, by.split(", "))
+
+
+def sink(folder: Path, *fields: tuple[str, pa.DataType], **options: str) -> DeltaSink:
+    more = {"path": str(folder / "table"), "transactionalIdPrefix": "p", **options}
+    return DeltaSink(Options(more), pa.schema(list(fields)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ([("m", LONG), ("M", TEXT)], "m and M"),
+        ([("m", LONG), ("m", TEXT)], "m and m"),
+        ([("s", pa.list_(pa.struct([("x", INT), ("X", INT)])))], r"s\.element\.x and s\.element\.X"),
+    ],
+)
+@pytest.mark.parametrize("merge", ["false", "true"])
+def test_columns_that_differ_only_in_case_are_named_at_the_start(
+    tmp_path: Path, fields: list[tuple[str, pa.DataType]], named: str, merge: str
+) -> None:
+    """They were a bare exception of deltalake's, in the first micro-batch."""
+    sink(tmp_path, ("other", LONG)).identify()
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(OptionError, match=rf"COLUMNS_MISMATCH.*{named} are the same name") as refused:
+            sink(folder, *fields, mergeSchema=merge).checkStart("p")
+        assert "mergeSchema" not in str(refused.value)
+
+
+@pytest.mark.parametrize("character", [*" ,;{}()\n\t="])
+def test_a_new_column_has_no_name_that_other_writers_of_delta_refuse(tmp_path: Path, character: str) -> None:
+    """Only this sink could write to the table then: Spark refuses to."""
+    name = f"a{character}b"
+    inside = pa.map_(TEXT, pa.struct([(name, LONG)]))
+    made = [sink(tmp_path, (name, LONG)), sink(tmp_path, ("s", inside))]
+    for each in made:
+        refuses_the_name(lambda each=each: each.checkStart("p"))  # type: ignore[misc]
+        refuses_the_name(each.identify)
+    sink(tmp_path, ("id", LONG)).identify()
+    wider = sink(tmp_path, ("id", LONG), (name, LONG), mergeSchema="true")
+    refuses_the_name(lambda: wider.checkStart("p"))
+    refuses_the_name(wider.identify)
+
+
+def refuses_the_name(start: Callable[[], Any]) -> None:
+    with pytest.raises(OptionError, match=r"COLUMNS_MISMATCH.*Delta's writers refuse the column"):
+        start()
+
+
+def test_a_table_that_has_such_a_name_is_written_to(tmp_path: Path) -> None:
+    made = Schema.from_arrow(pa.schema([("a b", LONG)]))
+    DeltaTable.create(str(tmp_path / "table"), made)
+    sink(tmp_path, ("a b", LONG)).identify()
+
+
+def test_merge_schema_is_no_remedy_where_it_is_set(tmp_path: Path) -> None:
+    sink(tmp_path, ("id", LONG)).identify()
+    with pytest.raises(OptionError, match="COLUMNS_MISMATCH") as refused:
+        sink(tmp_path, ("id", TEXT), ("more", LONG), mergeSchema="true").checkStart("p")
+    assert "mergeSchema" not in str(refused.value)
