@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from transactional.errors import RowRefusedError
 
-__all__ = ["as_csv", "as_text", "constant", "hexadecimal", "joined", "numbers", "only_where", "repeated"]
+__all__ = ["as_csv", "as_text", "constant", "hexadecimal", "is_utf8", "joined", "numbers", "only_where", "repeated"]
 
 ROWS: Final = 10_000
 """That are written at once: pyarrow keeps their text in memory."""
@@ -86,7 +86,7 @@ def _must_have_text(column: pa.Array, name: str) -> None:
         column = column.flatten()
         kind = column.type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if is_text and (not _is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py()):
+    if is_text and (not is_utf8(column) or pc.any(pc.match_substring(column, "\0")).as_py()):
         reason = f"the column {name} has a text that is no UTF-8, or has a NUL"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
@@ -100,7 +100,8 @@ def _must_have_text(column: pa.Array, name: str) -> None:
         raise RowRefusedError("ROW_REFUSED", owner="2pc-postgresql", reason=reason)
 
 
-def _is_utf8(column: pa.Array) -> bool:
+def is_utf8(column: pa.Array) -> bool:
+    """Return whether all texts are UTF-8: Spark's may be other bytes."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from transactional.errors import OptionError
+from transactional.errors import OptionError, RowRefusedError
 
-__all__ = ["TargetColumn", "check_key", "definitions", "fit", "mismatch", "staging_name"]
+__all__ = ["TargetColumn", "check_key", "definitions", "fit", "in_micros", "mismatch", "staging_name"]
 
 
 class TargetColumn(Protocol):
@@ -192,6 +192,33 @@ def definitions(
     if key:
         columns.append(f"PRIMARY KEY ({', '.join(quoted(name) for name in keys if name)})")
     return ", ".join(columns)
+
+
+def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose times of day count microseconds, as databases do. Spark's come in nanoseconds.
+
+    Parameters
+    ----------
+    owner : str
+        The format, for errors.
+    batch : pyarrow.RecordBatch
+
+    Raises
+    ------
+    RowRefusedError
+        ``ROW_REFUSED``: a time has a part of a microsecond.
+    """
+    micros, nanos = pa.time64("us"), pa.time64("ns")
+    other = {nanos: micros, pa.list_(nanos): pa.list_(micros), pa.large_list(nanos): pa.large_list(micros)}
+    columns = list(batch.columns)
+    for at, name in enumerate(batch.schema.names):
+        kind = next((wanted for had, wanted in other.items() if columns[at].type.equals(had)), None)
+        try:
+            columns[at] = columns[at] if kind is None else columns[at].cast(kind)
+        except pa.ArrowInvalid:
+            reason = f"the column {name} has a time with a part of a microsecond, which the database would round"
+            raise RowRefusedError("ROW_REFUSED", owner=owner, reason=reason) from None
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _shown(kind: pa.DataType) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.sql.csv_rows import constant, hexadecimal, joined, numbers, only_where
+from connector.sql.csv_rows import constant, hexadecimal, is_utf8, joined, numbers, only_where
 from transactional.errors import RowRefusedError
 
 __all__ = ["ValueRows", "as_values"]
@@ -62,7 +62,7 @@ def as_values(columns: Sequence[pa.Array], names: Sequence[str], nonce: str, beg
     Raises
     ------
     RowRefusedError
-        ``ROW_REFUSED``: a number is infinite, or none.
+        ``ROW_REFUSED``: a number is infinite, or none, or a text is no UTF-8.
     """
     if not nonce.isalnum():
         raise ValueError(nonce)
@@ -82,10 +82,14 @@ def _literals(column: pa.Array, name: str) -> pa.Array:
         if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column), min_count=0).as_py():
             reason = f"the column {name} has NaN or an infinite number, which the database does not have"
             raise RowRefusedError("ROW_REFUSED", owner="2pc-mysql", reason=reason)
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if is_text and not is_utf8(column):  # the server keeps surrogates, which no client can read
+            reason = f"the column {name} has a text that is no UTF-8"
+            raise RowRefusedError("ROW_REFUSED", owner="2pc-mysql", reason=reason)
         if pa.types.is_timestamp(kind):
             column = column.cast(pa.timestamp(kind.unit))  # its text in UTC, without the Z
         text = column.cast(pa.large_string())
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if is_text:
             text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), "'", "''")
         text = joined(constant("'"), text, constant("'"))
     return pc.coalesce(only_where(column, text), constant("NULL"))

@@ -305,7 +305,7 @@ class MysqlSink(StagedSqlSink):
         """Insert the rows, many with one statement. What the database would change, it warns of: that is refused."""
         staging, written, _ = self._task
         names = ", ".join(["barrier_nonce", "barrier_row", *(quoted(column.name) for column in written)])
-        columns = [_widened(column, target) for column, target in zip(batch.columns, written, strict=True)]
+        columns = [_widened(column) for column in batch.columns]
         begin = f"INSERT INTO {staging} ({names}) VALUES ".encode()
         rows = as_values(columns, [column.name for column in written], transaction.context.nonce, transaction.rows)
         if rows.largest() > self._packet - ROOM - len(begin):
@@ -470,9 +470,9 @@ class MysqlSink(StagedSqlSink):
         return ";\n".join(found) + ";"
 
 
-def _widened(column: pa.Array, target: Column) -> pa.Array:
-    """Return floats as doubles where the table has doubles: the text of 0.1 is another number there."""
-    return column.cast(pa.float64()) if pa.types.is_float32(column.type) and target.base == "double" else column
+def _widened(column: pa.Array) -> pa.Array:
+    """Return floats as doubles: the text of 0.1 is another number in a double, and that of the largest is too large."""
+    return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column
 
 
 def _variable(cursor: Any, name: str) -> str:

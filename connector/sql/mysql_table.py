@@ -236,10 +236,12 @@ class Target:
     def checks_on(self, columns: Sequence[Column]) -> list[str]:
         """Return the clauses of the check constraints that name only these columns."""
         names = {column.name.lower() for column in columns}
-        used = [
-            {each.replace("``", "`").lower() for each in re.findall(r"`((?:[^`]|``)+)`", text)} for text in self.checks
-        ]
-        return [text for text, each in zip(self.checks, used, strict=True) if each and each <= names]
+        return [text for text in self.checks if (used := _named_in(text)) and set(used) <= names]
+
+
+def _named_in(clause: str) -> list[str]:
+    """Return the columns that a check constraint names, in lower case."""
+    return [each.replace("``", "`").lower() for each in re.findall(r"`((?:[^`]|``)+)`", clause)]
 
 
 def _values(enum: str) -> list[str]:
@@ -423,7 +425,10 @@ def create_statement(schema: pa.Schema, name: str, key: Sequence[str], flavour: 
 def staging_statement(staging: str, target: Target, written: Sequence[Column], flavour: Flavour) -> str:
     """Return the statement that creates a staging table."""
     columns = [OWN_COLUMNS, *(column.staged(flavour) for column in written)]
-    columns += [f"CHECK ({clause})" for clause in target.checks_on(written)]
+    for number, clause in enumerate(target.checks_on(written)):
+        said = f"{number} on {' '.join(_named_in(clause))}"[:64].strip()  # MariaDB's error says no more than this
+        name = f"CONSTRAINT {quoted(said)} " if flavour.mariadb else ""  # MySQL allows a name once in a schema
+        columns.append(f"{name}CHECK ({clause})")
     return f"CREATE TABLE IF NOT EXISTS {staging} ({', '.join(columns)}) {flavour.table_options}"
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 
 from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables, Cursor, Prepared, marks, portions
 from connector.sql.database import Connection, Database, sqlstate, standard_error
+from connector.sql.fitting import in_micros
 from transactional import faults
 from transactional.errors import (
     AmbiguousOutcomeError,
@@ -191,7 +192,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     def write(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
         """Stage the rows."""
         with self.database.reaching():
-            self.stage(transaction, batch)
+            self.stage(transaction, in_micros(self.name(), batch))
         transaction.rows += batch.num_rows
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
