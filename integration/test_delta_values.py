@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from connector.delta.sink import DeltaSink
-from integration.random_values import batches, drawn, one_of, plain, rarely, same
+from integration.random_values import batches, drawn, is_utf8, one_of, plain, rarely, same, value_of
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import RowRefusedError
 from transactional.sink import Options, TransactionContext
@@ -54,11 +54,15 @@ KINDS = {
     )
 }
 
-Reader = Callable[[Path], pa.Table]
-
 
 def with_deltalake(path: Path) -> pa.Table:
     return DeltaTable(str(path)).to_pyarrow_table()
+
+
+def with_sql(path: Path) -> pa.Table:
+    table = DeltaTable(str(path))
+    found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+    return found.cast(pa.schema(table.schema().to_arrow()))
 
 
 def with_parquet(path: Path) -> pa.Table:
@@ -141,3 +145,63 @@ def test_many_values_are_read_as_they_were(spark: SparkSession, tmp_path: Path, 
     table.check(with_parquet(table.path))
     table.check(spark.read.format("delta").load(str(table.path)).toArrow())
     print(f"| {name} | {len(table.sent['id'])} |")
+
+
+PARTS = {name: kind for name, kind in KINDS.items() if "binary" not in name}
+VALUES_OF_PARTS = 60
+"""Of a checkpoint: each makes a file."""
+
+FEW_PARTS, MANY_PARTS = 20, 2_400
+
+UNSAFE = "\"#%'*/:=?\\\x7f{[]^"
+"""What Spark escapes in the name of a folder."""
+
+
+def as_part(kind: pa.DataType) -> Callable[[Any], bool]:
+    """Whether a partition column holds a value."""
+    if pa.types.is_date32(kind):
+        return lambda value: -719_162 <= value < 2_932_897  # the years 1 to 9999
+    if pa.types.is_timestamp(kind):
+        return lambda value: -719_162 <= value // 86_400_000_000 < 2_932_897
+    if kind in (pa.string(), pa.large_string()):
+        return lambda text: is_utf8(text) and sum(3 if c < " " or c in UNSAFE else len(c.encode()) for c in text) < 254
+    return lambda value: True
+
+
+def partitioned(path: Path, name: str, count: int) -> Table:
+    """A table with so many values of its partition column, and rows of each in turn."""
+    kind = KINDS[name]
+    fits, refused = as_part(kind), 0
+    table = Table(path, [("p", kind)], f"delta, partitioned by {name} {count}", partitionBy="p")
+    draw = rarely(value_of(drawn(kind), fits, 60), one_of(None), 30)
+    each = min(count, VALUES_OF_PARTS)
+    for _ in range(count // each):
+        drew = [draw(table.rng) for _ in range(each)]
+        good = [value for value in drew if value is None or fits(value)]
+        for value in drew:
+            if value is not None and not fits(value):
+                with pytest.raises(RowRefusedError, match=r"\[ROW_REFUSED\] .*the partition column p") as refusal:
+                    table.write([[*good[:2], value, *good[2:4]]])
+                assert refusal.value.getMessageParameters()["column"] == "p"
+                refused += 1
+        table.write([[*good, *reversed(good), *good[:9]]])
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        table.sent["p"] = [value or None for value in table.sent["p"]]  # Delta's log has no empty text
+    print(f"| partition column, {name} | {len(table.sent['id'])} | {refused} |")
+    return table
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_few_values_of_partition_columns_are_read_as_they_were(tmp_path: Path, name: str) -> None:
+    table = partitioned(tmp_path / "table", name, FEW_PARTS)
+    table.check(with_sql(table.path))
+    if "decimal" not in name:  # deltalake 1.6.6 reads -9.96 as "-9.-96" there
+        table.check(with_deltalake(table.path))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", PARTS)
+def test_many_values_of_partition_columns_are_read_as_they_were(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    table = partitioned(tmp_path / "table", name, MANY_PARTS)
+    table.check(with_sql(table.path))
+    table.check(spark.read.format("delta").load(str(table.path)).toArrow())
