@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import random
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -22,14 +20,24 @@ import pytest
 from connector.schema_registry.avro_encoder import AvroEncoder
 from connector.schema_registry.avro_values import AvroDecoder, column_type
 from connector.schema_registry.registry import Definition, Registry
+from integration.random_values import (
+    EXACT,
+    Draw,
+    batches,
+    decimals,
+    floats,
+    is_utf8,
+    octets,
+    plain,
+    rarely,
+    same,
+    texts,
+    whole,
+)
 from transactional.errors import RowRefusedError
 
 BATCH = 50
 QUICK, MANY = 400, 100_000
-
-EXACT = Context(prec=80)
-
-Draw = Callable[[random.Random], Any]
 
 
 @dataclass(frozen=True)
@@ -43,44 +51,15 @@ class Kind:
     """A column's value → what is in Avro's bytes; raises ValueError for one that must be refused."""
 
 
-def integer(bits: int) -> Draw:
-    most = 2 ** (bits - 1)
-
-    def draw(rng: random.Random) -> int:
-        return int(rng.choice([0, -1, most - 1, -most, rng.randrange(-most, most), rng.randrange(-99, 99)]))
-
-    return draw
+def utf8(value: str) -> str:
+    if not is_utf8(value):
+        raise ValueError
+    return value
 
 
-def floating(form: str, size: int) -> Draw:
-    special = [math.nan, math.inf, -math.inf, 0.0, -0.0, 2.0 ** (-1074 if size == 8 else -149)]
-
-    def draw(rng: random.Random) -> float:
-        bits = struct.unpack(form, rng.randbytes(size))[0]
-        return float(rng.choice([bits, bits, rng.choice(special), float(rng.randrange(-99, 99))]))
-
-    return draw
-
-
-def text(rng: random.Random) -> str:
-    if not rng.randrange(2000):
-        return "ä" * (1 << 19)
-    return "".join(
-        rng.choice(["\0", "a", "ä", "€", "\U0010ffff", "\x1b", "\ud7ff", "'", '"']) for _ in range(rng.randrange(9))
-    )
-
-
-def octets(rng: random.Random) -> bytes:
-    return rng.randbytes(1 << 20 if not rng.randrange(2000) else rng.randrange(9))
-
-
-def digits(precision: int, scale: int, more: int = 0) -> Draw:
-    def draw(rng: random.Random) -> Decimal:
-        most = 10 ** (precision + more)
-        number = rng.choice([0, 1, -1, most - 1, 1 - most, rng.randrange(1 - most, most), rng.randrange(-999, 999)])
-        return Decimal(number).scaleb(-scale - more, EXACT)
-
-    return draw
+def more_digits(precision: int, scale: int, more: int) -> Draw:
+    exact, longer = decimals(precision, scale), decimals(min(precision + more, 38), scale + more)
+    return rarely(lambda rng: exact(rng).quantize(Decimal(1).scaleb(-scale - more), context=EXACT), longer)
 
 
 def fixed_decimal(precision: int, scale: int) -> Callable[[Decimal], Any]:
@@ -99,7 +78,7 @@ def millis(value: int) -> int:
     return value // 1000
 
 
-def one_of(*allowed: Any) -> Callable[[Any], Any]:
+def among(*allowed: Any) -> Callable[[Any], Any]:
     def raw(value: Any) -> Any:
         if value not in allowed:
             raise ValueError
@@ -115,12 +94,8 @@ def two_bytes(value: bytes) -> bytes:
 
 
 def whole_millis(rng: random.Random) -> int:
-    number: int = integer(64)(rng)
+    number: int = whole(64)(rng)
     return number if not rng.randrange(50) else number // 1000 * 1000 if number > -(2**63) + 1000 else 0
-
-
-def rarely(draw: Draw, other: Draw) -> Draw:
-    return lambda rng: (other if not rng.randrange(100) else draw)(rng)
 
 
 def logical(kind: str, name: str, /, **more: Any) -> dict[str, Any]:
@@ -129,17 +104,17 @@ def logical(kind: str, name: str, /, **more: Any) -> dict[str, Any]:
 
 KINDS: dict[str, Kind] = {
     "boolean": Kind("boolean", pa.bool_(), lambda rng: rng.random() < 0.5),
-    "int": Kind("int", pa.int32(), integer(32)),
-    "byte as int": Kind("int", pa.int8(), integer(8)),
-    "long": Kind("long", pa.int64(), integer(64)),
-    "int as long": Kind("long", pa.int32(), integer(32)),
-    "int or long": Kind(["int", "long"], pa.int64(), integer(64)),
-    "float": Kind("float", pa.float32(), floating("f", 4)),
-    "double": Kind("double", pa.float64(), floating("d", 8)),
-    "float as double": Kind("double", pa.float32(), floating("f", 4)),
-    "float or double": Kind(["float", "double"], pa.float64(), floating("d", 8)),
-    "string": Kind("string", pa.string(), text),
-    "large string": Kind("string", pa.large_string(), text),
+    "int": Kind("int", pa.int32(), whole(32)),
+    "byte as int": Kind("int", pa.int8(), whole(8)),
+    "long": Kind("long", pa.int64(), whole(64)),
+    "int as long": Kind("long", pa.int32(), whole(32)),
+    "int or long": Kind(["int", "long"], pa.int64(), whole(64)),
+    "float": Kind("float", pa.float32(), floats(32)),
+    "double": Kind("double", pa.float64(), floats(64)),
+    "float as double": Kind("double", pa.float32(), floats(32)),
+    "float or double": Kind(["float", "double"], pa.float64(), floats(64)),
+    "string": Kind("string", pa.string(), texts, utf8),
+    "large string": Kind("string", pa.large_string(), texts, utf8),
     "bytes": Kind("bytes", pa.binary(), octets),
     "fixed": Kind(
         {"type": "fixed", "name": "F", "size": 2},
@@ -150,17 +125,17 @@ KINDS: dict[str, Kind] = {
     "enum": Kind(
         {"type": "enum", "name": "E", "symbols": ["A", "B"]},
         pa.string(),
-        rarely(lambda rng: rng.choice("AB"), text),
-        one_of("A", "B"),
+        rarely(lambda rng: rng.choice("AB"), texts),
+        among("A", "B"),
     ),
-    "uuid": Kind(logical("string", "uuid"), pa.string(), text),
-    "date": Kind(logical("int", "date"), pa.date32(), integer(32)),
-    "time-millis": Kind(logical("int", "time-millis"), pa.int32(), integer(32)),
-    "time-micros": Kind(logical("long", "time-micros"), pa.int64(), integer(64)),
-    "timestamp-micros": Kind(logical("long", "timestamp-micros"), pa.timestamp("us", "UTC"), integer(64)),
+    "uuid": Kind(logical("string", "uuid"), pa.string(), texts, utf8),
+    "date": Kind(logical("int", "date"), pa.date32(), whole(32)),
+    "time-millis": Kind(logical("int", "time-millis"), pa.int32(), whole(32)),
+    "time-micros": Kind(logical("long", "time-micros"), pa.int64(), whole(64)),
+    "timestamp-micros": Kind(logical("long", "timestamp-micros"), pa.timestamp("us", "UTC"), whole(64)),
     "timestamp-millis": Kind(logical("long", "timestamp-millis"), pa.timestamp("us", "UTC"), whole_millis, millis),
-    "timestamp-nanos": Kind(logical("long", "timestamp-nanos"), pa.int64(), integer(64)),
-    "local-timestamp-micros": Kind(logical("long", "local-timestamp-micros"), pa.timestamp("us"), integer(64)),
+    "timestamp-nanos": Kind(logical("long", "timestamp-nanos"), pa.int64(), whole(64)),
+    "local-timestamp-micros": Kind(logical("long", "local-timestamp-micros"), pa.timestamp("us"), whole(64)),
     "local-timestamp-millis": Kind(logical("long", "local-timestamp-millis"), pa.timestamp("us"), whole_millis, millis),
     **{
         f"decimal({precision},{scale}) of {kind}": Kind(
@@ -172,7 +147,7 @@ KINDS: dict[str, Kind] = {
                 **({"name": "D", "size": 16} if kind == "fixed" else {}),
             ),
             pa.decimal128(38, scale + more),
-            rarely(digits(precision, scale), digits(precision, scale, more)),
+            more_digits(precision, scale, more),
             fixed_decimal(precision, scale),
         )
         for kind in ("bytes", "fixed")
@@ -246,17 +221,9 @@ def number_of(data: Any, kind: Kind) -> Any:
     return int.from_bytes(data, "big", signed=True) if decimal and isinstance(data, bytes) else data
 
 
-def same(found: Any, sent: Any) -> bool:
-    if isinstance(found, float) and isinstance(sent, float):
-        return repr(found) == repr(sent)  # NaN is NaN, and -0.0 is not 0.0
-    return bool(found == sent)
-
-
 def column(rng: random.Random, values: list[Any], kind: pa.DataType) -> pa.Array:
-    """A slice of a longer array, now and then."""
-    before, after = rng.randrange(3), rng.randrange(3)
-    made = [pa.array(part, kind) for part in (values[:1] * before, values, values[:1] * after)]
-    return pa.concat_arrays(made)[before : before + len(values)]
+    """A slice of a longer array."""
+    return next(batches(rng, [values], pa.schema([("v", kind)]), 1)).column(0)
 
 
 def fits(kind: Kind, value: Any, nulls: bool) -> bool:
@@ -280,7 +247,7 @@ def test_each_value_is_equal_or_its_row_is_refused(monkeypatch: pytest.MonkeyPat
     equal = refused = 0
     while equal + refused < count:
         shape = rng.choice(SHAPES)
-        encode, decode, plain, found = made[shape]
+        encode, decode, schema, found = made[shape]
         monkeypatch.setattr(Registry, "schema", lambda self, number, found=found: found)
         values = [
             None if not rng.randrange(100 if shape.arrow(kind.arrow) != kind.arrow else 10**9) else kind.draw(rng)
@@ -294,11 +261,9 @@ def test_each_value_is_equal_or_its_row_is_refused(monkeypatch: pytest.MonkeyPat
                 encode(column(rng, [shape.wrap(value)], arrow))
         refused += len(bad)
         payloads = encode(column(rng, [shape.wrap(value) for value in good], arrow))
-        back = decode(payloads)
-        narrow = arrow_numbers(back)
-        for value, payload, again in zip(good, payloads.to_pylist(), narrow, strict=True):
+        for value, payload, again in zip(good, payloads.to_pylist(), plain(decode(payloads)), strict=True):
             stream = io.BytesIO(payload[5:])
-            read = shape.unwrap(fastavro.schemaless_reader(stream, plain, None))
+            read = shape.unwrap(fastavro.schemaless_reader(stream, schema, None))
             assert not stream.read()
             assert same(number_of(read, kind), number_of(in_bytes(kind, value), kind)), (value, read)
             assert same(shape.unwrap(again), value), (value, again)
@@ -307,24 +272,9 @@ def test_each_value_is_equal_or_its_row_is_refused(monkeypatch: pytest.MonkeyPat
             out = io.BytesIO(payloads[0].as_py()[:5] if good else b"")
             out.seek(5)
             wrapped = shape.wrap(in_bytes(kind, value))
-            fastavro.schemaless_writer(out, plain, dict(wrapped) if pa.types.is_map(arrow) else wrapped)
+            fastavro.schemaless_writer(out, schema, dict(wrapped) if pa.types.is_map(arrow) else wrapped)
             written.append(out.getvalue())
-        for value, again in zip(good, arrow_numbers(decode(pa.array(written, pa.binary()))), strict=True):
+        for value, again in zip(good, plain(decode(pa.array(written, pa.binary()))), strict=True):
             assert same(shape.unwrap(again), value), (value, again)
         equal += len(good)
     assert equal > count // 2
-
-
-def arrow_numbers(found: pa.Array) -> list[Any]:
-    """Python's values, with times as numbers: Python's end with the year 9999."""
-
-    def numbers(kind: pa.DataType) -> pa.DataType:
-        if pa.types.is_struct(kind):
-            return pa.struct([(each.name, numbers(each.type)) for each in kind])
-        if pa.types.is_list(kind):
-            return pa.list_(numbers(kind.value_type))
-        if pa.types.is_map(kind):
-            return pa.map_(pa.string(), numbers(kind.item_type))
-        return pa.int64() if pa.types.is_timestamp(kind) else pa.int32() if pa.types.is_date(kind) else kind
-
-    return found.cast(numbers(found.type)).to_pylist()  # type: ignore[no-any-return]
