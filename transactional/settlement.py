@@ -175,7 +175,8 @@ class Settlement:
         for route, newest in ledger.known_at_store(self._sink.routes).items():
             held = self._sink.newestCheckpoint(query, route)
             store = f"{self._sink.name()} {route}".strip()
-            if held is not None and held > ledger.position:
+            # a driver that stood still meanwhile has not read what its successor has decided
+            if held is not None and held > ledger.position and held > self._journal.load().position:
                 raise put_back(f"{store} holds checkpoint {held} of the query")
             if held is not None:
                 must_hold(store, held, newest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,9 +15,10 @@ from tests.transactional.bodies import lines
 from transactional.checkpoint import Acknowledgement, Mode, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
-from transactional.errors import LocationError, StoreError
+from transactional.errors import FencedError, LocationError, RetriableError, StoreError
 from transactional.journal import Journal, LocalJournalStore
 from transactional.recovery import QueryView
+from transactional.settlement import Settlement
 from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -40,15 +42,19 @@ class Query:
         return Journal(LocalJournalStore(str(self.folder / "log")))
 
     def run(self, batch: int, driver: str, versions: bool = False) -> None:
+        messages = self.tasks(batch, driver, versions)
+        if messages:
+            self.coordinator(batch, driver, versions).commit(messages, batch)
+
+    def tasks(self, batch: int, driver: str, versions: bool = False) -> list[Acknowledgement | None]:
         plan = self.coordinator(batch, driver, versions).plan()
         if plan.mode is Mode.DRAIN:
-            return
+            return []
         sink = DeltaSink(self.options, SCHEMA)
         transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"{batch}{driver}", plan.token))
         sink.write(transaction, pa.record_batch([pa.array([batch])], schema=SCHEMA))
         part = Part(0, dict(sink.preCommit(transaction)), 1, 8, "1:0")
-        message = Acknowledgement(plan.token, batch, 0, 0, False, [part], plan.sources)
-        self.coordinator(batch, driver, versions).commit([message], batch)
+        return [Acknowledgement(plan.token, batch, 0, 0, False, [part], plan.sources)]
 
     def values(self) -> list[int]:
         table = DeltaTable(str(self.folder / "table")).to_pyarrow_table()
@@ -80,6 +86,27 @@ def test_a_query_that_goes_on_under_new_drivers_is_not_refused(tmp_path: Path) -
     query = Query(tmp_path)
     for batch in range(4):
         query.run(batch, f"driver {batch}")
+    assert query.values() == [0, 1, 2, 3]
+
+
+def test_a_driver_that_was_superseded_while_it_stood_still_is_not_told_that_its_location_is_an_old_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor has committed checkpoints that it has not read yet: who adopts the location then takes a check away."""
+    query = Query(tmp_path)
+    query.run(0, "A")
+    messages = query.tasks(1, "A")
+    real = Settlement.look
+
+    def stands_still(settlement: Settlement, *given: Any) -> Any:
+        monkeypatch.setattr(Settlement, "look", real)
+        for batch in range(1, 4):
+            query.run(batch, "B")
+        return real(settlement, *given)
+
+    monkeypatch.setattr(Settlement, "look", stands_still)
+    with pytest.raises((FencedError, RetriableError)):
+        query.coordinator(1, "A").commit(messages, 1)
     assert query.values() == [0, 1, 2, 3]
 
 
