@@ -13,7 +13,7 @@ import pytest
 
 from transactional.sink import Options
 from transactional.testing import StoreMatrix
-from transactional.testing.store_matrix import DAMAGES, MOMENTS
+from transactional.testing.store_matrix import DAMAGES, MOMENTS, _Query
 
 __all__ = ["TableCopies"]
 
@@ -71,6 +71,26 @@ class TableCopies(StoreMatrix):
     ) -> None:
         """As every sink, on the real server."""
         super().test_a_store_that_is_not_the_journal_s_is_never_written_into(sink_options, damage, moment)
+
+    def test_other_control_tables_are_asked_for_by_an_option_and_are_not_missing(
+        self, sink_options: Mapping[str, str]
+    ) -> None:
+        """Who sets `stagingSchema` was told that a volume is not mounted."""
+        query = self.begun(sink_options)
+        query.options["stagingschema"] = "barrier_2"
+        for batch in (2, 3):
+            query.run(batch, [batch])
+        suite: Any = self
+        assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
+
+    def begun(self, options: Mapping[str, str]) -> _Query:
+        """Return a query that has committed two micro-batches, and is about to go on with another driver."""
+        suite: Any = self
+        query = _Query(suite, options, versions=False)
+        query.run(0, [0])
+        query.run(1, [1])
+        query.restart()
+        return query
 
     def _control(self, schema: str) -> list[str]:
         statement = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"

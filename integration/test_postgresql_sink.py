@@ -71,6 +71,17 @@ class TestPostgresqlSink(TableCopies, SinkConformance):
         schema, _, bare = other.rpartition(".")
         return f"ALTER TABLE {name} SET SCHEMA {schema}" if schema else f"ALTER TABLE {name} RENAME TO {bare}"
 
+    def test_a_table_that_was_dropped_is_not_made_anew_if_its_address_is_spelled_otherwise(
+        self, sink_options: Mapping[str, str]
+    ) -> None:
+        """The control tables are the same: the two rows of before were missing, without a word."""
+        query = self.begun(sink_options)
+        query.options["url"] += "?application_name=another"
+        self.database.ask(f"DROP TABLE {self.table}")
+        with pytest.raises(StoreError, match=r"STORE_REPLACED.*table was"):
+            query.run(2, [2])
+        assert self.visible(query.options) == []
+
 
 # -- rows ------------------------------------------------------------------------------------------------------------
 

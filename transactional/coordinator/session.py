@@ -115,26 +115,40 @@ class Session:
             ``STORE_GONE``, ``STORE_REPLACED``
         """
         if self._identity is None:
-            settled = self._settled_here()
+            settled = self._settled()
+            here = [route for route in settled if self._is_same_address(route)]
             for route, checkpoint in settled.items():
-                if not self.sink.isThere(route):
+                if route in here and not self.sink.isThere(route):
                     raise StoreError("STORE_GONE", store=self._named(route), known=checkpoint)
             identity = dict(self.sink.identify())
             for route, checkpoint in settled.items():
-                self._must_be_the_same(identity, route, checkpoint)
+                if route in here or self._is_same_place(identity, route):
+                    self._must_be_the_same(identity, route, checkpoint)
             self._identity = identity
         return self._identity
 
-    def _settled_here(self) -> dict[str, int]:
+    def _settled(self) -> dict[str, int]:
         former = self.ledger.newest_run
         if former is None or (former.sink, former.prefix) != (self.settings.sink, self.settings.prefix):
             return {}
-        known = self.ledger.known_at_store(self.sink.routes)
-        return known if self._address(former.setup) == self._address(self.settings.setup) else {}
+        return self.ledger.known_at_store(self.sink.routes)
 
-    def _address(self, setup: Mapping[str, Any]) -> dict[str, Any]:
-        names = self.sink.addressOptions
-        return {key: value for key, value in setup.get("options", {}).items() if not names or key in names}
+    def _is_same_address(self, route: str) -> bool:
+        """Return whether the options name the same target; of a sink that is several, that of the route."""
+        former, names, start = self.ledger.newest_run, self.sink.addressOptions, f"{route}." if route else ""
+
+        def address(setup: Mapping[str, Any]) -> dict[str, Any]:
+            given: Mapping[str, Any] = setup.get("options", {})
+            return {key: given[key] for key in given if key.startswith(start) and (not names or key in names)}
+
+        return former is not None and address(former.setup) == address(self.settings.setup)
+
+    def _is_same_place(self, identity: Mapping[str, str], route: str) -> bool:
+        """Return whether it is the former store, and the name of the target there, however the options spell it."""
+        former, start = self.ledger.newest_run, f"{route}." if route else ""
+        return former is not None and all(
+            former.identified(key, route) == identity.get(f"{start}{key}") for key in ("cluster", "topic")
+        )
 
     def _must_be_the_same(self, identity: Mapping[str, str], route: str, checkpoint: int) -> None:
         former = self.ledger.newest_run
