@@ -90,7 +90,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     """
 
     commitsTogether: ClassVar[bool] = True
-    addressOptions = frozenset({"url", "dbtable"})
+    addressOptions = frozenset({"url", "dbtable", "stagingschema"})
 
     marker: ClassVar[str] = "?"
     """The sign for a parameter in a statement: PEP 249's ``paramstyle``."""
