@@ -270,6 +270,13 @@ def test_the_doctor_names_what_can_stop_a_commit(database: PostgresqlServer, tab
         ('"char"', "column text"),
         ("oid", "bigint"),
         ("d_{table}", "cuts blanks"),
+        ("numeric(5,2)[]", "an array"),  # of the text {1.239} the server makes {1.24}
+        ("numeric(5,2)[][]", "an array"),
+        ("varchar(3)[]", "an array"),
+        ("name[]", "an array"),
+        ("date[]", "an array"),
+        ("interval(0)", "column interval"),
+        ("interval day", "column interval"),
     ],
 )
 def test_text_into_a_type_that_changes_some_texts_is_refused_at_the_start(

@@ -328,6 +328,12 @@ def why_not(kind: pa.DataType, column: Column) -> str:
     if pa.types.is_nested(kind):
         return "has to be converted, with to_json for a column of type json or jsonb"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if base.startswith("_"):
+            element = replace(column, base=base[1:])
+            changes = element.cuts or why_not(kind, element)
+            return f"the table's is {column.type}, which changes some texts: make it an array" if changes else ""
+        if base == "interval" and column.modifier >= 0:
+            return f"the table's is {column.type}, which rounds texts: make the column interval"
         if base == "bytea":
             return f"the table's is {column.type}"
         if column.cuts and column.domain:
