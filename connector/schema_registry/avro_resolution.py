@@ -198,6 +198,10 @@ class _Pairs:
         into = {}
         if reader and reader["type"] == kind:
             into = {alias: each["type"] for each in reader["fields"] for alias in each.get("aliases", ())}
+            renamed = {alias: each["name"] for each in reader["fields"] for alias in each.get("aliases", ())}
+            names = [renamed.get(each["name"], each["name"]) for each in writer["fields"]]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise SchemaResolutionError(f"{path}.{twice} was written twice, by its name and by an alias")
             into.update((each["name"], each["type"]) for each in reader["fields"])
         fields = [
             {"name": each["name"], "type": self.of(each["type"], into.get(each["name"]), f"{path}.{each['name']}")}

@@ -292,3 +292,17 @@ def test_a_map_with_a_key_twice_and_a_text_that_is_not_utf8_are_refused() -> Non
     text = AvroEncoder(Definition('"string"', "AVRO", id=7))
     with pytest.raises(RowRefusedError, match=r"ROW_NOT_ENCODED.*not UTF-8"):
         text(pa.array([b"\xff"]).view(pa.string()))
+
+
+@pytest.mark.parametrize("order", [("a", "z"), ("z", "a")])
+def test_a_field_that_the_writer_has_by_its_name_and_by_its_alias_is_refused(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
+) -> None:
+    """A producer that writes both while the field is renamed. Java refuses it; fastavro takes the first of the two."""
+    writer = record(*(field(name, "int") for name in order))
+    (found,) = read(monkeypatch, writer, record(field("z", "long", aliases=["a"])), {"a": 1, "z": 2})
+    assert found["value"] is None
+    assert found["error"]
+    chain = record(field("z", "long", aliases=["a"]), field("y", "long", aliases=["z"]))
+    (found,) = read(monkeypatch, writer, chain, {"a": 1, "z": 2})
+    assert found["error"] or found["value"] == {"z": 1, "y": 2}
