@@ -13,6 +13,7 @@ from connector.cli.place import load_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
+from connector.spark.belonging import refuse_batch_writes
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
@@ -49,6 +50,7 @@ def _adopt(path: str, claim: bool, yes: bool, report: Report) -> None:
         raise moved_on(ledger)
     if ledger.restoring is not None:
         raise unfinished(ledger)
+    refuse_batch_writes(location, "go on with a new checkpointLocation, from the first version that the target lacks")
     location.query_id()  # refused if Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:
         raise LocationError("REWIND_NOT_DONE", rewind=ledger.rewinding.token)

@@ -14,10 +14,12 @@ import pytest
 from connector.cli import main
 from connector.cli.report import EXIT_STATUS, Report, Status
 from connector.location.location import CheckpointLocation
+from connector.spark.batch_writer import WHOSE
 from tests.connector.cli_place import answer
 from tests.transactional.bodies import lines, recorded, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
+from transactional.errors.catalogue import catalogue
 from transactional.ledger import Ledger
 
 HANDLE = {"file": "f"}
@@ -352,3 +354,13 @@ def test_a_query_that_had_another_sink_so_far_is_adopted(location: Path, capsys:
     (location / "below").mkdir()
     assert main(["adopt", str(location / "below"), "--claim", "--yes"]) == 1
     assert "LOGS_INCONSISTENT" in capsys.readouterr().err
+
+
+def test_adopt_of_a_location_of_df_write_names_a_new_one(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said to restore files of Spark's that were never there; a store that is gone, or went back, sends people here."""
+    (location / "barrier" / WHOSE).write_text("{}")
+    (location / "metadata").unlink()
+    status, _, said = answer(capsys, "adopt", str(location), "--claim", "--yes")
+    assert (status, "LOCATION_TAKEN" in said, "a new checkpointLocation" in said) == (1, True, True)
+    for condition in ("STORE_GONE", "STORE_WENT_BACK"):
+        assert "In df.write: go on with a new checkpointLocation" in catalogue[condition].remedy
