@@ -45,6 +45,8 @@ class History:
     newest : int
         The newest checkpoint with rows that was committed to this store, under whatever prefix; 0 if none was, or an operator
         has accepted the store as it is since.
+    former : int
+        If none was: the newest that was committed to the newest run's store. A copy of that one has to hold it.
     handles : Sequence[Handle]
         Decided ones whose checkpoint is not settled: any of them may be committed, or not.
     routes : Mapping[str, History]
@@ -60,6 +62,7 @@ class History:
     handles: Sequence[Handle] = ()
     late: Sequence[RunMark] = ()
     newest: int = 0
+    former: int = 0
     routes: Mapping[str, History] = field(default_factory=dict)
 
 
@@ -92,6 +95,9 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
     runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
     newest = runs[-1] if runs else None
     marked = newest is not None and all(run.mark is not None for run in runs)
+    known, last = ledger.newest_at(asked, route), ledger.newest_run
+    if last is not None and last.sink != asked.sink:
+        last = None
     unsettled = [part for found in ledger.unsettled() for part in ledger.parts_of(found)]
 
     def of_route(kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -106,7 +112,8 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
         ledger.stamps.get(route, 0) if route else ledger.stamp,
         [handle for part in unsettled if part.route == route or not route for handle in part.handles],
         [mark for run in runs for each in (*run.marks, run.mark) if (mark := of_route(each))],
-        ledger.newest_at(asked, route),
+        known,
+        ledger.newest_at(last, route) if last is not None and not known else 0,
     )
 
 
@@ -134,6 +141,8 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
     if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
         raise put_back(f"{store} holds checkpoint {held} of the query")
     must_hold(store, held, history.newest)
+    if held:  # at another address, so it is a copy of the former store
+        must_hold(store, held, history.former)
     return {"checkpoint": held}
 
 

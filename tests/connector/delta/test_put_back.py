@@ -32,7 +32,8 @@ class Query:
         self.options = Options({"path": str(folder / "table"), "transactionalIdPrefix": "p"})
 
     def coordinator(self, batch: int, driver: str, versions: bool = False) -> CheckpointCoordinator:
-        settings = RunSettings(driver, DeltaSink.name(), "options", "p")
+        named = {"options": {"path": self.options["path"]}}
+        settings = RunSettings(driver, DeltaSink.name(), self.options["path"], "p", setup=named)
         previous = lines(f"line {batch - 1}") if batch and not versions else None
         committed = -1 if versions else batch - 1
         view = QueryView("q", "/place", batch, committed, lines(f"line {batch}"), previous, gaps=versions)
@@ -124,6 +125,27 @@ def test_a_table_that_has_lost_its_last_commit_is_not_written_into(tmp_path: Pat
         with pytest.raises(StoreError, match="STORE_WENT_BACK"):
             query.run(batch, driver, versions)
     assert query.values() == [0, 1]
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["older copy", "newest copy"])
+def test_a_copy_of_the_table_under_another_path_must_be_the_newest(tmp_path: Path, older: bool) -> None:
+    """A backup is seldom put back where the table was; what it held of the query was not compared there."""
+    query = Query(tmp_path)
+    for batch in range(4):
+        query.run(batch, "A")
+        if batch == (1 if older else 3):
+            shutil.copytree(tmp_path / "table", tmp_path / "copy")
+    former, query.options = query.options, query.options.replaced(path=str(tmp_path / "copy"))
+    if older:
+        with pytest.raises(StoreError, match="STORE_WENT_BACK"):
+            query.run(4, "B")
+    else:
+        query.run(4, "B")
+    query.options = former
+    query.run(5 if not older else 4, "C")
+    query.options = query.options.replaced(path=str(tmp_path / "new"))
+    query.run(6 if not older else 5, "D")
+    assert query.values() == ([0, 1, 2, 3, 4] if older else [0, 1, 2, 3, 5])
 
 
 def test_the_users_own_versions_of_a_table_are_his_to_make(tmp_path: Path) -> None:
