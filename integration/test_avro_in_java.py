@@ -1,4 +1,4 @@
-"""Java's Avro, of Spark's jars: it reads what `encode_avro` makes, and `decode_avro` reads and resolves what it writes as it does."""
+"""Java's Avro, of Spark's jars, reads what `encode_avro` makes; `decode_avro` reads and resolves what it writes as it does."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class DecidedCheckpoint:
         Milliseconds since the epoch of the decision.
     queryId, prefix : str
     after : int
-        The newest checkpoint with rows that was committed to the same store under the same prefix: `History.newest`.
+        The newest checkpoint with rows that was committed to the same store: `History.newest`.
     routes : Mapping[str, int]
         Of a sink that is several: for each route what `after` is for one.
     """

@@ -129,7 +129,7 @@ class Session:
 
     def _settled(self) -> dict[str, int]:
         former = self.ledger.newest_run
-        if former is None or (former.sink, former.prefix) != (self.settings.sink, self.settings.prefix):
+        if former is None or former.sink != self.settings.sink:
             return {}
         return self.ledger.known_at_store(self.sink.routes)
 

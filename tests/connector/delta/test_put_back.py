@@ -29,11 +29,12 @@ class Query:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.options = Options({"path": str(folder / "table"), "transactionalIdPrefix": "p"})
+        self.prefix = "p"
+        self.options = Options({"path": str(folder / "table"), "transactionalIdPrefix": self.prefix})
 
     def coordinator(self, batch: int, driver: str, versions: bool = False) -> CheckpointCoordinator:
         named = {"options": {"path": self.options["path"]}}
-        settings = RunSettings(driver, DeltaSink.name(), self.options["path"], "p", setup=named)
+        settings = RunSettings(driver, DeltaSink.name(), self.options["path"], self.prefix, setup=named)
         previous = lines(f"line {batch - 1}") if batch and not versions else None
         committed = -1 if versions else batch - 1
         view = QueryView("q", "/place", batch, committed, lines(f"line {batch}"), previous, gaps=versions)
@@ -52,7 +53,9 @@ class Query:
         if plan.mode is Mode.DRAIN:
             return []
         sink = DeltaSink(self.options, SCHEMA)
-        transaction = sink.beginTransaction(TransactionContext("q", batch, 0, 0, "p", f"{batch}{driver}", plan.token))
+        transaction = sink.beginTransaction(
+            TransactionContext("q", batch, 0, 0, self.prefix, f"{batch}{driver}", plan.token)
+        )
         sink.write(transaction, pa.record_batch([pa.array([batch])], schema=SCHEMA))
         part = Part(0, dict(sink.preCommit(transaction)), 1, 8, "1:0")
         return [Acknowledgement(plan.token, batch, 0, 0, False, [part], plan.sources)]
@@ -125,6 +128,16 @@ def test_a_table_that_has_lost_its_last_commit_is_not_written_into(tmp_path: Pat
         with pytest.raises(StoreError, match="STORE_WENT_BACK"):
             query.run(batch, driver, versions)
     assert query.values() == [0, 1]
+
+
+def test_a_table_that_is_gone_is_not_made_anew_because_the_prefix_has_changed(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.run(0, "A")
+    shutil.rmtree(tmp_path / "table")
+    query.prefix = "another"
+    with pytest.raises(StoreError, match="STORE_GONE"):
+        query.run(1, "B")
+    assert not (tmp_path / "table").exists()
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["older copy", "newest copy"])
