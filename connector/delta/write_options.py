@@ -10,6 +10,7 @@ from typing import Final
 
 from connector.location.location import local_path
 from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_columns, as_positive_int, as_str
+from transactional.secrets import is_secret
 
 __all__ = ["STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
 
@@ -85,6 +86,11 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         Naming the option and what to do.
     """
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
+    if is_secret("path", parsed["path"]):  # it names the table in the journal, and for people
+        expectation = (
+            f"a path without a password, key or signature: give them as options that begin with {STORAGE_PREFIX}"
+        )
+        raise WRITE_OPTIONS.invalid("path", "(hidden)", expectation)
     if parsed["compression"].lower() not in ("snappy", "zstd", "gzip", "lz4", "none"):
         raise WRITE_OPTIONS.invalid("compression", parsed["compression"], "snappy, zstd, gzip, lz4 or none")
     if parsed["deliveryGuarantee"] != "exactly-once":
