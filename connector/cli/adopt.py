@@ -93,6 +93,7 @@ def _consequences(
     yield f"Spark has committed micro-batches up to {committed}."
     if claim and ledger.position:
         yield "If this is an older copy, what was committed after it was made is written AGAIN: DOUBLED."
+        yield "If the store is an older copy, what was committed after it was made is LOST: rewind before you adopt."
     if not claim:
         yield (
             f"The copy gets transactional ids of its own (suffix {suffix}; a transactionalIdPrefix that the query sets must "

@@ -10,6 +10,7 @@ import pytest
 
 from connector.location.location import CheckpointLocation
 from transactional.journal import LocalJournalStore
+from transactional.journal.folders import sync_folder
 
 
 @pytest.fixture
@@ -57,3 +58,10 @@ def test_folders_above_the_journal_are_made_as_by_any_program(tmp_path: Path) ->
     CheckpointLocation(str(location)).files.journal_store("barrier").create("batch-writer.json", b"{}")
     made = [location.parent, location, location / "barrier"]
     assert [f"{each.stat().st_mode & 0o777:o}" for each in made] == ["775", "775", "770"]
+
+
+def test_a_file_system_that_cant_sync_a_folder_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        sync_folder("/proc")
+    [record] = [each for each in caplog.records if each.name == "transactional.journal.folders"]
+    assert "/proc: its file system can't sync a folder" in record.getMessage()

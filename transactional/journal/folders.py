@@ -6,23 +6,38 @@ The group may read and write, too, if it may write to the folder above: a locati
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import uuid
 from contextlib import nullcontext, suppress
 
 __all__ = ["file_mode", "folder_mode", "make_folders", "replace_file", "sync_file", "sync_folder"]
 
+log = logging.getLogger(__name__)
+
 OWNER, GROUP = 0o700, 0o070
+
+_refused: set[str] = set()
+"""Folders on file systems that can't sync them; each is logged once."""
 
 _durable: set[str] = set()
 """Folders that this process has made durable under their names, with all folders above them."""
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder durable. If the file system can't do this, it is logged: a kill takes nothing away even so."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+        if folder not in _refused:
+            log.warning(
+                "%s: its file system can't sync a folder (%s): a power failure may take new files away", folder, error
+            )
+            _refused.add(folder)
     finally:
         os.close(descriptor)
 
