@@ -24,6 +24,9 @@ from transactional.secrets import hides_value, hiding, is_secret, masked, withou
         ("can't open http://u%3As3cret@h/x", "can't open http://u%3A(hidden)@h/x"),
         ("abfss://c@a.dfs.core.windows.net/t?sv=1&sig=s3cret", "abfss://c@a.dfs.core.windows.net/t?sv=1&sig=(hidden)"),
         ("host=h pwd=s3cret", "host=h pwd=(hidden)"),
+        ("host=h pw=s3cret", "host=h pw=(hidden)"),
+        ("https://h/?jwt=s3cret", "https://h/?jwt=(hidden)"),
+        ("Authorization: Digest s3cret", "Authorization: (hidden)"),
         ("my.key=s3cret, masterkey: s3cret", "my.key=(hidden), masterkey: (hidden)"),
         ("Authorization: Bearer s3cret", "Authorization: (hidden)"),
         ("Duplicate entry for key: orders", "Duplicate entry for key: orders"),
@@ -95,7 +98,9 @@ def test_an_address_with_a_password_is_a_secret(url: str, secret: bool) -> None:
     assert is_secret("url", url) is secret
 
 
-@pytest.mark.parametrize("name", ["masterkey", "sslkey", "my.key", "pwd", "authorization", "x-signature", "db.pass"])
+@pytest.mark.parametrize(
+    "name", ["masterkey", "sslkey", "my.key", "pwd", "jwt", "authorization", "x-signature", "db.pass"]
+)
 def test_an_option_that_is_named_like_a_secret_is_one(name: str) -> None:
     assert hides_value(name)
 
