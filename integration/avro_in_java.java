@@ -141,14 +141,14 @@ public class AvroInJava {
                 Map.Entry entry = (Map.Entry) each.next();
                 sorted.put(entry.getKey().toString(), entry.getValue());
             }
-            text.append("{");
+            text.append("[");
             for (Iterator each = sorted.entrySet().iterator(); each.hasNext();) {
                 Map.Entry entry = (Map.Entry) each.next();
                 text.append((String) entry.getKey()).append("=");
                 show(entry.getValue(), text);
                 text.append(",");
             }
-            text.append("}");
+            text.append("]");
         } else {
             text.append(value); // null, boolean, int, long
         }
