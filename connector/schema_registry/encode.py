@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connector.schema_registry.columns import subject_name
 from connector.schema_registry.registry import Definition, Registry, UnknownSchemaError, wire_header
-from transactional.errors import OptionError
+from transactional.errors import OptionError, RowRefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -114,6 +114,7 @@ def encode_json(
     """Encode a column as JSON under a JSON Schema; parameters and errors as in `encode_avro`.
 
     Spark's own ``to_json`` encodes it, in the JVM: fields that are null are left out, and times have six digits of a second.
+    A row with a text that is no UTF-8 fails (``ROW_NOT_ENCODED``).
     The values are not compared with the schema, as Confluent's serializer does not by default: it only has to be one that
     `decode_json` can read.
     """
@@ -124,7 +125,11 @@ def encode_json(
     definition = _definition(registry, topic, record, subject, key, version, schema, schema_id, "JSON")
     json_type(definition)
     value = f.col(column) if isinstance(column, str) else column
-    return f.concat(f.lit(wire_header(definition.id)), f.to_json(value, _ALL_DIGITS).cast("binary"))
+    text = f.to_json(value, _ALL_DIGITS)
+    is_changed = text.contains("\ufffd") & ~f.is_valid_utf8(value.cast("string"))  # Spark writes U+FFFD for other bytes
+    refusal = RowRefusedError("ROW_NOT_ENCODED", schema=definition.id, reason="a text in it is no UTF-8")
+    encoded = f.concat(f.lit(wire_header(definition.id)), text.cast("binary"))
+    return f.when(is_changed, f.raise_error(f.lit(str(refusal)))).otherwise(encoded)
 
 
 def _definition(
