@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable as DeltaLake
 from pyspark.sql import DataFrame
 
 from connector.delta import idempotent_merge
 from integration.driver_process import wait_until
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -71,3 +75,47 @@ def test_outside_of_foreach_batch_an_app_is_needed(spark: SparkSession, tmp_path
         merge(frame, target, version, app="job")
     assert spark.read.format("delta").load(str(target)).collect()[0].total == 20
     assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+
+
+def test_what_another_thread_appends_meanwhile_is_no_part_of_the_merge(spark: SparkSession, tmp_path: Path) -> None:
+    """It had the merge's app transaction: of two appends the second was skipped."""
+    target, other = tmp_path / "table", str(tmp_path / "other")
+    spark.sql(f"CREATE TABLE delta.`{target}` (key LONG, total LONG) USING delta")
+    frame = spark.createDataFrame([(1, 10)], "key long, total long")
+    frame.createOrReplaceTempView("these_rows")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+
+    def append() -> None:
+        spark.range(1).write.format("delta").mode("append").save(other)
+
+    def clauses(builder: DeltaMergeBuilder) -> DeltaMergeBuilder:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(append).result()
+            thread.submit(append).result()
+        return builder.whenNotMatchedInsertAll()
+
+    idempotent_merge(spark.table("these_rows"), str(target), "source.key = target.key", clauses, version=7, app="job")
+    assert spark.read.format("delta").load(other).count() == 2
+    assert DeltaLake(other).transaction_version("job") is None
+    assert DeltaLake(str(target)).transaction_version("job") == 7
+
+
+def test_merges_run_beside_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    tables = [tmp_path / f"table{number}" for number in range(3)]
+    frame = spark.createDataFrame([(1, 10)], "key long, total long")
+    for table in tables:
+        spark.sql(f"CREATE TABLE delta.`{table}` (key LONG, total LONG) USING delta")
+    together = threading.Barrier(3, timeout=60)
+
+    def clauses(builder: DeltaMergeBuilder) -> DeltaMergeBuilder:
+        together.wait()
+        return builder.whenNotMatchedInsertAll()
+
+    def run(number: int) -> None:
+        condition = "source.key = target.key"
+        idempotent_merge(frame, str(tables[number]), condition, clauses, version=number, app=f"job{number}")
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(run, range(3)))
+    for number, table in enumerate(tables):
+        assert DeltaLake(str(table)).transaction_version(f"job{number}") == number

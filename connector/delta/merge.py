@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from connector.spark import internals
 from transactional.errors import OptionError
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["idempotent_merge"]
 
 APP, VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 """Delta's settings of a session: the app transaction that its next commits carry; a version that the table knows is skipped."""
-
-_one_at_a_time: Final = threading.Lock()
 
 
 def idempotent_merge(
@@ -34,7 +30,8 @@ def idempotent_merge(
     """MERGE a micro-batch into a Delta table exactly once. *Called on the driver, in ``foreachBatch``.*
 
     delta-spark runs it, so everything that its MERGE does is there: updates, deletes, change data feed, deletion vectors.
-    The app transaction is in the same commit as the rows, so a micro-batch that is replayed is skipped as a whole.
+    The app transaction is in the same commit as the rows, so a micro-batch that is replayed is skipped as a whole. It is set in
+    a copy of the session, so what other threads write meanwhile is no part of it.
 
     Parameters
     ----------
@@ -78,25 +75,10 @@ def idempotent_merge(
     if not app:
         reason = "outside of foreachBatch, a name that no other job has"
         raise OptionError("MISSING_OPTION", owner="idempotent_merge", option="app", reason=reason)
-    is_path = "/" in target
-    with _transaction(session, app, version):
-        table = DeltaTable.forPath(session, target) if is_path else DeltaTable.forName(session, target)
-        merge = table.alias("target").merge(source.alias("source"), condition)
-        clauses(merge).execute()
-
-
-@contextmanager
-def _transaction(session: SparkSession, app: str, version: int) -> Iterator[None]:
-    """Set the app transaction for what is committed inside. A session's settings are shared: one at a time."""
-    with _one_at_a_time:
-        former = {key: session.conf.get(key, None) for key in (APP, VERSION)}
-        try:
-            session.conf.set(APP, app)
-            session.conf.set(VERSION, str(version))
-            yield
-        finally:
-            for key, value in former.items():
-                if value is None:
-                    session.conf.unset(key)
-                else:
-                    session.conf.set(key, value)
+    own = internals.cloned(session)  # an app transaction is a setting of a session: no other thread's commit may carry it
+    own.conf().set(APP, app)
+    own.conf().set(VERSION, str(version))
+    tables = session.sparkContext._jvm.io.delta.tables.DeltaTable  # type: ignore[union-attr]
+    found = tables.forPath(own, target) if "/" in target else tables.forName(own, target)
+    merge = DeltaTable(session, found).alias("target").merge(source.alias("source"), condition)
+    clauses(merge).execute()

@@ -29,6 +29,7 @@ __all__ = [
     "be_active",
     "check_stream_limits",
     "checkpoint_location",
+    "cloned",
     "driver_identity",
     "driver_of",
     "driver_pid",
@@ -314,6 +315,14 @@ def knows_format(session: SparkSession, name: str) -> bool | None:
         return bool(state.dataSourceManager().dataSourceExists(name))
     except Exception:  # noqa: BLE001 - Spark Connect, or the name.
         return None
+
+
+def cloned(session: SparkSession) -> Any:
+    """Return a JVM session with the same settings, views and functions, which changes apart from this one.
+
+    Spark runs each streaming query in one. A Python object of it would patch RDDs to use it.
+    """
+    return session._jsparkSession.cloneSession()
 
 
 def be_active(session: SparkSession) -> None:
