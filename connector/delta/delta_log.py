@@ -25,7 +25,7 @@ class Past:
     Attributes
     ----------
     added : set[str]
-        Paths of files that were added.
+        Paths of files that were added, also of those that were removed later.
     aborted : set[str]
         Nonces of transactions that can't be committed any more.
     complete : bool
@@ -57,7 +57,7 @@ def read_past(folder: TableFolder, table: DeltaTable, since: int) -> Past:
 
 def _take(past: Past, actions: Iterable[Mapping[str, Any]]) -> None:
     for action in actions:
-        if "add" in action:
-            past.added.add(unquote(action["add"]["path"]))
+        if file := action.get("add") or action.get("remove"):  # a file that was removed had been added
+            past.added.add(unquote(file["path"]))
         elif MARK in action.get("commitInfo", ()):
             past.aborted.update(action["commitInfo"][MARK].get("aborted", ()))

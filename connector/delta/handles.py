@@ -12,7 +12,7 @@ from transactional.sink import HandleState, Outcome
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["FORMAT", "DeltaHandle", "is_added", "is_of", "outcome"]
+__all__ = ["FORMAT", "DeltaHandle", "added", "half_added", "is_added", "is_of", "outcome"]
 
 FORMAT: Final = 1
 
@@ -39,6 +39,8 @@ def outcome(table: DeltaTable, past: Past, handle: DeltaHandle, sizes: Sequence[
         return HandleState(Outcome.UNKNOWN, evidence="the table was deleted and created again")
     if is_added(past, handle):
         return HandleState(Outcome.COMMITTED, evidence="its files are in the log")
+    if half := half_added(past, handle):
+        return HandleState(Outcome.UNKNOWN, evidence=half)
     if handle["nonce"] in past.aborted:
         return HandleState(Outcome.LOST, evidence="its abort is in the log")
     if not past.complete:
@@ -57,5 +59,20 @@ def is_of(table: DeltaTable, handle: DeltaHandle) -> bool:
 
 
 def is_added(past: Past, handle: DeltaHandle) -> bool:
-    """Return whether its files were added; one commit adds all."""
-    return any(file["path"] in past.added for file in handle["files"])
+    """Return whether its files were added: all of them, as one commit adds all."""
+    return bool(handle["files"]) and len(added(past, handle)) == len(handle["files"])
+
+
+def half_added(past: Past, handle: DeltaHandle) -> str:
+    """Return what is wrong if some of its files were added and others were not: no commit does that; empty if nothing is."""
+    found, files = added(past, handle), handle["files"]
+    if not 0 < len(found) < len(files):
+        return ""
+    other = next(file["path"] for file in files if file["path"] not in found)
+    gone = "" if past.complete else ", from which commits of that time were cleaned up"
+    return f"only {len(found)} of its {len(files)} files are in the log{gone}; {other} is not, and one commit adds all"
+
+
+def added(past: Past, handle: DeltaHandle) -> list[str]:
+    """Return the paths of its files that were added."""
+    return [file["path"] for file in handle["files"] if file["path"] in past.added]

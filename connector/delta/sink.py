@@ -32,7 +32,7 @@ from connector.delta.commits import add_files, check_unchanged, exclude
 from connector.delta.data_files import DataFiles
 from connector.delta.delta_log import Past, read_past
 from connector.delta.format import NAME
-from connector.delta.handles import FORMAT, DeltaHandle, is_added, is_of, outcome
+from connector.delta.handles import FORMAT, DeltaHandle, added, half_added, is_added, is_of, outcome
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
@@ -274,9 +274,11 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
             table = self._folder.open()
             past = self._past(table, handles)
             committed = [handle for handle in handles if is_added(past, handle)]
-            if not past.complete and len(committed) < len(handles):
-                transaction = f"the commit of files to {self._folder.uri}"
+            evidence = next(filter(None, (half_added(past, handle) for handle in handles)), "")
+            if not evidence and not past.complete and len(committed) < len(handles):
                 evidence = "commits that may have added them were cleaned up from its log"
+            if evidence:
+                transaction = f"the commit of files to {self._folder.uri}"
                 raise AmbiguousOutcomeError("OUTCOME_UNKNOWN", transaction=transaction, evidence=evidence)
             rest = [h for h in handles if h not in committed and h["nonce"] not in past.aborted and is_of(table, h)]
             if rest:
@@ -294,7 +296,7 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         """Delete the files of transactions that can't be committed any more."""
         if handles:
             past = self._past(self._folder.open(), handles)
-            self._delete([handle for handle in handles if past.complete and not is_added(past, handle)])
+            self._delete([handle for handle in handles if past.complete and not added(past, handle)])
 
     def inspect(self, handles: Sequence[DeltaHandle]) -> Sequence[HandleState]:
         """Return the state of each, from the log and the folder."""

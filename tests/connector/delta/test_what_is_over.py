@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from connector.delta import commits
 from connector.delta.sink import DeltaHandle, DeltaSink
 from tests.test_delta_conformance import SCHEMA, checkpoint, prepare, values
 from transactional.errors import AmbiguousOutcomeError, TransactionLostError
-from transactional.sink import Cutoff, Options, Outcome
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def notes(tmp_path: Path) -> list[Path]:
 def clean_up(tmp_path: Path) -> None:
     """As a writer that checkpoints its log, and lets the commits before it go."""
     table = DeltaTable(str(tmp_path / "table"))
-    write_deltalake(table, pa.table({"value": ["theirs"]}), mode="append")
+    theirs = {name: ["theirs"] for name in table.schema().to_arrow().names}
+    write_deltalake(table, pa.table(theirs), mode="append")
     table = DeltaTable(str(tmp_path / "table"))
     table.create_checkpoint()
     for version in range(table.version()):
@@ -118,3 +120,54 @@ def test_what_a_commit_has_lost_stays_noted_so_that_its_files_are_swept(sink: De
     assert [note.stem for note in notes(tmp_path)] == [torn["nonce"]]
     assert sink.sweep([], Cutoff("q", 9, 0)) == 1
     assert files_there(tmp_path, whole, torn) == [True, False]
+
+
+# -- a transaction of several files ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> DeltaSink:
+    schema = pa.schema([("part", pa.string()), ("value", pa.string())])
+    options = {"path": str(tmp_path / "table"), "transactionalIdPrefix": "p", "partitionBy": "part"}
+    made = DeltaSink(Options(options), schema)
+    made.identify()
+    return made
+
+
+def prepare_parts(sink: DeltaSink) -> DeltaHandle:
+    transaction = sink.beginTransaction(TransactionContext("q", 0, 0, 0, "p", os.urandom(8).hex(), 1))
+    sink.write(transaction, pa.RecordBatch.from_pydict({"part": ["a", "b"], "value": ["1", "2"]}, schema=sink.schema))
+    handle = sink.preCommit(transaction)
+    assert len(handle["files"]) == 2
+    return handle
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_half_of_a_transaction_is_no_commit_and_says_so(parted: DeltaSink, tmp_path: Path, cleaned: bool) -> None:
+    """One commit adds all of its files. Half of them was called committed, and the other half was lost."""
+    handle = prepare_parts(parted)
+    half = DeltaHandle(**{**handle, "files": handle["files"][:1]})
+    commits.add_files(DeltaTable(str(tmp_path / "table")), [half], checkpoint(1))
+    if cleaned:
+        clean_up(tmp_path)
+    said = "1 of its 2 files are in the log"
+    state = parted.inspect([handle])[0]
+    assert (state.outcome, said in state.evidence) == (Outcome.UNKNOWN, True)
+    for attempt in (lambda: parted.commit([handle], checkpoint(1)), lambda: parted.abort([handle])):
+        with pytest.raises(AmbiguousOutcomeError, match=rf"OUTCOME_UNKNOWN.*{said}"):
+            attempt()
+    parted.discard([handle])
+    assert parted.sweep([], Cutoff("q", 9, 0)) == 0
+    assert files_there(tmp_path, handle) == [True, True]
+
+
+def test_what_was_committed_whole_stays_so_when_half_of_it_was_removed(parted: DeltaSink, tmp_path: Path) -> None:
+    """The log's removal of a file proves that it was added, though the commit that added it was cleaned up."""
+    handle = prepare_parts(parted)
+    parted.commit([handle], checkpoint(1))
+    clean_up(tmp_path)
+    DeltaTable(str(tmp_path / "table")).delete("part = 'a'")
+    assert [state.outcome for state in parted.inspect([handle])] == [Outcome.COMMITTED]
+    assert parted.abort([handle]) == [handle]
+    parted.discard([handle])
+    assert files_there(tmp_path, handle) == [True, True]
