@@ -42,7 +42,7 @@ _NAME = (
     r"password|passphrase|passwd|secret|sasl\.jaas|token(?!\.(?:endpoint|provider))|oauthbearer\.config|ssl\.key(?!\.location)|"
     r"keystore\.key|private[._-]?key|credential|(?:access|account|api|sas|shared|encryption|signing)[._-]?key|"
     r"(?<![a-z])sas(?=[._-]|$)|connection[._-]?string|user[._-]?info|proxy[._-]?url|bearer[._-]?auth|"
-    r"(?<![a-z])(?:pass|pwd|pw|jwt|sig|signature)(?![a-z])|authorization|(?:master|ssl)[._-]?key(?!\.?location)|"
+    r"(?<![a-z])(?:pass|pwd|pw|sig|signature)(?![a-z])|authorization|(?:master|ssl)[._-]?key(?!\.?location)|"
     r"(?<=[._-])key(?=[\"']?\s*(?:[=:]|%3d|$))"
 )
 
