@@ -336,12 +336,11 @@ class MysqlSink(StagedSqlSink):
         there, no row is tried: what it writes to a table without transactions would stay.
         """
         with self.database.reaching():
-            cursor = self.database.begin(TRIAL_SECONDS)
-            target = self._target(cursor)
-            if target is None or has_trigger(cursor, target, self._flavour) is not False:
-                return
             try:
-                self._insert(cursor, target, handle, f" LIMIT {TRIED}")
+                cursor = self.database.begin(TRIAL_SECONDS)
+                target = self._target(cursor)
+                if target is not None and has_trigger(cursor, target, self._flavour) is False:
+                    self._insert(cursor, target, handle, f" LIMIT {TRIED}")
             except Exception as problem:
                 found = self.translated(problem)
                 if found is None or (found.condition in REFUSED and problem.args[0] not in NO_PARENT):
