@@ -359,7 +359,7 @@ def test_a_server_that_is_read_only_is_away(database: MariadbServer, table: str)
 @pytest.mark.parametrize(
     ("state", "number", "condition"),
     [
-        ("HY000", 1021, "DATABASE_UNREACHABLE"),
+        ("HY000", 1021, "DATABASE_REFUSED"),
         ("HY000", 1205, "DATABASE_SLOW"),
         ("40001", 1213, "DATABASE_UNREACHABLE"),
         ("42000", 1203, "DATABASE_UNREACHABLE"),

@@ -119,8 +119,8 @@ def test_a_policy_refuses_a_row_by_its_condition(database: PostgresqlServer, tab
     ("state", "condition"),
     [
         ("54000", "ROW_REFUSED"),
-        ("53100", "DATABASE_UNREACHABLE"),
-        ("53200", "DATABASE_UNREACHABLE"),
+        ("53100", "DATABASE_REFUSED"),
+        ("53200", "DATABASE_REFUSED"),
         ("53400", "DATABASE_REFUSED"),
         ("55006", "DATABASE_REFUSED"),
         ("58030", "DATABASE_REFUSED"),

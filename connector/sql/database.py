@@ -21,12 +21,10 @@ RETRY_SECONDS: Final = 0.2
 SLOW: Final = frozenset({"57014", "55P03", "25P03", "25P04", "HYT00"})
 """A statement that was stopped, a lock that another session holds, and transactions that took too long."""
 
-AWAY: Final = ("08", "25006", "28", "3D", "40", "53", "57", "HYT01")
+AWAY: Final = ("08", "25006", "28", "3D", "40", "53300", "57", "HYT01")
 """SQLSTATEs, or their classes, that another try may not meet: connections, a server that is a stand-by now, a wrong password,
-rollbacks and deadlocks, resources that are used up, a server that stops."""
-
-STAYS: Final = frozenset({"53400"})
-"""A limit of the configuration."""
+rollbacks and deadlocks, too many connections, a server that stops. A full disk (53100) and too little memory do not pass by
+themselves."""
 
 ROWS: Final = ("21", "22", "23", "44", "45", "54", "P0")
 """Classes of SQLSTATE that a row is to blame for: also one that is too large for an index, and what a trigger raises."""
@@ -189,7 +187,7 @@ def standard_error(
     state, reason = state or _likely(problem, names), plain(problem)
     if state in SLOW:
         return StoreError("DATABASE_SLOW", owner=owner, table=table, limit=round(1000 * seconds), reason=reason)
-    if state.startswith(AWAY) and state not in STAYS:
+    if state.startswith(AWAY):
         return StoreError("DATABASE_UNREACHABLE", owner=owner, table=table, reason=reason)
     if state.startswith(ROWS):
         return RowRefusedError("ROW_REFUSED", owner=owner, reason=f"{table}: {reason}")

@@ -73,17 +73,17 @@ STATES: Final[Mapping[int, str]] = {
     **dict.fromkeys(
         (1047, 1049, 1129, 1130, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927, 3169, 4031), "08000"
     ),
-    **dict.fromkeys((1021, 1037, 1038, 1041, 1114, 1135, 1206, 1637), "53000"),
+    **dict.fromkeys((1135, 1206, 1637), "53300"),
+    **dict.fromkeys((1021, 1037, 1038, 1041, 1114), "53100"),
     **dict.fromkeys((1020, 1180, 1297, 3100), "40000"),
     **dict.fromkeys((1290, 1792, 1836), "25006"),
     **dict.fromkeys((1265, 1300, 1364, 1366, 1411, 1526, 1644, 3819), "22000"),
     **dict.fromkeys((1118, 1713), "54000"),
 }
 """Numbers of errors -> the SQLSTATE that they should have: most have HY000, or one that says too little. A lock wait that took
-too long and statements that were stopped; connections; disk, memory, threads and locks that are used up; conflicts; a server
-that is a replica now, or is about to be; a value that a column can't have, a column without one, a row for no partition, a
-violated CHECK, a trigger that raises; a row that is too large."""
-
+too long and statements that were stopped; connections; threads and locks that are used up for now; a full disk, too little
+memory; conflicts; a server that is a replica now, or is about to be; a value that a column can't have, a column without one, a
+row for no partition, a violated CHECK, a trigger that raises; a row that is too large."""
 
 TRIED: Final = 1000
 """Rows of a task that are inserted before the decision, and taken back."""

@@ -128,7 +128,7 @@ def of_others(state: str) -> Exception:
         ("25006", "DATABASE_UNREACHABLE"),
         ("40001", "DATABASE_UNREACHABLE"),
         ("40P01", "DATABASE_UNREACHABLE"),
-        ("53100", "DATABASE_UNREACHABLE"),
+        ("53100", "DATABASE_REFUSED"),
         ("53300", "DATABASE_UNREACHABLE"),
         ("57P01", "DATABASE_UNREACHABLE"),
         ("55P03", "DATABASE_SLOW"),
