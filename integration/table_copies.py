@@ -35,8 +35,18 @@ CELLS = [
 class TableCopies(StoreMatrix):
     """The hooks of a database sink's tests, over a server's ``ask``. Set `database` and `table` in the fixture."""
 
+    ordered = False
+    deaths = 6  # at every line: in the matrix
     database: Any
     table: str
+
+    @pytest.mark.matrix
+    def test_a_commit_can_die_at_every_line(
+        self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        suite: Any = self
+        monkeypatch.setattr(type(self), "deaths", 1000)
+        suite.test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(sink_options)
 
     @staticmethod
     def renaming(name: str, other: str) -> str:

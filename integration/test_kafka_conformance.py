@@ -32,6 +32,8 @@ class TestKafkaSink(StoreMatrix, SinkConformance):
     sink_type = KafkaSink
     golden_handles = Path(__file__).parent / "golden" / "2pc-kafka"
     keyed_by_data = ("topics", "written")
+    ordered = False  # the rows of a task are in two partitions
+    deaths = 4  # at every line: in the matrix
 
     @pytest.fixture
     def sink_options(self, kafka: Cluster, topic_name: str) -> Mapping[str, str]:
@@ -61,6 +63,13 @@ class TestKafkaSink(StoreMatrix, SinkConformance):
     ) -> None:
         """As every sink, on the real broker."""
         super().test_a_store_that_is_not_the_journal_s_is_never_written_into(sink_options, damage, moment)
+
+    @pytest.mark.matrix
+    def test_a_commit_can_die_at_every_line(
+        self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(type(self), "deaths", 1000)
+        self.test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(sink_options)
 
     def unfinished(self, options: Mapping[str, str]) -> int:
         return len(output_of(options).open_transactions())

@@ -26,6 +26,7 @@ SCHEMA = pa.schema([("value", pa.string())])
 class TestDeltaSink(StoreMatrix, SinkConformance):
     sink_type = DeltaSink
     golden_handles = Path(__file__).parent / "golden" / "2pc-delta"
+    deaths = 10  # at every line: in the matrix
 
     @pytest.fixture
     def sink_options(self, tmp_path: Path) -> Mapping[str, str]:
@@ -58,6 +59,13 @@ class TestDeltaSink(StoreMatrix, SinkConformance):
         newest = max(Path(options["path"], "_delta_log").glob("*.json"))
         newest.write_bytes(b"")
         return True
+
+    @pytest.mark.matrix
+    def test_a_commit_can_die_at_every_line(
+        self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(type(self), "deaths", 1000)
+        self.test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(sink_options)
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ def test_the_sink_is_short(page: str, lines: int) -> None:
     assert len([line for line in blocks(page)[0].splitlines() if line.strip()]) < lines
 
 
-def suite(page: str, module: str) -> type[SinkConformance]:
-    """The class of tests for a page's sink, which is a module that other processes can import."""
-    Path(FOLDER, f"{module}.py").write_text(blocks(page)[0])
+def suite(page: str, module: str, sink: str | None = None) -> type[SinkConformance]:
+    """The class of tests for a page's sink, or another, which is a module that other processes can import."""
+    Path(FOLDER, f"{module}.py").write_text(sink or blocks(page)[0])
     if FOLDER not in sys.path:
         sys.path.insert(0, FOLDER)
     found: dict[str, object] = {"__name__": __name__}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from transactional.sink import Options, Outcome, TransactionContext, TwoPhaseCom
 from transactional.testing.process import SinkProcess, checkpoint_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from transactional.testing.conformance import SinkConformance
 
 __all__ = ["Bench"]
@@ -27,9 +30,9 @@ POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
 class Bench:
     """The sinks of one test, all on one store and prefix."""
 
-    def __init__(self, suite: SinkConformance, options: Mapping[str, str], distinct: bool = False) -> None:
+    def __init__(self, suite: SinkConformance, options: Mapping[str, str], prefix: str | None = None) -> None:
         given = Options(options).get("transactionalIdPrefix", "conformance-" + uuid.uuid4().hex[:12])
-        self.prefix = given + "-other" if distinct else given
+        self.prefix = prefix or given
         self.query = str(uuid.uuid4())
         self.options = dict(Options(options).replaced(transactionalidprefix=self.prefix))
         self.checkpoint = checkpoint_of(self.query, self.prefix)
@@ -76,6 +79,10 @@ class Bench:
             thread.submit(sink.warmUp, self.context(partition)).result()
         return sink
 
+    def next_checkpoint(self) -> None:
+        """Go on with a checkpoint of a higher id."""
+        self.checkpoint = checkpoint_of(self.query, self.prefix, self.checkpoint.id + 1)
+
     def prepare(
         self,
         numbers: Sequence[int],
@@ -85,10 +92,20 @@ class Bench:
         sink: TwoPhaseCommitSink[Any, Any] | None = None,
     ) -> dict[str, Any]:
         """Run a task that prepares these rows, in a sink of its own; return its handle, written and read as JSON."""
+        batches = [self._suite.batch([each]) for each in numbers]
+        return self.prepare_batches(batches, self.context(partition, attempt, number), sink)
+
+    def prepare_batches(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        context: TransactionContext,
+        sink: TwoPhaseCommitSink[Any, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run a task that prepares these batches."""
         sink = sink or self.sink()
-        transaction = sink.beginTransaction(self.context(partition, attempt, number))
-        for each in numbers:
-            sink.write(transaction, self._suite.batch([each]))
+        transaction = sink.beginTransaction(context)
+        for each in batches:
+            sink.write(transaction, each)
         handle = sink.preCommit(transaction)
         sink.close()
         assert handle is not None, "with the options of this test, preCommit must return a handle"
@@ -173,7 +190,37 @@ class Bench:
 
     def words(self, what: str, *handles: Mapping[str, Any]) -> dict[str, Any]:
         """Return an order to commit, abort, sweep or connect."""
-        return {"do": what, "handles": [dict(h) for h in handles], "queryId": self.query, "prefix": self.prefix}
+        about = {"queryId": self.query, "prefix": self.prefix, "checkpoint": self.checkpoint.id}
+        return {"do": what, "handles": [dict(h) for h in handles], **about}
+
+    def die_in_commit(self, process: SinkProcess, line: int | None, *handles: Mapping[str, Any]) -> int | None:
+        """Let another process commit and be killed before the `line`-th line of the sink's code; see `lines_until_death`."""
+        lines: int | None = process.ask(**self.words("die", *handles), line=line)["lines"]
+        return lines
+
+    def torn(self, handles: Mapping[tuple[int, int], Mapping[str, Any]], before: Sequence[int]) -> str:
+        """Return what is wrong after a commit that may have been killed; empty if nothing.
+
+        Readers see all rows of a handle or none, and if one commit is for all handles, all rows or none; the store notes the
+        checkpoint's id not before its rows; `inspect` reports what readers see.
+        """
+        sink = self.sink()
+        noted = (sink.newestCheckpoint(self.query) or 0) >= self.checkpoint.id
+        states = [state.outcome for state in sink.inspect(list(handles.values()))]
+        new = Counter(self.seen())
+        new.subtract(before)
+        whole = [all(new[number] == 1 for number in numbers) for numbers in handles]
+        nothing = [not any(new[number] for number in numbers) for numbers in handles]
+        if not all(either or neither for either, neither in zip(whole, nothing, strict=True)):
+            return f"some rows of a handle are visible, others are not, or twice: {dict(+new)}"
+        if self._suite.sink_type.commitsTogether and any(whole) and not all(whole):
+            return f"some handles of a checkpoint are visible, others are not: {dict(+new)}"
+        if noted and not all(whole):
+            return f"the checkpoint's id is noted, and rows of it are not visible: {dict(+new)}"
+        if type(sink).inspect is not TwoPhaseCommitSink.inspect:
+            wanted = [Outcome.COMMITTED if visible else Outcome.PREPARED for visible in whole]
+            return "" if states == wanted else f"inspect reports {states}, readers see {dict(+new)}"
+        return ""
 
     def words_to_prepare(self, numbers: Sequence[int], until: str, partition: int = 0) -> dict[str, Any]:
         """Return an order to prepare rows, up to a step."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transactional.sink import Outcome, TwoPhaseCommitSink
 from transactional.testing.bench import Bench
+from transactional.testing.deaths import spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,11 @@ class SinkConformance:
         How long what readers see must stay as expected, if `quiet` does not know.
     rounds : int
         Of the race between commit and abort.
+    deaths : int
+        How many processes, at most, are killed within a `commit`, each at another line of the sink's code.
+    ordered : bool
+        Whether `visible` returns the rows of one transaction in the order in which they were written. Set it to False if
+        your store has no order (a table of most databases).
     golden_handles : Path or None
         Folder of handles that released versions of the sink have made, a JSON file each, named so that the newest is the
         last. A checkpoint that the old version decided is committed by the new one.
@@ -57,13 +63,18 @@ class SinkConformance:
     seconds: ClassVar[float] = 30.0
     quiet_seconds: ClassVar[float] = 0.1
     rounds: ClassVar[int] = 6
+    deaths: ClassVar[int] = 100
+    ordered: ClassVar[bool] = True
     golden_handles: ClassVar[Path | None] = None
     keyed_by_data: ClassVar[Collection[str]] = ()
 
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
     def visible(self, options: Mapping[str, str]) -> Sequence[int]:
-        """Return the numbers of all rows that a reader of committed data sees now, in any order, doubled ones twice."""
+        """Return the numbers of all rows that a reader of committed data sees now, doubled ones twice.
+
+        In the order in which a reader gets the rows of one transaction, if your store has one: see `ordered`.
+        """
         raise NotImplementedError
 
     def unfinished(self, options: Mapping[str, str]) -> int | None:
@@ -118,6 +129,45 @@ class SinkConformance:
             sink.commit([handle], bench.checkpoint)
         bench.commit(handle)
         bench.must_see([1])
+
+    def test_every_row_of_a_task_becomes_visible_in_order(self, sink_options: Mapping[str, str]) -> None:
+        """Batches are short and long, and some are slices of others."""
+        bench = Bench(self, sink_options)
+        long = [7 * number % 1009 for number in range(1, 1009)]  # each once, shuffled
+        batches = [
+            self.batch([5000]),
+            self.batch(long),
+            self.batch([1, 4000, 3000, 2]).slice(1, 2),
+            self.batch([2000, 2001]),
+        ]
+        wanted = [5000, *long, 4000, 3000, 2000, 2001]
+        bench.commit(bench.prepare_batches(batches, bench.context()))
+        bench.must_see(wanted)
+        if self.ordered:
+            assert list(self.visible(bench.options)) == wanted, "visible, but not in the order in which it was written"
+
+    def test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(
+        self, sink_options: Mapping[str, str]
+    ) -> None:
+        """A process is killed before each line of the sink that a commit runs. Another process commits again."""
+        bench = Bench(self, sink_options)
+        seen: list[int] = []
+        with bench.process() as process:
+            tries: list[int | None] = [None]  # the first one counts the lines
+            for turn, line in enumerate(tries):
+                rows = [(first, first + 1) for first in (4 * turn, 4 * turn + 2)]
+                handles = {each: bench.prepare(each, partition, turn, turn) for partition, each in enumerate(rows)}
+                lines = bench.die_in_commit(process, line, *handles.values())
+                if line is None:
+                    assert lines, "no line of the sink was seen: is its class in the module that it names?"
+                    tries += spread(lines, self.deaths)
+                bench.eventually(lambda: bench.torn(handles, seen), "", f"killed at line {line}")  # noqa: B023
+                bench.commit(*handles.values())
+                seen += [number for each in rows for number in each]
+                bench.eventually(bench.seen, seen, f"visible rows, after a death at line {line} and another commit")
+                bench.next_checkpoint()
+        bench.must_see(seen)
+        bench.must_be_finished()
 
     def test_another_process_commits(self, sink_options: Mapping[str, str]) -> None:
         """Options and the handle's JSON are all that it has."""
@@ -274,11 +324,21 @@ class SinkConformance:
 
     def test_the_transactions_of_another_prefix_are_not_swept(self, sink_options: Mapping[str, str]) -> None:
         """Two queries may write to one store."""
-        bench, other = Bench(self, sink_options), Bench(self, sink_options, distinct=True)
+        bench = Bench(self, sink_options)
+        other = Bench(self, sink_options, prefix=bench.prefix + "-other")
         handle = other.prepare([1])
         bench.sink().abortLingering([])
         other.commit(handle)
         bench.must_see([1])
+
+    def test_a_store_keeps_its_identity(self, sink_options: Mapping[str, str]) -> None:
+        """Every process gets the same answer, before and after a commit: a run on another store is refused."""
+        bench = Bench(self, sink_options)
+        identity = dict(bench.sink().identify())
+        bench.commit(bench.prepare([1]))
+        assert dict(bench.sink().identify()) == identity
+        with bench.process() as other:
+            assert bench.order(other, "identify") == {"ready": identity}
 
     def test_a_transaction_that_is_rolled_back_leaves_nothing_visible(self, sink_options: Mapping[str, str]) -> None:
         """The host rolls a transaction back when its task fails."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import TransactionLostError
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+from transactional.testing.deaths import lines_until_death
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +109,7 @@ def _obey() -> None:
 
 
 def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> dict[str, Any]:
-    """One order: prepare (as far as `until`), commit, abort or sweep."""
+    """One order: prepare (as far as `until`), commit, die in a commit, abort or sweep."""
     import pyarrow as pa
 
     if order["do"] == "prepare":
@@ -119,8 +120,11 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
             return {}
         sink.write(transaction, batch)
         return {"handle": sink.preCommit(transaction)} if order["until"] == "preCommit" else {}
-    if order["do"] == "commit":
-        sink.commit(order["handles"], checkpoint_of(order["queryId"], order["prefix"]))
+    if order["do"] in ("commit", "die"):
+        checkpoint = checkpoint_of(order["queryId"], order["prefix"], order["checkpoint"])
+        if order["do"] == "die":
+            return {"lines": lines_until_death(sink, lambda: sink.commit(order["handles"], checkpoint), order["line"])}
+        sink.commit(order["handles"], checkpoint)
         return {}
     if order["do"] == "abort":
         return {"committed": list(sink.abort(order["handles"]))}
@@ -129,6 +133,6 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
     return {"ready": dict(sink.identify())}  # connects, so that a race is not won by the quicker start
 
 
-def checkpoint_of(query: str, prefix: str) -> DecidedCheckpoint:
+def checkpoint_of(query: str, prefix: str, number: int = 1) -> DecidedCheckpoint:
     """Return a checkpoint to commit handles with."""
-    return DecidedCheckpoint(id=1, batches=(0,), timestamp=0, queryId=query, prefix=prefix)
+    return DecidedCheckpoint(id=number, batches=(0,), timestamp=0, queryId=query, prefix=prefix)

@@ -155,6 +155,21 @@ class StoreMatrix:
         query.run(3, [3])
         assert sorted(suite.visible(query.options)) == [0, 1, 2, 3]
 
+    def test_a_sink_notices_that_its_store_is_gone_and_creates_none(self, sink_options: Mapping[str, str]) -> None:
+        """`isThere` answers, and changes nothing. A sink that does not override it is not asked."""
+        suite: Any = self
+        if suite.sink_type.isThere is TwoPhaseCommitSink.isThere:
+            return
+        query = _Query(suite, sink_options, versions=False)
+        query.run(0, [0])
+        assert query.is_there()
+        copy = self.takeCopy(query.options)
+        self.remove(query.options)
+        assert [query.is_there(), query.is_there()] == [False, False]
+        if self.comesBack:
+            self.putBack(query.options, copy)
+            assert query.is_there()
+
     def _damage(self, query: _Query, damage: str, older: Any, known: _Store) -> bool:
         """Do it; False if the store knows nothing like it."""
         if damage == "older copy":
@@ -214,6 +229,13 @@ class _Query:
         """Run one micro-batch whole."""
         self._coordinator(batch).commit(self.tasks(batch, numbers), batch)
         self._done = batch
+
+    def is_there(self) -> bool:
+        """Ask the sink, in a new one, as a new driver does."""
+        sink = self._sink()
+        found = [sink.isThere(route) for route in sink.routes]
+        sink.close()
+        return all(found)
 
     def tasks(self, batch: int, numbers: Sequence[int]) -> list[Acknowledgement | None]:
         """Plan a micro-batch, and run its task."""

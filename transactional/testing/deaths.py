@@ -1,0 +1,97 @@
+"""A process that dies at a chosen line of a sink, in a fork of the process that asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+from types import CodeType, FrameType
+from typing import Any
+
+from transactional.sink import TwoPhaseCommitSink
+
+__all__ = ["lines_until_death", "spread"]
+
+VISITS = 2
+"""How often one line counts: a loop over two handles is cut within the first and within the second."""
+
+
+def lines_until_death(sink: TwoPhaseCommitSink[Any, Any], act: Callable[[], object], line: int | None) -> int | None:
+    """Fork; let the child act, and be killed before it runs its `line`-th line of the sink's code.
+
+    A child of a process that has no threads yet: the sink was constructed, which connects to nothing.
+
+    Returns
+    -------
+    int or None
+        How many lines there were, if the child came to its end; None if it was killed.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            counted = _Lines(type(sink), line)
+            threading.settrace(counted.enter)
+            sys.settrace(counted.enter)
+            act()
+            sys.settrace(None)
+            os.write(write, str(counted.lines).encode())
+        finally:
+            os._exit(0)  # no handler of the parent's, and no client's goodbye
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        told = pipe.read()
+    _, status = os.waitpid(child, 0)
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert killed or told, "the sink raised an error in a process of its own"
+    return int(told) if told else None
+
+
+class _Lines:
+    """Counts lines of a sink's code as they are about to run, and kills the process at one of them."""
+
+    def __init__(self, kind: type, last: int | None) -> None:
+        self.lines = 0
+        self._last = last
+        self._files, self._folders = _code_of(kind)
+        self._visits: Counter[tuple[CodeType, int]] = Counter()
+
+    def enter(self, frame: FrameType, event: str, arg: object) -> Any:
+        """Follow the functions that are the sink's."""
+        file = frame.f_code.co_filename
+        return self._line if file in self._files or file.startswith(self._folders) else None
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line":
+            at = frame.f_code, frame.f_lineno
+            self._visits[at] += 1
+            if self._visits[at] <= VISITS:
+                self.lines += 1
+                if self.lines == self._last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return self._line
+
+
+def _code_of(kind: type) -> tuple[Collection[str], tuple[str, ...]]:
+    """Return the files and folders of a sink's classes: the module, or the package that it is in."""
+    files, folders = set(), set()
+    for each in kind.__mro__:
+        module = sys.modules[each.__module__]
+        file = getattr(module, "__file__", None)
+        if file is None or not issubclass(each, TwoPhaseCommitSink) or each is TwoPhaseCommitSink:
+            continue
+        if module.__package__:
+            folders.add(os.path.dirname(file) + os.sep)
+        else:
+            files.add(file)
+    return files, tuple(folders)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return the numbers from 1 to `count`, or `most` of them: the first, the last, and some between."""
+    if count <= most:
+        return list(range(1, count + 1))
+    return sorted({1 + number * (count - 1) // (most - 1) for number in range(most)})
