@@ -77,6 +77,8 @@ def _adopt(path: str, claim: bool, yes: bool, report: Report) -> None:
     )
     report.confirm(yes)
     body = {"location": location.path, "suffix": suffix, "base": base, "drop": drop}
+    if drop and committed in ledger.batches:  # the next start compares this file
+        body["sources"] = sources_digest(source_lines(location, committed))
     journal.append(EntryKind.ADOPT, body, lambda found: unchanged(found, ledger.position))
     rewinds = ledger.rewinding is not None
     report.say(f"adopted: {'finish the rewind (`barrier recover LOCATION`)' if rewinds else 'start the query'}")

@@ -342,6 +342,8 @@ def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         }
         ledger.batches = {k: b for k, b in ledger.batches.items() if b.checkpoint in ledger.checkpoints}
         ledger.voided = []
+        if "sources" in body and body["base"] in ledger.batches:
+            ledger.batches[body["base"]].sources = body["sources"]
 
 
 def _trim(ledger: Ledger) -> None:
