@@ -1,4 +1,4 @@
-"""A query without Spark: the real coordinator, the file sink, a journal and Spark's logs in a folder. It can be started again."""
+"""A query without Spark, to be started again and again: real coordinator, file sink, journal, and Spark's logs in a folder."""
 
 from __future__ import annotations
 
@@ -37,14 +37,17 @@ class FollowedQuery:
     folder : Path
         Location and output are made in it.
     sink : type[FileSink], optional
+    known : bool
+        Whether commands in this process find the sink by its name.
     """
 
-    def __init__(self, folder: Path, sink: type[FileSink] = FileSink) -> None:
+    def __init__(self, folder: Path, sink: type[FileSink] = FileSink, known: bool = True) -> None:
         self.path = folder / "location"
         self.output = folder / "output"
         self.prefix = "p"
         self._sink_type = sink
-        remember_sink(sink)
+        if known:
+            remember_sink(sink)
         for log in ("offsets", "commits"):
             (self.path / log).mkdir(parents=True)
         (self.path / "metadata").write_text('{"id":"q"}')
@@ -90,9 +93,7 @@ class FollowedQuery:
         handle = None
         if not plan.drains(0):
             sink = self._sink()
-            context = TransactionContext(
-                plan.identity, batch, 0, 0, self.prefix, uuid.uuid4().hex[:16], plan.token
-            )
+            context = TransactionContext(plan.identity, batch, 0, 0, self.prefix, uuid.uuid4().hex[:16], plan.token)
             transaction = sink.beginTransaction(context)
             sink.write(transaction, rows)
             handle = dict(sink.preCommit(transaction))

@@ -1,4 +1,4 @@
-"""Remedies of the catalogue are followed in the state that raised them, and do what they promise. See tests/test_remedies_followed.py."""
+"""Remedies are followed in the state that raised them, and do what they promise: see tests/test_remedies_followed.py."""
 
 from __future__ import annotations
 
@@ -207,10 +207,44 @@ def test_output_committed(query: FollowedQuery, capsys: Capture) -> None:
 
 
 def test_nothing_to_rewind(query: FollowedQuery, capsys: Capture) -> None:
-    newest = str(max(query.checkpoints()))
+    """The journal was made by an adoption, and no query has run on it yet."""
+    shutil.rmtree(query.path / "barrier")
+    does(capsys, "adopt", str(query), "--claim", "--yes")
+    status, document, _ = answer(capsys, "rewind", str(query), "--to", "1", "--yes")
+    assert (status, document["condition"]) == (1, "NOTHING_TO_REWIND")
+    query.start()
+    does(capsys, "rewind", str(query), "--to", str(max(query.checkpoints())), "--yes")
+    assert query.start().has_all_of(0, 1, 2, 3, 4)
+
+
+def test_spark_offsets_torn(query: FollowedQuery, capsys: Capture) -> None:
+    file = query.path / "offsets" / "3"
+    file.write_text(query.planned(3)[:20])
+    error = query.refused()
+    assert names(error, "SPARK_OFFSETS_TORN", f"recover {query}")
     does(capsys, "recover", str(query))
-    does(capsys, "rewind", str(query), "--to", newest, "--yes")
+    assert not file.exists()
     assert query.start().has_all_of(0, 1, 2, 3)
+
+
+class ForgottenSink(FileSink):
+    """No process that runs a command knows it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return a name that nobody has registered."""
+        return "2pc-forgotten"
+
+
+def test_unknown_sink(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = FollowedQuery(tmp_path, ForgottenSink, known=False).start().start(closes=False)
+    status, document, _ = answer(capsys, "recover", str(query))
+    assert (status, document["condition"]) == (1, "UNKNOWN_SINK")
+    allowed = re.search(r"BARRIER_ALLOW=([\w.:]+)", document["message"])
+    assert allowed, document
+    monkeypatch.setenv("BARRIER_ALLOW", allowed[1])
+    does(capsys, "recover", str(query))
+    assert query.start().has_all_of(0, 1, 2)
 
 
 def test_lost_after_decision(query: FollowedQuery, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,8 @@ def test_other_rows_under_a_version_that_was_written_are_refused(frame: Frame) -
 def test_a_frame_that_is_not_the_same_each_time_leaves_its_version_as_it_was_where_that_is_accepted() -> None:
     writes = Writes()
     writes.save(7, [[1, 2]])
+    with pytest.raises(ReplayMismatchError, match=r"VERSION_HAS_OTHER_ROWS.*txnCompareRows=false"):
+        writes.save(7, [[3, 4]])
     writes.save(7, [[3, 4]], compare=False)
     writes.save(8, [[5]])
     assert writes.rows() == [1, 2, 5]
