@@ -119,6 +119,22 @@ class CheckpointLocation:
         single = given[SINGLE_DRIVER_OPTION].strip().lower() == "true" if SINGLE_DRIVER_OPTION in given else None
         return cls(location, store, single)
 
+    def check_writable(self) -> None:
+        """Check that this user can make the location, or write into it. Nothing is asked of an object store.
+
+        Raises
+        ------
+        LocationError
+            ``LOCATION_NOT_A_FOLDER``: it, or a folder above it, is a file; ``LOCATION_NOT_OURS``
+        """
+        if not self.is_local:
+            return
+        there = nearest(self.path)
+        if not os.path.isdir(there):
+            raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{there} is a file")
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise LocationError("LOCATION_NOT_OURS", path=there)
+
     def as_options(self) -> dict[str, str]:
         """Return the options from which `from_options` makes this location in another process."""
         store = {STORE_OPTIONS[name]: value for name, value in self._store.items()}

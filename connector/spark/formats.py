@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.spark import first_start, internals
 from connector.spark.process import is_alive, process_of
-from transactional.errors import FencedError, OptionError, StoreError, TwoPhaseCommitError
+from transactional.barrier import SourceLine
+from transactional.errors import FencedError, LocationError, OptionError, StoreError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.sink import Options, TwoPhaseCommitSink
 
@@ -42,6 +43,11 @@ OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 
 TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "DATABASE_UNREACHABLE", "TABLE_UNREACHABLE"})
 """Conditions that may pass by themselves, and are a wrong address as a rule."""
+
+NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
+"""Conditions of a location that Spark could not make, or not write into."""
+
+SOURCE: Final = "barrier-kafka"
 
 _sinks: dict[str, type[HostedSinkDataSource]] = {}
 """Sinks of the user's own that were registered, by format."""
@@ -94,6 +100,10 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
     """Return what is wrong at the sink, as far as it shows here, without its traceback."""
     try:
         _check(writer, given)
+    except LocationError as problem:
+        if problem.condition in NO_LOCATION:
+            return problem.with_traceback(None)
+        log.info("not checked before Spark starts the query: %s", problem)
     except FencedError as problem:
         return problem.with_traceback(None)
     except (OptionError, StoreError) as problem:
@@ -107,6 +117,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
 
 
 def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
+    from connector.kafka.source import planned
     from connector.spark.hosted_sink import HostedSink
 
     known = _known()
@@ -128,7 +139,13 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     host = HostedSink(sink, Options(options), asked.schema)
     if mode.lower() == "update":
         host.refuse_update()
-    host.check_start(mode.lower() == "complete")
+    sources = internals.stream_sources(writer)
+    ours = [read for name, read in sources if name == SOURCE]
+    lines = [planned.line_of(read) if name == SOURCE else SourceLine(name) for name, read in sources]
+    host.check_start(mode.lower() == "complete", lines if ours else ())
+    if host.is_first():
+        for read in ours:
+            planned.check_bounds(read)
     for key, fast in SLOW.items():
         value = internals.setting(writer._spark, key)
         if value is not None and value.lower() != fast:

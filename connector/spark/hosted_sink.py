@@ -24,6 +24,7 @@ from connector.spark.collector import collector_patient
 from connector.spark.process import driver_process
 from connector.spark.sinks import SinkType
 from transactional import faults
+from transactional.barrier import SourceLine
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import canonical
@@ -31,7 +32,7 @@ from transactional.errors import OptionError
 from transactional.finding import Level
 from transactional.hooks import hooks_of
 from transactional.journal import Journal
-from transactional.recovery import QueryView, check_rows, mismatch
+from transactional.recovery import QueryView, check_rows, check_schedule, mismatch
 from transactional.secrets import hiding, is_secret, masked_finding, secrets_of, without_secrets
 from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
 
@@ -149,22 +150,32 @@ class HostedSink:
                     reason="it is for df.write; a streaming query numbers its own batches",
                 )
 
-    def check_start(self, overwrite: bool) -> None:
+    def check_start(self, overwrite: bool, lines: Sequence[SourceLine] = ()) -> None:
         """Refuse settings that no micro-batch could work with; change nothing. *User's program, before the query starts.*
 
         At the first start at a location, log what may hurt later.
 
+        Parameters
+        ----------
+        overwrite : bool
+            Whether the output mode is ``complete``.
+        lines : Sequence[SourceLine]
+            What the sources' lines of ``offsets/N`` will say, as far as it is known.
+
         Raises
         ------
-        OptionError, StoreError
+        OptionError, StoreError, LocationError
         """
         self.refuse_stream(overwrite)
+        self.location.check_writable()
         prefix = self.options.get("transactionalIdPrefix")
         with hiding(secrets_of(self.options)):
             sink = self.build(prefix or NO_QUERY)
             try:
                 hooks_of(self._own_options(sink)["checkpointHooks"], self.options)
                 sink.checkStart(prefix)
+                lifetime = sink.lifetime() if any(line.longest_wait for line in lines) else None
+                check_schedule(lines, (), lifetime, sink.replacesRows, planned=False)
                 if self.is_first():
                     _log_findings(sink, prefix, secrets_of(self.options))
             finally:

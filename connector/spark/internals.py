@@ -6,7 +6,7 @@ import enum
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -297,6 +297,24 @@ def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
         raise ProtocolError(
             "UNKNOWN_SPARK", reason=f"it does not report what a writer was given ({problem})"
         ) from problem
+
+
+def stream_sources(writer: DataStreamWriter) -> Sequence[tuple[str, Mapping[str, str]]]:
+    """Return format and options of each stream that a writer's rows come from; none if unknown. *In the user's program.*"""
+    found = []
+    try:
+        leaves: Any = writer._df._jdf.queryExecution().analyzed().collectLeaves().iterator()
+        while leaves.hasNext():
+            leaf = leaves.next()
+            if not leaf.isStreaming():
+                continue
+            if leaf.nodeName() == "StreamingRelationV2":
+                found.append((str(leaf.sourceName()), dict(leaf.extraOptions().asCaseSensitiveMap())))
+            else:  # one of Spark's own, of the first version
+                found.append((str(leaf.nodeName()), {}))
+    except Exception:  # noqa: BLE001 - Spark Connect, or the names.
+        return []
+    return found
 
 
 def setting(session: SparkSession, key: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +13,22 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import connector
+from connector.kafka.client.topics import Partition
+from connector.kafka.source import planned
 from connector.spark import formats, internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
 from connector.spark.internals import StreamWrite
 from integration.file_sink import FileSink
-from tests.connector.cli_place import CliPlace
-from transactional.errors import OptionError, ProtocolError, RetriableError, StoreError, TwoPhaseCommitError
+from tests.connector.cli_place import CliPlace, another_user, shared_folder, two_users
+from transactional.errors import (
+    LocationError,
+    OptionError,
+    ProtocolError,
+    RetriableError,
+    StoreError,
+    TwoPhaseCommitError,
+)
 from transactional.finding import Finding, good, unknown, warning
 from transactional.sink import Options
 
@@ -71,6 +80,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     session = Session("barrier-kafka", "2pc-kafka", "2pc-delta")
     monkeypatch.setattr(internals, "knows_format", lambda session, name: name in session.known)
     monkeypatch.setattr(internals, "be_active", lambda session: None)
+    monkeypatch.setattr(internals, "stream_sources", lambda writer: [], raising=False)
     monkeypatch.setattr(formats, "_sinks", {})
     return session
 
@@ -197,6 +207,94 @@ def test_what_only_the_planning_can_judge_does_not_keep_a_query_from_its_start(
     monkeypatch.setattr(CheckedSink, "problem", problem)
     assert start("checked", {"checkpointLocation": str(tmp_path), "path": str(tmp_path)}) == "started"
     assert CheckedSink.prefixes == [None]
+
+
+class ReplacingSink(CheckedSink):
+    """Its transactions live a minute, and its rows replace earlier ones."""
+
+    replacesRows = True
+
+    def lifetime(self) -> float:
+        """Return a minute."""
+        return 60.0
+
+
+KEEPS = {"barrierInterval": "30 s"}
+READS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "condition", "said"),
+    [
+        ([("barrier-kafka", {**READS, "barrierInterval": "31 s"})], "INTERVAL_NOT_POSSIBLE", "half of that, 30 s"),
+        ([("barrier-kafka", {**READS, "minPauseBetweenCheckpoints": "31 s"})], "INTERVAL_NOT_POSSIBLE", "half of that"),
+        ([("barrier-kafka", {**READS, **KEEPS}), ("rate", {})], "INTERVAL_NOT_POSSIBLE", "carries no barriers"),
+        ([("barrier-kafka", {**READS, "minPartitions": "9", "allowReordering": "true"})], "INVALID_OPTION", "replaces"),
+        ([("barrier-kafka", {**READS, "alignOn": "b"}), ("barrier-kafka", READS)], "NOT_ALIGNED", "2 streams"),
+        ([("barrier-kafka", {**READS, "minPartitions": "9"})], "FORBIDDEN_OPTION", "allowReordering"),
+    ],
+)
+def test_a_source_that_does_not_fit_the_sink_is_reported_by_start(
+    start: Start,
+    session: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sources: Sequence[tuple[str, dict[str, str]]],
+    condition: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr(internals, "stream_sources", lambda writer: sources)
+    connector.register(session, ReplacingSink)  # type: ignore[arg-type]
+    options = {"checkpointLocation": str(tmp_path / "new"), "path": str(tmp_path / "out")}
+    with pytest.raises(OptionError, match=said) as raised:
+        start("checked", options)
+    assert raised.value.condition == condition
+    assert "rewind" not in str(raised.value), "nothing is planned yet"
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(internals, "stream_sources", lambda writer: [("barrier-kafka", {**READS, **KEEPS})])
+    assert start("checked", options) == "started", "it fits"
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
+def test_a_first_start_compares_its_bounds_with_the_partitions_that_there_are(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    key = "startingOffsetsByTimestamp" if option == "startingTimestamp" else option
+    options = {"checkpointLocation": str(tmp_path / "q"), "path": str(tmp_path / "out")}
+
+    def begins(at: str) -> Any:
+        source = ("barrier-kafka", {**READS, key: at})
+        monkeypatch.setattr(internals, "stream_sources", lambda writer: [source])
+        return start("checked", options)
+
+    monkeypatch.setattr(planned, "partitions_of", lambda read: [Partition("t", 0), Partition("t", 1)])
+    assert begins('{"t": {"0": 5, "1": 6}}') == "started"
+    with pytest.raises(OptionError, match=rf"{key} is 'without t-1'; expected every partition"):
+        begins('{"t": {"0": 5}}')
+    with pytest.raises(OptionError, match=rf"{key} is 't-2'; expected partitions that this source reads"):
+        begins('{"t": {"0": 5, "1": 6, "2": 7}}')
+    (tmp_path / "q" / "offsets").mkdir(parents=True)
+    (tmp_path / "q" / "offsets" / "0").write_text("v1\n{}\n-")
+    assert begins('{"t": {"0": 5}}') == "started", "a later start reads where the former one ended"
+
+
+def test_a_location_that_can_not_be_made_or_written_is_reported_by_start(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = {"checkpointLocation": str(tmp_path / "file" / "q"), "path": str(tmp_path / "out")}
+    with pytest.raises(LocationError, match=rf"LOCATION_NOT_A_FOLDER.*{tmp_path}/file is a file"):
+        start("checked", options)
+
+
+@two_users
+def test_a_location_that_is_closed_to_this_user_is_reported_by_start(start: Start) -> None:
+    with shared_folder() as folder:
+        for name in ("ours", "ours/q"):
+            (folder / name).mkdir(mode=0o755)
+        (folder / "ours").chmod(0o755)
+        for location in (folder / "ours" / "q", folder / "ours" / "new"):
+            with another_user(), pytest.raises(LocationError, match=r"LOCATION_NOT_OURS.*is closed to this user"):
+                start("checked", {"checkpointLocation": str(location), "path": str(folder / "out")})
+            assert not (folder / "ours" / "new").exists()
 
 
 def test_other_formats_are_left_alone(start: Start) -> None:

@@ -244,7 +244,7 @@ class Decision:
                     store = f"{self._sink.name()} {route}".strip()
                     raise StoreError("STORE_REPLACED", store=store, known=known, changes=changes)
         if targets:
-            check_schedule(self._view, targets, None)
+            check_schedule(self._view.lines, targets, None)
 
     def _decline(
         self,

@@ -53,7 +53,7 @@ class Planning:
             ``STOP_REQUESTED``: the run was asked to stop, and nothing is left open.
         """
         topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
-        check_schedule(self._view, topics, run.lifetime, self._sink.replacesRows)
+        check_schedule(self._view.lines, topics, run.lifetime, self._sink.replacesRows)
         try:
             self.settle_all(run.token)
         except RewindRequiredError as behind:

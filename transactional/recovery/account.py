@@ -206,17 +206,33 @@ def replaced_since_planned(batch: int) -> RetriableError:
     return RetriableError("CONCURRENT_COMMIT", reason=reason, batch=batch)
 
 
-def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | None, replaces: bool = False) -> None:
+PLANNED = (
+    ", and rewind to the newest checkpoint, because the micro-batch is planned already (without a checkpoint nothing was "
+    "written: start at a new location)"
+)
+
+
+def check_schedule(
+    lines: Sequence[SourceLine],
+    targets: Collection[str],
+    lifetime: float | None,
+    replaces: bool = False,
+    planned: bool = True,
+) -> None:
     """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering`` fit.
 
     Parameters
     ----------
+    lines : Sequence[SourceLine]
+        Of the query's sources.
     targets : Collection[str]
         Ids of the topics that the sink writes to.
     lifetime : float or None
         Seconds that a prepared transaction lives at the sink's store.
     replaces : bool
         Whether the sink's rows replace earlier ones of their keys.
+    planned : bool
+        Whether a micro-batch with these lines is planned already.
 
     Raises
     ------
@@ -224,25 +240,24 @@ def check_schedule(view: QueryView, targets: Collection[str], lifetime: float | 
         ``INTERVAL_NOT_POSSIBLE``; ``INVALID_OPTION``: upserts of rows that are not in order;
         ``NOT_ALIGNED``: another stream beside one that follows barriers.
     """
-    if len(view.lines) > 1 and any(line.cut is not None for line in view.lines):
-        raise OptionError("NOT_ALIGNED", streams=len(view.lines))
-    if replaces and any(line.is_reordered for line in view.lines):
+    if len(lines) > 1 and any(line.cut is not None for line in lines):
+        raise OptionError("NOT_ALIGNED", streams=len(lines))
+    if replaces and any(line.is_reordered for line in lines):
         raise OptionError(
             "INVALID_OPTION",
             owner="barrier-kafka",
             option="allowReordering",
             value="true",
             expectation="false, because the sink replaces earlier rows of a key, and without an order an older row could "
-            "replace a newer one for good. Leave out minPartitions and maxRecordsPerPartition, too, and rewind to the newest "
-            "checkpoint, because the micro-batch is planned already (without a checkpoint nothing was written: start at a new "
-            "location)",
+            "replace a newer one for good. Leave out minPartitions and maxRecordsPerPartition, too"
+            + (PLANNED if planned else ""),
         )
-    longest = max((line.longest_wait for line in view.lines), default=0)
+    longest = max((line.longest_wait for line in lines), default=0)
     if not longest:
         return
-    topics = {identity: topic for line in view.lines for topic, identity in line.topic_ids.items()}
+    topics = {identity: topic for line in lines for topic, identity in line.topic_ids.items()}
     own = sorted(topics[identity] for identity in targets if identity in topics)
-    if any(line.offset is None for line in view.lines):
+    if any(line.offset is None for line in lines):
         reason = "one of the query's sources carries no barriers, so that every micro-batch closes a checkpoint"
     elif lifetime is not None and longest > lifetime * 500:
         reason = (

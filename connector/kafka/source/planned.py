@@ -1,0 +1,54 @@
+"""What a query's first micro-batches will be planned by, as far as the source's options show it before the query starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connector.kafka.client.topics import Partition
+from connector.kafka.source.bounds import check_partitions
+from connector.kafka.source.read_options import ReadOptions, parse_read_options
+from transactional.barrier import SourceLine
+
+__all__ = ["check_bounds", "line_of", "partitions_of"]
+
+
+def line_of(options: Mapping[str, str]) -> SourceLine:
+    """Return what the source's lines of ``offsets/N`` will say of its schedule and its order.
+
+    Raises
+    ------
+    OptionError
+    """
+    read = parse_read_options(options, "stream")
+    offset: dict[str, Any] = {
+        "interval": read.schedule.interval_ms,
+        "minPause": read.schedule.min_pause_ms,
+        "reordered": read.splitting.is_set,
+        "cut": None if read.align is None else {},
+    }
+    return SourceLine("", offset)
+
+
+def check_bounds(options: Mapping[str, str]) -> None:
+    """Check that the bounds of a first start name the partitions that there are; ask the brokers if they name any.
+
+    Raises
+    ------
+    OptionError, StoreError
+    """
+    read = parse_read_options(options, "stream")
+    bounds = [bound for bound in (read.starting, read.ending) if isinstance(bound.at, Mapping)]
+    if bounds:
+        partitions = partitions_of(read)
+        for bound in bounds:
+            check_partitions(bound, partitions)
+
+
+def partitions_of(read: ReadOptions) -> Sequence[Partition]:
+    """Ask the brokers which partitions the source reads."""
+    from connector.kafka.client.brokers import check_brokers
+    from connector.kafka.source.topic_reader import Retries, TopicReader
+
+    topics = TopicReader(check_brokers(read.config), read.config, Retries(0), patience=5.0)
+    return topics.partitions(read.subscription)
