@@ -91,6 +91,7 @@ def mistakes_of(cluster: Cluster, users: Users, folder: Path) -> list[tuple[Mist
 
     DeltaTable.create(str(folder / "table"), Schema.from_arrow(pa.schema([("other", pa.string())])))
     source = {**servers, "subscribe": SOURCE}
+    strange = json.dumps({SOURCE: {str(partition): -2 for partition in range(99)}})
     count = ("CAST(count AS STRING) AS value",)
     return [
         (Mistake("sink option", sink("a", transactionIdPrefix="x")), "UNKNOWN_OPTION"),
@@ -115,6 +116,13 @@ def mistakes_of(cluster: Cluster, users: Users, folder: Path) -> list[tuple[Mist
         (Mistake("no path", {"checkpointLocation": str(folder / "s")}, "2pc-delta"), "MISSING_OPTION"),
         (Mistake("complete table", table("t"), "2pc-delta", columns=count, mode="complete"), "OUTPUT_MODE"),
         (Mistake("table column", table("u"), "2pc-delta"), "COLUMNS_MISMATCH"),
+        (
+            Mistake("bounds", sink("v"), source={**source, "startingOffsets": json.dumps({SOURCE: {}})}),
+            "INVALID_OPTION",
+        ),
+        (Mistake("one too many", sink("w"), source={**source, "startingOffsets": strange}), "INVALID_OPTION"),
+        (Mistake("interval", sink("x"), source={**source, "barrierInterval": "10h"}), "INTERVAL_NOT_POSSIBLE"),
+        (Mistake("file", sink("y", checkpointLocation=str(folder / "mistakes.json" / "y"))), "LOCATION_NOT_A_FOLDER"),
     ]
 
 

@@ -13,14 +13,16 @@ from transactional.ownership import unfinished
 __all__ = ["find_location", "load_journal", "open_journal", "unchanged"]
 
 
-def find_location(path: str, new: bool = False) -> CheckpointLocation:
+def find_location(path: str, new: bool = False, first_start: bool = False) -> CheckpointLocation:
     """Return the location, of which it is known that it is a folder.
 
     Parameters
     ----------
     path : str
     new : bool
-        The location need not be there yet.
+        No query need have run there yet.
+    first_start : bool
+        Nor need it be there.
 
     Raises
     ------
@@ -37,9 +39,17 @@ def find_location(path: str, new: bool = False) -> CheckpointLocation:
         if new and _is_foreign(location):
             reason = f"{location.path} has files, and neither Spark's metadata nor a journal"
             raise LocationError("LOCATION_NOT_A_FOLDER", reason=reason)
-        if not (new or os.path.isdir(location.path)):
-            raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{location.path} does not exist")
+    if not first_start and _is_missing(location, new):
+        way = " (if the query has never started: --first-start)" if new else ""
+        raise LocationError("LOCATION_NOT_A_FOLDER", reason=f"{location.path} does not exist{way}")
     return location
+
+
+def _is_missing(location: CheckpointLocation, new: bool) -> bool:
+    """Return whether there is no such folder; of an object store, that has none, nothing below it."""
+    if location.is_local:
+        return not os.path.isdir(location.path)
+    return new and not location.files.names("")
 
 
 def _is_foreign(location: CheckpointLocation) -> bool:
@@ -47,9 +57,9 @@ def _is_foreign(location: CheckpointLocation) -> bool:
     return bool(names) and not {"metadata", "barrier", "offsets"} & set(names)
 
 
-def load_journal(path: str, new: bool = False) -> tuple[CheckpointLocation, Journal]:
+def load_journal(path: str, new: bool = False, first_start: bool = False) -> tuple[CheckpointLocation, Journal]:
     """Return the location, see `find_location`, and its journal, loaded; the journal is empty if there is none."""
-    location = find_location(path, new)
+    location = find_location(path, new, first_start)
     journal = location.journal()
     journal.load()
     return location, journal

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
+
+import typer
 
 from connector.cli.given import GivenFile, GivenOptions, QueryStopped, options_given
 from connector.cli.place import load_journal
@@ -16,6 +19,10 @@ __all__ = ["recover_query"]
 def recover_query(
     location: Location,
     query_stopped: QueryStopped = False,
+    first_start: Annotated[
+        bool,
+        typer.Option("--first-start", help="The query may never have started: LOCATION need not be there."),
+    ] = False,
     option: GivenOptions = None,
     options_file: GivenFile = None,
     output: OutputOption = Output.TABLE,
@@ -24,11 +31,11 @@ def recover_query(
 
     A rewind that was begun is finished; what is decided is settled, what is prepared committed. If it was lost, or Spark's logs
     are not the journal's any more, the query goes back to a point from which nothing is written twice, and reads those rows
-    again. If no query has run at LOCATION, there is nothing to do.
+    again. If no query has run at LOCATION, there is nothing to do; if LOCATION is not there, pass --first-start.
     """
     given = options_given(option, options_file)
     with reporting(output, given) as report:
-        place, journal = load_journal(location, new=True)
+        place, journal = load_journal(location, new=True, first_start=first_start)
         done = recover(place, Upkeep(given), query_stopped=query_stopped)
         if not done:
             report.status = "nothing to do"
