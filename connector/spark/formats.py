@@ -10,7 +10,12 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.spark import first_start, internals
@@ -60,9 +65,27 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     own = [data_source_for(sink) for sink in sinks]
     _sinks.update({each.name().lower(): each for each in own})
     internals.be_active(spark)
-    for each in _known().values():  # also over those that Spark knows: they may be another package's
-        spark.dataSource.register(each)
+    with internals.quiet_registration(spark):
+        for each in _known().values():  # also over those that Spark knows: they may be another package's
+            spark.dataSource.register(each)
+    _warn_of_workers(internals.worker_python(spark))
     check_starts()
+
+
+def _warn_of_workers(program: str | None) -> None:
+    """Warn if Spark's Python workers run another Python than this program, and it lacks our packages."""
+    found = None if program is None else shutil.which(program)
+    if found is None or os.path.abspath(found) == sys.executable:
+        return
+    search = "import importlib.util, sys; sys.exit(importlib.util.find_spec('connector') is None)"
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if subprocess.run([found, "-c", search], capture_output=True, timeout=20, check=False).returncode:
+            log.warning(
+                "Spark's Python workers run %s, where barrier-kafka is not installed: a query ends with \"No module named "
+                "'connector'\". Set PYSPARK_PYTHON=%s before the session is made, or install it there",
+                found,
+                sys.executable,
+            )
 
 
 def register_lost(spark: SparkSession | None) -> None:

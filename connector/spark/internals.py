@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -37,11 +38,14 @@ __all__ = [
     "jvm_is_gone",
     "knows_format",
     "phase",
+    "quiet_registration",
     "running_tasks",
     "setting",
+    "stream_sources",
     "stream_write",
     "streaming_query",
     "task_batch",
+    "worker_python",
 ]
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
@@ -51,6 +55,7 @@ _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 _PLANNING_MODULE = "pyspark.sql.worker.write_into_data_source"
 _COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
+_FORMATS_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 class Phase(enum.Enum):
@@ -341,6 +346,32 @@ def cloned(session: SparkSession) -> Any:
     Spark runs each streaming query in one. A Python object of it would patch RDDs to use it.
     """
     return session._jsparkSession.cloneSession()
+
+
+def worker_python(session: SparkSession) -> str | None:
+    """Return the program that Spark's Python workers run; None if unknown, or if Spark brings them packages by itself."""
+    try:
+        context: Any = session.sparkContext
+        return None if context._python_includes else str(context.pythonExec)
+    except Exception:  # noqa: BLE001 - Spark Connect, or the names.
+        return None
+
+
+@contextmanager
+def quiet_registration(session: SparkSession) -> Iterator[None]:
+    """Let Spark not warn that a format is registered over the same one, as the installed packages show it. *User's program.*"""
+    jvm = getattr(session, "_jvm", None)
+    try:
+        log4j = getattr(jvm, "org.apache.logging.log4j")
+        level = log4j.LogManager.getLogger(_FORMATS_LOGGER).getLevel()
+        log4j.core.config.Configurator.setLevel(_FORMATS_LOGGER, log4j.Level.ERROR)
+    except Exception:  # noqa: BLE001 - Spark Connect, another logger, or the names: it warns then.
+        yield
+        return
+    try:
+        yield
+    finally:
+        log4j.core.config.Configurator.setLevel(_FORMATS_LOGGER, level)
 
 
 def be_active(session: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -305,6 +306,23 @@ def test_to_register_again_checks_once(start: Start, session: Session) -> None:
     checked = DataStreamWriter.start
     connector.register(session, CheckedSink)  # type: ignore[arg-type]
     assert DataStreamWriter.start is checked
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_workers_without_the_package_are_named_by_register(
+    session: Session, tmp_path: Path, caplog: pytest.LogCaptureFixture, lacks: bool
+) -> None:
+    program = tmp_path / "python3"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {"-I -S" if lacks else ""} "$@"\n')
+    program.chmod(0o755)
+    session.sparkContext = SimpleNamespace(pythonExec=str(program), _python_includes=[])  # type: ignore[attr-defined]
+    connector.register(session)  # type: ignore[arg-type]
+    told = [record.getMessage() for record in caplog.records if "workers" in record.getMessage()]
+    assert len(told) == lacks
+    for each in told:
+        assert f"run {program}" in each
+        assert "No module named 'connector'" in each
+        assert f"PYSPARK_PYTHON={sys.executable}" in each
 
 
 def test_ours_are_registered_over_formats_of_the_same_name(start: Start, session: Session) -> None:
