@@ -116,7 +116,6 @@ def mistakes_of(cluster: Cluster, users: Users, folder: Path) -> list[tuple[Mist
         (Mistake("no path", {"checkpointLocation": str(folder / "s")}, "2pc-delta"), "MISSING_OPTION"),
         (Mistake("complete table", table("t"), "2pc-delta", columns=count, mode="complete"), "OUTPUT_MODE"),
         (Mistake("table column", table("u"), "2pc-delta"), "COLUMNS_MISMATCH"),
-        ("INVALID_OPTION",),
         (Mistake("one too many", sink("v"), source={**source, "startingOffsets": strange}), "INVALID_OPTION"),
         (Mistake("interval", sink("w"), source={**source, "barrierInterval": "10h"}), "INTERVAL_NOT_POSSIBLE"),
         (Mistake("file", sink("x", checkpointLocation=str(folder / "mistakes.json" / "x"))), "LOCATION_NOT_A_FOLDER"),
