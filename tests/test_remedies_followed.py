@@ -20,6 +20,7 @@ FOLLOWED = {
     # by the real coordinator and the commands, on files
     "ALREADY_BARRIER_KAFKA": "tests/connector/test_followed.py::test_already_barrier_kafka",
     "BATCHES_NOT_ACCOUNTED": "tests/connector/test_followed.py::test_batches_not_accounted",
+    "DRIVER_HOLDS_STATE": "tests/connector/test_followed.py::test_driver_holds_state",
     "LOCATION_MOVED": "tests/connector/test_followed.py::test_location_moved",
     "LOCATION_PUT_BACK": "tests/connector/test_followed.py::test_location_put_back",
     "LOGS_AHEAD": "tests/connector/test_followed.py::test_logs_ahead",
@@ -27,6 +28,7 @@ FOLLOWED = {
     "NOTHING_TO_REWIND": "tests/connector/test_followed.py::test_nothing_to_rewind",
     "NO_JOURNAL": "tests/connector/test_followed.py::test_no_journal",
     "OFFSETS_REPLACED": "tests/connector/test_followed.py::test_offsets_replaced",
+    "OUTCOME_UNKNOWN": "tests/connector/test_followed.py::test_outcome_unknown",
     "OUTPUT_COMMITTED": "tests/connector/test_followed.py::test_output_committed",
     "PREFIX_OF_THE_ORIGINAL": "tests/connector/test_followed.py::test_location_moved",
     "PREPARED_LOST": "tests/connector/test_followed.py::test_prepared_lost",
@@ -107,7 +109,7 @@ NOT_FOLLOWED = {
         "SPARK_OFFSETS_UNKNOWN", "TABLE_NEEDS_FEATURES", "VERSIONS_OF_ANOTHER_QUERY", "VERSIONS_PUT_BACK", "VERSION_OVERTAKEN",
     },
     BROKER: {
-        "ABORT_REFUSED", "DATA_LOST", "DRIVER_HOLDS_STATE", "NOT_RESTORABLE", "NO_FREE_LANE", "OUTCOME_UNKNOWN",
+        "ABORT_REFUSED", "DATA_LOST", "NOT_RESTORABLE", "NO_FREE_LANE",
         "REPLAY_DIFFERS", "TABLE_CHANGED", "TABLE_UNREACHABLE", "UNKNOWN_TRANSACTION",
     },
 }  # fmt: skip

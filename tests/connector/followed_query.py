@@ -45,6 +45,7 @@ class FollowedQuery:
         self.path = folder / "location"
         self.output = folder / "output"
         self.prefix = "p"
+        self.process: Mapping[str, Any] = dead_process()
         self._sink_type = sink
         if known:
             remember_sink(sink)
@@ -139,7 +140,7 @@ class FollowedQuery:
             "schema": SCHEMA.jsonValue(),
         }
         settings = RunSettings(
-            driver, self._sink_type.name(), "options", self.prefix, process=dead_process(), setup=setup
+            driver, self._sink_type.name(), "options", self.prefix, process=self.process, setup=setup
         )
         return CheckpointCoordinator(location.journal(), self._sink(), settings, spark_view(location, batch))
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from integration.file_sink import FileSink
+from connector.spark.process import process_of
+from integration.file_sink import FileHandle, FileSink
 from tests.connector.cli_place import answer, dead_process
 from tests.connector.followed_query import FollowedQuery
 from transactional.entry import EntryKind
 from transactional.errors import TwoPhaseCommitError
+from transactional.sink import HandleState, Outcome
 
 Capture = pytest.CaptureFixture[str]
 
@@ -269,3 +274,55 @@ def test_already_barrier_kafka(query: FollowedQuery, tmp_path: Path, capsys: Cap
     query.moved_to(query.path.rename(copied))
     does(capsys, "adopt", str(query), "--claim", "--yes")
     assert query.start().has_all_of(0, 1, 2, 3, 4)
+
+
+class OpaqueSink(FileSink):
+    """While it is `opaque`, nobody can see what became of a file."""
+
+    opaque = False
+
+    def inspect(self, handles: Sequence[FileHandle]) -> Sequence[HandleState]:
+        """Look, and see nothing."""
+        if self.opaque:
+            return [HandleState(Outcome.UNKNOWN, evidence="the store has forgotten it") for _ in handles]
+        return super().inspect(handles)
+
+
+def test_outcome_unknown(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = FollowedQuery(tmp_path, OpaqueSink).start(3)
+
+    def loses_its_store(*_: object) -> None:
+        raise OSError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpaqueSink, "commit", loses_its_store)
+        with pytest.raises(OSError, match="does not answer"):
+            query.start()
+    monkeypatch.setattr(OpaqueSink, "opaque", True)
+    assert names(query.refused(), "OUTCOME_UNKNOWN", "resolve LOCATION")
+    [part] = answer(capsys, "resolve", str(query))[1]["parts"]
+    chosen = (
+        "--checkpoint",
+        str(part["checkpoint"]),
+        "--part",
+        f"{part['batch']}/{part['partition']}",
+        "--as",
+        "accept-loss",
+    )
+    does(capsys, "resolve", str(query), *chosen, "--unchecked", "--yes")
+    monkeypatch.setattr(OpaqueSink, "opaque", False)
+    assert query.start(2).has_all_of(0, 1, 2, 4), "accepted: rows are lost"
+
+
+def test_driver_holds_state(query: FollowedQuery, capsys: Capture) -> None:
+    (query.path / "state").mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
+        query.process = process_of(driver.pid)
+        query.start(2, closes=False)
+        lose(query, 3)
+        status, document, _ = answer(capsys, "recover", str(query), "--query-stopped")
+        assert (status, document["condition"]) == (1, "DRIVER_HOLDS_STATE")
+        assert "`barrier recover LOCATION`" in document["message"]
+        driver.communicate(b"\n")
+    does(capsys, "recover", str(query))
+    assert query.start(2).has_all_of(0, 1, 2, 3, 4)
