@@ -60,13 +60,17 @@ _sinks: dict[str, type[HostedSinkDataSource]] = {}
 
 def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
     """See `connector.register`."""
+    from connector.multi.format import TwoPhaseMultiDataSource
     from connector.spark.host import data_source_for
 
     own = [data_source_for(sink) for sink in sinks]
     _sinks.update({each.name().lower(): each for each in own})
     internals.be_active(spark)
-    with internals.quiet_registration(spark):
-        for each in _known().values():  # also over those that Spark knows: they may be another package's
+    installed = {*_ours().values(), TwoPhaseMultiDataSource}
+    for each in _known().values():  # also over those that Spark knows: they may be another package's
+        if each not in installed or not internals.finds_class(
+            spark, each
+        ):  # else it would warn, once more in each query
             spark.dataSource.register(each)
     _warn_of_workers(internals.worker_python(spark))
     check_starts()

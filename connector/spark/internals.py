@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from transactional.errors import ProtocolError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
@@ -35,10 +35,10 @@ __all__ = [
     "driver_of",
     "driver_pid",
     "filters_are_pushed",
+    "finds_class",
     "jvm_is_gone",
     "knows_format",
     "phase",
-    "quiet_registration",
     "running_tasks",
     "setting",
     "stream_sources",
@@ -55,7 +55,6 @@ _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 _PLANNING_MODULE = "pyspark.sql.worker.write_into_data_source"
 _COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
-_FORMATS_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 class Phase(enum.Enum):
@@ -357,21 +356,15 @@ def worker_python(session: SparkSession) -> str | None:
         return None
 
 
-@contextmanager
-def quiet_registration(session: SparkSession) -> Iterator[None]:
-    """Let Spark not warn that a format is registered over the same one, as the installed packages show it. *User's program.*"""
-    jvm = getattr(session, "_jvm", None)
+def finds_class(session: SparkSession, source: type[DataSource]) -> bool:
+    """Return whether Spark finds just this class, of an installed package, by its format; no if unknown. *User's program.*"""
     try:
-        log4j = getattr(jvm, "org.apache.logging.log4j")
-        level = log4j.LogManager.getLogger(_FORMATS_LOGGER).getLevel()
-        log4j.core.config.Configurator.setLevel(_FORMATS_LOGGER, log4j.Level.ERROR)
-    except Exception:  # noqa: BLE001 - Spark Connect, another logger, or the names: it warns then.
-        yield
-        return
-    try:
-        yield
-    finally:
-        log4j.core.config.Configurator.setLevel(_FORMATS_LOGGER, level)
+        state: Any = session._jsparkSession.sessionState()
+        known = state.dataSourceManager().lookupDataSource(source.name())
+        pickled = bytes(known.dataSourceCls().command().unsafeArray())
+        return source.__module__.encode() in pickled and source.__qualname__.encode() in pickled
+    except Exception:  # noqa: BLE001 - it finds none; Spark Connect, or the names.
+        return False
 
 
 def be_active(session: SparkSession) -> None:
