@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transactional.sink import Outcome, TwoPhaseCommitSink
+from transactional.sink import TwoPhaseCommitSink
 from transactional.testing.bench import Bench
 from transactional.testing.deaths import spread
+from transactional.testing.golden import GoldenHandles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SinkConformance"]
 
 
-class SinkConformance:
+class SinkConformance(GoldenHandles):
     """Tests that a sink keeps the contract of `TwoPhaseCommitSink`. Subclass it in a pytest module; each method is a test.
 
     Set `sink_type`, give a fixture ``sink_options``, and override `visible`. If rows have another shape than one text
@@ -65,8 +64,6 @@ class SinkConformance:
     rounds: ClassVar[int] = 6
     deaths: ClassVar[int] = 100
     ordered: ClassVar[bool] = True
-    golden_handles: ClassVar[Path | None] = None
-    keyed_by_data: ClassVar[Collection[str]] = ()
 
     # -- what a sink's author gives ---------------------------------------------------------------------------------
 
@@ -387,46 +384,3 @@ class SinkConformance:
         accepted = bench.sink().checkHistory(bench.history(seen=seen, mark=mark, binding=False))
         assert not bench.refuses(bench.history(seen=accepted, mark=mark))
         bench.must_see([1])
-
-    # -- handles of former versions ---------------------------------------------------------------------------------
-
-    def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
-        """The transactions that they name are gone: `inspect` returns that as a state, and raises no error."""
-        bench = Bench(self, sink_options)
-        kept = bench.prepare([1])
-        for handle in self._golden():
-            (state,) = bench.sink().inspect([handle])
-            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle} is of another store: {state}"
-        bench.commit(kept)
-        bench.must_see([1])
-
-    def test_a_handle_has_the_shape_of_the_newest_golden_one(self, sink_options: Mapping[str, str]) -> None:
-        """If it changes, keep one of the new shape too: the next version must understand both."""
-        golden = self._golden()
-        if golden:
-            fresh = Bench(self, sink_options).prepare([1])
-            assert self._shape(fresh) == self._shape(golden[-1]), (
-                f"add a file with this handle to {self.golden_handles}"
-            )
-
-    def _golden(self) -> list[dict[str, Any]]:
-        if self.golden_handles is None:
-            return []
-        files = sorted(self.golden_handles.glob("*.json"))
-        assert files, f"{self.golden_handles} holds no handle: put this one there, as 1.json"
-        return [json.loads(file.read_text()) for file in files]
-
-    def _shape(self, handle: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            key: [shape(each) for each in value.values()][:1] if key in self.keyed_by_data else shape(value)
-            for key, value in handle.items()
-        }
-
-
-def shape(value: Any) -> Any:
-    """Return keys and types of a JSON value, all the way down; lists by their first item."""
-    if isinstance(value, Mapping):
-        return {key: shape(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shape(value[0])] if value else []
-    return type(value).__name__

@@ -1,0 +1,63 @@
+"""Handles of former versions of a sink, as tests: the new version commits what the old one has prepared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transactional.sink import Outcome
+from transactional.testing.bench import Bench
+
+__all__ = ["GoldenHandles"]
+
+
+class GoldenHandles:
+    """The part of `SinkConformance` that compares handles with those of `golden_handles`."""
+
+    golden_handles: ClassVar[Path | None] = None
+    keyed_by_data: ClassVar[Collection[str]] = ()
+
+    def test_handles_of_former_versions_are_understood(self, sink_options: Mapping[str, str]) -> None:
+        """The transactions that they name are gone: `inspect` returns that as a state, and raises no error."""
+        suite: Any = self
+        bench = Bench(suite, sink_options)
+        kept = bench.prepare([1])
+        for handle in self._golden():
+            (state,) = bench.sink().inspect([handle])
+            assert state.outcome in (Outcome.LOST, Outcome.UNKNOWN), f"{handle} is of another store: {state}"
+        bench.commit(kept)
+        bench.must_see([1])
+
+    def test_a_handle_has_the_shape_of_the_newest_golden_one(self, sink_options: Mapping[str, str]) -> None:
+        """If it changes, keep one of the new shape too: the next version must understand both."""
+        suite: Any = self
+        golden = self._golden()
+        if golden:
+            fresh = Bench(suite, sink_options).prepare([1])
+            assert self._shape(fresh) == self._shape(golden[-1]), (
+                f"add a file with this handle to {self.golden_handles}"
+            )
+
+    def _golden(self) -> list[dict[str, Any]]:
+        if self.golden_handles is None:
+            return []
+        files = sorted(self.golden_handles.glob("*.json"))
+        assert files, f"{self.golden_handles} holds no handle: put this one there, as 1.json"
+        return [json.loads(file.read_text()) for file in files]
+
+    def _shape(self, handle: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: [shape(each) for each in value.values()][:1] if key in self.keyed_by_data else shape(value)
+            for key, value in handle.items()
+        }
+
+
+def shape(value: Any) -> Any:
+    """Return keys and types of a JSON value, all the way down; lists by their first item."""
+    if isinstance(value, Mapping):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return type(value).__name__
