@@ -20,7 +20,7 @@ from integration.random_values import batches, drawn, floats, is_utf8, one_of, p
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK, MANY = 2_000, 100_000
+QUICK, MANY = 800, 100_000
 
 TEXT, NUMBER, INTEGER, FLAG = ({"type": name} for name in ("string", "number", "integer", "boolean"))
 FIELDS: Mapping[str, Any] = {
@@ -145,11 +145,9 @@ def wanted(value: Any, schema: Any) -> Any:
         return value
     if kind == "number" and type(value) in (int, float):
         try:
-            found = float(value)
+            return float(value)
         except OverflowError:
-            raise Bad from None
-        if abs(found) != float("inf"):
-            return found
+            return float("inf") if value > 0 else -float("inf")
     if kind == "array" and isinstance(value, list):
         return [wanted(each, schema["items"]) for each in value]
     if kind == "object" and isinstance(value, dict):

@@ -33,6 +33,22 @@ under `df.write`: the query stops, and no row is written by it. *limit*: [not no
 | the SQLite sinks of the docs, the file sink of the tests | yes | yes | yes | | yes |
 
 An empty cell is a store without such a log.
+
+## Values that are read back
+
+`integration/random_values.py` draws values of every type: extremes, far years, NaN, -0.0, 38 digits, NUL, bytes that are no
+UTF-8, texts of 1 MB, with nulls, in slices. An independent client reads each as it was sent, or its row was refused.
+`make matrix` draws this number of values of each type, `make test` a few hundred:
+
+| store | types | values of each | read with |
+|---|---|---|---|
+| `2pc-postgresql`, in binary, in text, in arrays | 39 pairs of types | 100,000 in each form | psycopg |
+| `2pc-mysql` (MariaDB) | 40 pairs of types | 100,000 | PyMySQL |
+| `2pc-delta` | 18, and lists, structs and maps of each | 100,000 rows | deltalake, pyarrow's Parquet, delta-spark |
+| `2pc-delta`, partition columns | 16 | 2,400 (a file each), 5,100 rows | deltalake's SQL, delta-spark |
+| `encode_avro`, `decode_avro` | 34 pairs of types, in 4 shapes | 100,000, twice | fastavro; Java's Avro |
+| `decode_avro` between two schemas | 5,000 random pairs | 20 records each | Java's Avro |
+| `encode_json`, `decode_json` | 7 fields of all kinds | 100,000 records each | Python's json |
 """
 
 
