@@ -75,9 +75,8 @@ def idempotent_merge(
     if not app:
         reason = "outside of foreachBatch, a name that no other job has"
         raise OptionError("MISSING_OPTION", owner="idempotent_merge", option="app", reason=reason)
-    own = internals.cloned(
-        session
-    )  # an app transaction is a setting of a session: no other thread's commit may carry it
+    # The app transaction is a setting of a session, and no other thread's commit may carry it.
+    own = internals.cloned(session)
     own.conf().set(APP, app)
     own.conf().set(VERSION, str(version))
     tables = session.sparkContext._jvm.io.delta.tables.DeltaTable  # type: ignore[union-attr]

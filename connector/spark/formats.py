@@ -68,9 +68,8 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     internals.be_active(spark)
     installed = {*_ours().values(), TwoPhaseMultiDataSource}
     for each in _known().values():  # also over those that Spark knows: they may be another package's
-        if each not in installed or not internals.finds_class(
-            spark, each
-        ):  # else it would warn, once more in each query
+        # To register what Spark finds makes it warn, once more in each query.
+        if each not in installed or not internals.finds_class(spark, each):
             spark.dataSource.register(each)
     _warn_of_workers(internals.worker_python(spark))
     check_starts()
