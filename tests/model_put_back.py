@@ -16,12 +16,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.model_ledger import Entry
-from tests.model_steps import COMMITTED, Judge, Model, Moves, Session, Shared, ended
+from tests.model_steps import COMMITTED, PUT_BACK, Judge, Model, Moves, Session, Shared, ended
 
 __all__ = ["PutBackModel"]
-
-PUT_BACK = (-1,)
-"""`Shared.copy` after the copy was put back."""
 
 
 class History(NamedTuple):
@@ -141,10 +138,6 @@ class PutBackModel(Model):
             gone = self._sessions(ended("gone"))
             others = (gone if self._sessions.values[number].pc else number for number in state[1:])
             yield "the copy is put back", (self._shareds(back), *others), ""
-
-    def finished(self, seen: set[tuple[int, ...]]) -> frozenset[tuple[Entry, ...]]:
-        """Journals of the states in which Spark is through, and each part is committed once."""
-        return super().finished({state for state in seen if self._shareds.values[state[0]].copy != PUT_BACK})
 
     def _may_end(self, sh: Shared, how: str) -> bool:
         """A location that was not put back is never refused."""

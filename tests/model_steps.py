@@ -23,6 +23,7 @@ __all__ = [
     "LOST",
     "OPEN",
     "PREPARED",
+    "PUT_BACK",
     "UNBOUND",
     "Judge",
     "Model",
@@ -39,6 +40,9 @@ GIVEN = 4  # committed, and a rewind was told to write it again
 HURT = 5  # a part of it is gone: every look says lost, and the store still calls it open
 OPEN = (PREPARED, HURT)
 LOST = (ABORTED, HURT)
+
+PUT_BACK = (-1,)
+"""`Shared.copy` after the copy was put back."""
 
 UNBOUND = "a handle is committed that the valid journal does not bind"
 """A violation."""
@@ -978,12 +982,12 @@ class Model:
         return found
 
     def finished(self, seen: set[tuple[int, ...]]) -> frozenset[tuple[Entry, ...]]:
-        """Journals of the states in which Spark is through, and each part is committed once."""
+        """Journals of the states in which Spark is through, and each part is committed once; no copy was put back."""
         found = set()
         wanted = [(b, p) for b in range(len(self.scenario.closes)) for p in range(self.scenario.parts)]
         for sh in {self._shareds.values[state[0]] for state in seen}:
             committed = sorted((b, p) for b, p, state in sh.handles if state == COMMITTED)
-            if self._through(sh) and committed == wanted:
+            if sh.copy != PUT_BACK and self._through(sh) and committed == wanted:
                 found.add(tuple(self.entries(sh.node)))
         return frozenset(found)
 

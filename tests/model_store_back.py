@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.model_ledger import Entry
-from tests.model_steps import ABORTED, COMMITTED, PREPARED, UNBOUND, Model, Moves, Session, Shared, ended
+from tests.model_steps import ABORTED, COMMITTED, PREPARED, PUT_BACK, UNBOUND, Model, Moves, Session, Shared, ended
 
 __all__ = ["STORE_BREAKS", "StoreBackModel"]
 
@@ -27,9 +26,6 @@ STORE_BREAKS = {
     "commit-compares-not": "what a commit needs to be there is looked at before it only, and not in it",
     "note-apart": "the id of a checkpoint is noted in a step of its own, after its rows",
 }
-
-PUT_BACK = (-1,)
-"""`Shared.copy` after the copy was put back."""
 
 
 class StoreBackModel(Model):
@@ -142,10 +138,6 @@ class StoreBackModel(Model):
                 handles = tuple((b, p, k) for (b, p, _), k in zip(sh.handles, found, strict=True))
                 back = sh._replace(held=held, handles=handles, copy=PUT_BACK)
                 yield f"{what} is put back", (self._shareds(back), *state[1:]), ""
-
-    def finished(self, seen: set[tuple[int, ...]]) -> frozenset[tuple[Entry, ...]]:
-        """Journals of the states in which Spark is through, and each part is committed once."""
-        return super().finished({state for state in seen if self._shareds.values[state[0]].copy != PUT_BACK})
 
     def _may_end(self, sh: Shared, how: str) -> bool:
         """Exactly a store that lacks what is settled is refused."""
