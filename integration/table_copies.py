@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from integration.every_line import EveryLine
 from transactional.sink import Options
 from transactional.testing import StoreMatrix
 from transactional.testing.store_matrix import DAMAGES, MOMENTS, _Query
@@ -32,21 +33,13 @@ CELLS = [
 ]
 
 
-class TableCopies(StoreMatrix):
+class TableCopies(EveryLine, StoreMatrix):
     """The hooks of a database sink's tests, over a server's ``ask``. Set `database` and `table` in the fixture."""
 
     ordered = False
     deaths = 6  # at every line: in the matrix
     database: Any
     table: str
-
-    @pytest.mark.matrix
-    def test_a_commit_can_die_at_every_line(
-        self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        suite: Any = self
-        monkeypatch.setattr(type(self), "deaths", 1000)
-        suite.test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(sink_options)
 
     @staticmethod
     def renaming(name: str, other: str) -> str:

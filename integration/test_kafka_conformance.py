@@ -10,6 +10,7 @@ import pytest
 
 from connector.kafka.sink.kafka_sink import KafkaSink
 from integration.broker import Cluster
+from integration.every_line import EveryLine
 from integration.topic_output import TopicOutput, nothing_is_ending
 from transactional.sink import Options
 from transactional.testing import SinkConformance, StoreMatrix
@@ -26,7 +27,7 @@ CELLS = [
 """A topic can't be put back from a copy, so there is no older one, and its log is the brokers' own."""
 
 
-class TestKafkaSink(StoreMatrix, SinkConformance):
+class TestKafkaSink(EveryLine, StoreMatrix, SinkConformance):
     comesBack = False
     cannot = (("ahead", "driver lives"), ("ahead", "batch write"), ("older copy", "another prefix"))
     sink_type = KafkaSink
@@ -63,13 +64,6 @@ class TestKafkaSink(StoreMatrix, SinkConformance):
     ) -> None:
         """As every sink, on the real broker."""
         super().test_a_store_that_is_not_the_journal_s_is_never_written_into(sink_options, damage, moment)
-
-    @pytest.mark.matrix
-    def test_a_commit_can_die_at_every_line(
-        self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(type(self), "deaths", 1000)
-        self.test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(sink_options)
 
     def unfinished(self, options: Mapping[str, str]) -> int:
         return len(output_of(options).open_transactions())

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from connector.delta.commits import add_files
 from connector.delta.sink import DeltaHandle, DeltaSink
+from integration.every_line import EveryLine
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import AmbiguousOutcomeError, OptionError, TransactionLostError
 from transactional.sink import Cutoff, Options, Outcome, TransactionContext
@@ -23,7 +24,7 @@ from transactional.testing import SinkConformance, StoreMatrix
 SCHEMA = pa.schema([("value", pa.string())])
 
 
-class TestDeltaSink(StoreMatrix, SinkConformance):
+class TestDeltaSink(EveryLine, StoreMatrix, SinkConformance):
     sink_type = DeltaSink
     golden_handles = Path(__file__).parent / "golden" / "2pc-delta"
     deaths = 10  # at every line: in the matrix
@@ -59,13 +60,6 @@ class TestDeltaSink(StoreMatrix, SinkConformance):
         newest = max(Path(options["path"], "_delta_log").glob("*.json"))
         newest.write_bytes(b"")
         return True
-
-    @pytest.mark.matrix
-    def test_a_commit_can_die_at_every_line(
-        self, sink_options: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(type(self), "deaths", 1000)
-        self.test_a_commit_that_dies_anywhere_is_whole_or_nothing_and_can_be_repeated(sink_options)
 
 
 @pytest.fixture
