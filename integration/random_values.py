@@ -72,7 +72,7 @@ def one_of(*values: Any) -> Draw:
 
 
 def rarely(draw: Draw, other: Draw, odds: int = 100) -> Draw:
-    """Draw from `other` once in so many times."""
+    """Draw from `other` with odds of 1 in `odds`."""
     return lambda rng: (other if not rng.randrange(odds) else draw)(rng)
 
 
@@ -243,7 +243,7 @@ def plain(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def batches(
     rng: random.Random, columns: Sequence[Sequence[Any]], schema: pa.Schema, count: int
 ) -> Iterator[pa.RecordBatch]:
-    """Return plain values as so many batches, each a slice of a longer one."""
+    """Return plain values as `count` batches, each a slice of a longer one."""
     rows = len(columns[0])
     cuts = sorted([0, rows, *(rng.randrange(rows + 1) for _ in range(count - 1))])
     longer = [array([*each[-1:], *each, *each[:1]], field.type) for each, field in zip(columns, schema, strict=True)]

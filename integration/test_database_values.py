@@ -80,7 +80,7 @@ def below(limit: int, scale: int = 0) -> Fits:
 def text_of(
     most: int = 1 << 40, *, nul: bool = False, ends: bool = True, charset: str = "utf-8", unit: str = ""
 ) -> Fits:
-    """Texts of at most so many characters (or bytes), perhaps with NUL or blanks at the end."""
+    """Texts of at most `most` characters (or bytes), perhaps with NUL or blanks at the end."""
 
     def fits(value: str) -> bool:
         try:

@@ -116,7 +116,7 @@ def fields_of(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
 
 
 def table_of(path: Path, name: str, count: int) -> Table:
-    """A table of so many rows; nested values are an eighth of them."""
+    """A table of `count` rows; nested values are an eighth of them."""
     table = Table(path, fields_of(KINDS[name]), f"delta {name} {count}")
     while len(table.sent["id"]) < count:
         rows = min(ROWS, count)
@@ -169,7 +169,7 @@ def as_part(kind: pa.DataType) -> Callable[[Any], bool]:
 
 
 def partitioned(path: Path, name: str, count: int) -> Table:
-    """A table with so many values of its partition column, and rows of each in turn."""
+    """A table with `count` values of its partition column, and rows of each in turn."""
     kind = KINDS[name]
     fits, refused = as_part(kind), 0
     table = Table(path, [("p", kind)], f"delta, partitioned by {name} {count}", partitionBy="p")

@@ -82,7 +82,7 @@ def history_of(
     queryId : str
         As in `TransactionContext`.
     sink, prefix, identity, routes
-        Of the new run: a run on another store or under another prefix proves nothing here.
+        Of the new run. Of a run on another store or under another prefix only what it has committed proves something here.
     """
     asked = RunRecord(0, "", "", sink, "", prefix, dict(identity))
     found = {route: _history(ledger, queryId, asked, route) for route in {"", *routes}}
@@ -96,8 +96,9 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
     newest = runs[-1] if runs else None
     marked = newest is not None and all(run.mark is not None for run in runs)
     known, last = ledger.newest_at(asked, route), ledger.newest_run
-    if last is not None and last.sink != asked.sink:
-        last = None
+    former = 0
+    if not known and last is not None and last.sink == asked.sink:  # the store may be a copy of the newest run's
+        former = ledger.newest_at(last, route)
     unsettled = [part for found in ledger.unsettled() for part in ledger.parts_of(found)]
 
     def of_route(kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -113,7 +114,7 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
         [handle for part in unsettled if part.route == route or not route for handle in part.handles],
         [mark for run in runs for each in (*run.marks, run.mark) if (mark := of_route(each))],
         known,
-        ledger.newest_at(last, route) if last is not None and not known else 0,
+        former,
     )
 
 

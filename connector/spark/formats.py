@@ -52,8 +52,6 @@ TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "DATABASE_UNREACHABLE", 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
 """Conditions of a location that Spark could not make, or not write into."""
 
-SOURCE: Final = "barrier-kafka"
-
 _sinks: dict[str, type[HostedSinkDataSource]] = {}
 """Sinks of the user's own that were registered, by format."""
 
@@ -144,6 +142,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
 
 def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     from connector.kafka.source import planned
+    from connector.kafka.source.offsets import SOURCE_NAME
     from connector.spark.hosted_sink import HostedSink
 
     known = _known()
@@ -166,8 +165,8 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     if mode.lower() == "update":
         host.refuse_update()
     sources = internals.stream_sources(writer)
-    ours = [read for name, read in sources if name == SOURCE]
-    lines = [planned.line_of(read) if name == SOURCE else SourceLine(name) for name, read in sources]
+    ours = [read for name, read in sources if name == SOURCE_NAME]
+    lines = [planned.line_of(read) if name == SOURCE_NAME else SourceLine(name) for name, read in sources]
     host.check_start(mode.lower() == "complete", lines if ours else ())
     if host.is_first():
         for read in ours:
