@@ -287,6 +287,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return points
 
 
+@pytest.mark.slow
 def test_a_query_s_life_leaves_no_secret_behind_wherever_it_is_killed(
     tmp_path: Path,
     reached: list[str],

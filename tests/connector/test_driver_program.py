@@ -396,6 +396,7 @@ def test_a_health_file_that_can_t_be_written_is_refused_at_the_start_and_later_a
     assert health.facts["state"] == "running"
 
 
+@pytest.mark.slow
 def test_a_stop_that_can_not_be_made_whole_is_no_success_and_keeps_no_other_query_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_stop_that_was_done_before_the_journal_answered_counts_where_it_ended_
     assert program.started() == (1 if began == "in this life" else 3)
 
 
+@pytest.mark.slow
 def test_what_was_noted_for_an_earlier_life_counts_for_no_later_one(
     place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
