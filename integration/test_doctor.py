@@ -123,7 +123,8 @@ def test_one_planted_mistake_is_found_and_nothing_else(
     assert found[check][0]["page"] == f"docs/doctor.md#{check}"
 
 
-def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.kafka.client.brokers.REACH_SECONDS", 1.0)
     status, found = examined(capsys, topic="good", kafka__bootstrap__servers=closed_port())
     assert (status, [each["condition"] for each in found["brokers"]]) == (1, ["BROKERS_UNREACHABLE"])
 

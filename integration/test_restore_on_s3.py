@@ -108,7 +108,7 @@ def test_a_savepoint_whose_take_is_killed_before_any_of_its_requests_is_none_and
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+@pytest.mark.parametrize("how", [pytest.param("--claim", marks=pytest.mark.matrix), "--no-claim"])
 def test_a_restore_that_is_killed_before_any_of_its_requests_is_finished_by_the_same_command(
     s3: ObjectStoreServer, tmp_path: Path, capsys: Capture, how: str
 ) -> None:

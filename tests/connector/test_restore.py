@@ -615,7 +615,7 @@ def test_a_query_that_takes_less_than_the_savepoint_holds_says_so_as_an_option_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
+@pytest.mark.parametrize("how", ["--claim", pytest.param("--no-claim", marks=pytest.mark.matrix)])
 def test_a_restore_that_is_killed_before_any_of_its_changes_is_finished_by_the_same_command(
     stopped: CliPlace, saved: Savepoint, tmp_path: Path, capsys: Capture, how: str
 ) -> None:
