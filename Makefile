@@ -72,6 +72,12 @@ docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no p
 mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many the quick suite finds
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
+MINUTES ?= 10
+
+.PHONY: simulate
+simulate: $(STAMP) ## the real protocol on a simulated Spark and simulated stores, for MINUTES: new seeds, and a reproducer of what is found
+	@$(BIN)/python -m tests.simulation $(MINUTES) $(ARGS)
+
 .PHONY: soak
 soak: $(STAMP) java $(ARCHIVE) ## random kills for a long time
 	@$(BIN)/python -m pytest -m soak $(ARGS)

@@ -1,0 +1,77 @@
+"""``make simulate``: runs with new seeds for so many minutes. What is found is made small, and written down to be run again.
+
+``python -m tests.simulation 10`` (minutes), ``... 10 --seed 7`` (from this seed on), ``... --again build/simulation/7.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.simulation.choices import shrink
+from tests.simulation.product import play, violation
+from tests.simulation.world import World
+
+__all__ = ["main", "search"]
+
+FOLDER = Path("build/simulation")
+
+
+def search(first: int, seconds: float, met: Counter[str]) -> tuple[int, int, World | None]:
+    """Play one seed after the other; return how many, their steps, and the first world in which the promise broke.
+
+    Parameters
+    ----------
+    first : int
+        The first seed.
+    seconds : float
+    met : Counter[str]
+        What the runs have met is added to it.
+    """
+    end, runs, steps = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        world = play(first + runs)
+        runs, steps = runs + 1, steps + world.scheduler.steps
+        met.update(world.seen)
+        if world.broken:
+            return runs, steps, world
+    return runs, steps, None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search, or show a run that was found."""
+    parser = argparse.ArgumentParser(prog="make simulate")
+    parser.add_argument("minutes", type=float, nargs="?", default=10.0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--again", type=Path)
+    given = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    if given.again:
+        again = play(json.loads(given.again.read_text()), trace=True)
+        print("\n".join([*(again.scheduler.trace or ()), again.broken or "nothing is broken"]))
+        return 1 if again.broken else 0
+    first, met, began = random.randrange(10**9) if given.seed is None else given.seed, Counter[str](), time.monotonic()
+    print(f"seeds from {first} on, for {given.minutes:g} minutes", flush=True)
+    runs, steps, world = search(first, given.minutes * 60, met)
+    print(f"{runs} runs, {steps} steps, {steps / (time.monotonic() - began) * 60:,.0f} a minute")
+    print("\n".join(f"{count:8d} {what}" for what, count in met.most_common()))
+    if world is None:
+        return 0
+    print(f"seed {first + runs - 1}: {world.broken}\nmaking it small ...", flush=True)
+    kind = violation(world.broken)
+    small = shrink(world.choices.taken, lambda choices: violation(play(choices).broken) == kind)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    file = FOLDER / f"{first + runs - 1}.json"
+    file.write_text(json.dumps(small))
+    print(f"{len(world.choices.taken)} choices, now {len(small)}: python -m tests.simulation --again {file}")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,111 @@
+"""The judge of a run, who knows nothing of the product: only what readers see, and what the world did to the query."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from transactional.errors import TwoPhaseCommitError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["KEYS", "Auditor"]
+
+KEYS = 3
+"""Of the rows: row number n has the key n modulo this."""
+
+
+class Auditor:
+    """Sees every row that becomes visible to a reader, and every reason for which the query stops.
+
+    Parameters
+    ----------
+    world : World
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.broken = ""
+        self.visible: Counter[int] = Counter()
+        self._shown: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def appear(self, rows: list[int], route: str, transaction: int) -> None:
+        """Rows of a transaction become visible, which was written as the so many-th."""
+        self._world.note(f"readers see {rows}")
+        for row in rows:
+            self.visible[row] += 1
+            if self.visible[row] > 1:
+                self.fail(f"row {row} is visible {self.visible[row]} times")
+            last, written = self._shown.get((row % KEYS, route), (-1, 0))
+            if last > row:
+                self.fail(f"row {row} is visible after row {last} of its key")
+            elif written > transaction:
+                self.fail(f"row {row} lies before row {last} of its key")
+            self._shown[row % KEYS, route] = row, transaction
+
+    def stopped(self, who: str, error: Exception) -> None:
+        """A query, or a command, ended with an error: its reason has to be true."""
+        world = self._world
+        condition = condition_of(error)
+        world.see(f"ended by {condition}")
+        world.note(f"{who} ended by {condition}: {error}")
+        reason = TRUE_IF.get(condition)
+        if reason is None:
+            self.fail(f"{who}: nothing that happened can lead to {error!r}")
+        elif not any(world.did[what] for what in reason):
+            self.fail(f"{who}: {error!r}, and there was no {' or '.join(reason)}")
+
+    def restored(self, state: int) -> None:
+        """A hook got back a state that belongs to so many rows."""
+        behind = [row for row, copies in self.visible.items() if copies and row >= state]
+        if behind:
+            self.fail(f"a hook got the state of {state} rows, and readers see {behind}")
+
+    def judge(self) -> None:
+        """Undisturbed, all is well in the end."""
+        world = self._world
+        missing = [row for row in range(world.query.read) if not self.visible[row]]
+        if missing:
+            self.fail(f"rows {missing} of {world.query.read} are missing")
+        left = world.transactions.server.unfinished()
+        if left:
+            self.fail(f"transactions {left} are left open")
+
+    def fail(self, what: str) -> None:
+        """Note the first thing that is wrong."""
+        self.broken = self.broken or what
+
+
+def condition_of(error: BaseException) -> str:
+    """Return an error's name."""
+    return error.condition if isinstance(error, TwoPhaseCommitError) else type(error).__name__
+
+
+FAULT = ("fault",)
+RIVAL = ("rival", "interrupt")
+LOSS = ("loss",)
+DEATH = ("kill a process", "kill a driver", "start again")
+
+TRUE_IF: dict[str, tuple[str, ...]] = {
+    "SparkFailed": (*DEATH, *RIVAL, *FAULT),
+    "OSError": FAULT,
+    "Interrupted": ("interrupt",),
+    "LOCATION_UNREADABLE": FAULT,
+    "JOURNAL_STORE_FAILED": FAULT,
+    "RUN_SUPERSEDED": RIVAL,
+    "RUN_ENDED": RIVAL,
+    "REWIND_NOT_DONE": ("command",),
+    "LOGS_INCONSISTENT": RIVAL,
+    "BATCHES_NOT_ACCOUNTED": RIVAL,
+    "LOCATION_BUSY": ("command",),
+    "QUERY_RUNS": RIVAL,
+    "CONCURRENT_COMMIT": (*RIVAL, "late"),
+    "HOOK_FAILED": ("hook",),
+    "STOP_REQUESTED": ("ask to stop",),
+    "TRANSACTION_LOST": (*LOSS, *RIVAL),
+    "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL),
+    "PREPARED_LOST": (*LOSS, "swept by another", "interrupt"),
+    "LOST_AFTER_DECISION": (*LOSS, "swept by another", "interrupt"),
+}
+"""By condition: what must have happened in the world, one of these, for it to be true."""

@@ -1,0 +1,215 @@
+"""Bugs of the protocol that the simulation has to find: each replaces one thing of the product, or of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from tests.simulation.stores import SimulatedFiles
+from transactional import settlement
+from transactional.checkpoint import Mode, TaskPlan
+from transactional.coordinator import CheckpointCoordinator
+from transactional.coordinator.claim import Claimant
+from transactional.coordinator.decision import Decision
+from transactional.coordinator.planning import Planning
+from transactional.coordinator.session import Session
+from transactional.entry import EntryKind
+from transactional.journal import Journal
+from transactional.ownership import newest_run
+from transactional.rewind import Rewinder
+from transactional.settlement import Settlement
+from transactional.sink import Outcome
+from transactional.testing import RecordingSink
+
+__all__ = ["PLANTED", "UNSEEN", "planted"]
+
+Change = tuple[Any, str, Callable[[Any], Any]]
+"""What is changed, an attribute of it, and what that becomes."""
+
+
+def nothing(_: Any) -> Callable[..., None]:
+    """Make something that does nothing."""
+    return lambda *_, **__: None
+
+
+def _commits_first(decide: Any) -> Any:
+    def changed(self: Any, messages: Any, *args: Any) -> None:
+        handles = [handle for m in messages for handle in m.handles]
+        if handles:
+            self._sink.commit(handles, None)
+        decide(self, messages, *args)
+
+    return changed
+
+
+def _aborts_first(abort: Any) -> Any:
+    def changed(self: Any, messages: Any, batch: int) -> None:
+        self._sink.discard([handle for m in messages if m is not None for handle in m.handles])
+        abort(self, messages, batch)
+
+    return changed
+
+
+def _aborts_in_silence(_: Any) -> Any:
+    def changed(self: Any, messages: Any, batch: int) -> None:
+        if batch not in self._journal.load().batches:
+            self._sink.discard([handle for m in messages if m is not None for handle in m.handles])
+
+    return changed
+
+
+def _writes_again(plan_tasks: Any) -> Any:
+    def changed(self: Any, run: Any) -> TaskPlan:
+        plan: TaskPlan = plan_tasks(self, run)
+        undecided = {record.batch for record in self._journal.ledger.undecided()}
+        return replace(plan, mode=Mode.WRITE) if plan.batch in undecided else plan
+
+    return changed
+
+
+def _proves_nothing(settle: Any) -> Any:
+    def changed(self: Any, *args: Any) -> None:
+        with mock.patch.object(type(self._sink), "recoverAndAbort", return_value=[]):
+            settle(self, *args)
+
+    return changed
+
+
+def _settled_first(commit: Any) -> Any:
+    def changed(self: Any, checkpoint: Any, parts: Any, recovering: bool) -> bool:
+        run = newest_run(self._journal.ledger).token
+        body = {"checkpoint": checkpoint.id, "run": run, "output": {}, "stamp": 0}
+        if parts:
+            self._journal.append(EntryKind.SETTLED, body, lambda _: None)
+        return bool(commit(self, checkpoint, parts, recovering))
+
+    return changed
+
+
+def _trusts_taken(create: Any) -> Any:
+    def changed(self: Any, entry: Any, data: bytes) -> bool:
+        try:
+            return bool(self._store.create(f"{entry.number}.json", data))
+        except OSError:
+            return bool(create(self, entry, data))
+
+    return changed
+
+
+def _gives_lost_answers_up(_: Any) -> Any:
+    def changed(self: Any, entry: Any, data: bytes) -> bool:
+        try:
+            return bool(self._store.create(f"{entry.number}.json", data))
+        except OSError as error:
+            raise self._failed(f"{entry.number}.json", error) from error
+
+    return changed
+
+
+def _folds_all(_: Any) -> Any:
+    def changed(self: Any, every: int = 8) -> None:
+        from transactional.journal.journal import snapshot_file
+
+        if self.ledger.position - (self._snapshots[-1] if self._snapshots else 0) >= every:
+            name, data = snapshot_file(self.ledger, self._clock, self._nonce())
+            self._store.create(name, data)
+            self._snapshots = self._list()[1]
+            for number in self._list()[0]:
+                if number <= self._snapshots[-1]:
+                    self._store.delete(f"{number}.json")
+
+    return changed
+
+
+def _sweeps_all(abort_lingering: Any) -> Any:
+    return lambda self, known: abort_lingering(self, ())
+
+
+def _replaces(create: Any) -> Any:
+    def changed(self: SimulatedFiles, name: str, data: bytes) -> bool:
+        if not name.startswith("barrier/log/"):
+            return bool(create(self, name, data))
+        self.put(name, data)
+        return True
+
+    return changed
+
+
+def _prepared_is_ready(inspect: Any) -> Any:
+    def changed(self: Any, handles: Any) -> Any:
+        return [replace(state, outcome=Outcome.PREPARED, seconds_left=None) for state in inspect(self, handles)]
+
+    return changed
+
+
+def _no_gaps(_: Any) -> Any:
+    return lambda *_: {}
+
+
+def _newest_first(commit: Any) -> Any:
+    return lambda self, checkpoint, parts, recovering: commit(self, checkpoint, parts[::-1], recovering)
+
+
+def _unclaimed(take: Any) -> Any:
+    def changed(self: Any) -> Any:
+        run = self._journal.ledger.newest_run
+        return (run, False) if run is not None and not run.ended else take(self)
+
+    return changed
+
+
+PLANTED: Mapping[str, Change] = {
+    "rows are committed before the decision": (Decision, "decide", _commits_first),
+    "an abort does not ask the journal": (CheckpointCoordinator, "abort", _aborts_first),
+    "an abort is not journalled": (CheckpointCoordinator, "abort", _aborts_in_silence),
+    "a commit asks nobody whose run it is": (
+        CheckpointCoordinator,
+        "_token",
+        lambda _: lambda self, *__: newest_run(self._journal.ledger).token,
+    ),
+    "a number is taken by replacing": (SimulatedFiles, "create", _replaces),
+    "no listing after a create": (Journal, "_check_not_folded", nothing),
+    "lost without proof": (Settlement, "settle", _proves_nothing),
+    "a sweep forgets what is known": (RecordingSink, "abortLingering", _sweeps_all),
+    "what is prepared is written again": (Planning, "plan_tasks", _writes_again),
+    "nobody looks at what a decision rests on": (Settlement, "look", lambda _: lambda *_: []),
+    "settled before the commit": (Settlement, "commit", _settled_first),
+    "an answer that says taken is believed": (Journal, "_create", _trusts_taken),
+    "a create without an answer is none": (Journal, "_create", _gives_lost_answers_up),
+    "a snapshot deletes all that it covers": (Journal, "fold", _folds_all),
+    "gaps are filled behind what follows": (settlement, "gaps", _no_gaps),
+    "micro-batches are committed newest first": (Settlement, "commit", _newest_first),
+    "a new driver claims no run": (Claimant, "take", _unclaimed),
+    "no sweep": (Session, "sweep", nothing),
+    "a planning settles nothing": (Planning, "settle_all", nothing),
+    "what is prepared is always kept": (Planning, "keep_or_void", nothing),
+    "a rewind leaves what is prepared": (Rewinder, "_abort_prepared", nothing),
+    "whatever is prepared counts as alive": (RecordingSink, "inspect", _prepared_is_ready),
+}
+
+UNSEEN = frozenset(
+    {
+        "an abort does not ask the journal",  # what it gives up is written again by a repair
+        "an abort is not journalled",
+        "no listing after a create",
+        "lost without proof",
+        "nobody looks at what a decision rests on",
+        "an answer that says taken is believed",
+        "a snapshot deletes all that it covers",
+        "gaps are filled behind what follows",
+        "a new driver claims no run",
+        "a rewind leaves what is prepared",
+    }
+)
+"""Those that 150 runs do not show, as they need several troubles at once. The searches in `tests.transactional` find most."""
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """Plant one of them."""
+    owner, attribute, change = PLANTED[bug]
+    with mock.patch.object(owner, attribute, change(getattr(owner, attribute))):
+        yield

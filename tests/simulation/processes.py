@@ -1,0 +1,243 @@
+"""Processes in one thread: each is a greenlet that stops at every step, and the choices of the run say who goes on.
+
+A step is whatever crosses a process's border: a request to a store, a file, a clock, a named point of the protocol.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from tests.simulation.choices import Choices
+from transactional.journal import Journal
+
+__all__ = ["Dies", "Interrupted", "Process", "Scheduler", "Stuck"]
+
+FIRST_MOMENT = 1_790_000_000.0
+"""Seconds since the epoch at which every run begins."""
+
+SECONDS_PER_STEP = 0.002
+HOT_SIDES = 512
+MOST_STEPS = 200_000
+"""Of a run; some thousands are usual."""
+
+
+class Dies(BaseException):
+    """Ends a process as SIGKILL does: whatever its code does on the way out has no effect, as no step of it is taken."""
+
+
+class Interrupted(Exception):
+    """A query is stopped while it waits: what it waits for goes on."""
+
+
+class Stuck(AssertionError):
+    """Nobody can go on, or it does not come to an end."""
+
+
+class Process:
+    """One process: a driver's JVM, a Python worker, a task, a command.
+
+    Parameters
+    ----------
+    name : str
+    target : Callable[[], Any]
+        What it does.
+    driver : str
+        The driver that it belongs to; a command's is its own.
+
+    Attributes
+    ----------
+    until : float
+        It stands still (asleep, stopped) until then.
+    awaits : Callable[[], bool] or None
+        It waits until that holds.
+    skew : float
+        Seconds by which its machine's clock is ahead.
+    task : tuple
+        What Spark tells a task: query, micro-batch, partition, attempt.
+    head : Process or None
+        The start of the query that has made it.
+    journal : Journal or None
+        What a worker has loaded; a head keeps it for the worker's next call.
+    """
+
+    def __init__(self, name: str, target: Callable[[], Any], driver: str, skew: float) -> None:
+        self.name = name
+        self.driver = driver
+        self.skew = skew
+        self.dead = self.over = self.interrupted = False
+        self.until = 0.0
+        self.awaits: Callable[[], bool] | None = None
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.task: tuple[Any, ...] = ()
+        self.head: Process | None = None
+        self.journal: Journal | None = None
+        self._target = target
+        self.greenlet = greenlet(self._run)
+
+    def _run(self) -> None:
+        try:
+            if not self.dead:
+                self.result = self._target()
+        except Dies:
+            self.dead = True
+        except Exception as error:  # noqa: BLE001 - judged by whoever awaits it
+            self.error = error
+        finally:
+            self.over = True
+
+
+class Scheduler:
+    """Lets processes take turns, and time pass.
+
+    Parameters
+    ----------
+    choices : Choices
+    disturb : Callable[[int], None]
+        Called at a step with what is left of its choice when nobody else is to go on: who dies, what time jumps.
+
+    Attributes
+    ----------
+    steps : int
+        Taken so far.
+    digest : int
+        Of all steps: two runs that did the same have the same.
+    trace : list[str] or None
+        The steps, if they are wanted.
+    """
+
+    SIDES = 4096
+    """Of the die that is thrown at every step."""
+
+    def __init__(self, choices: Choices, disturb: Callable[[int], None]) -> None:
+        self.choices = choices
+        self.time = FIRST_MOMENT
+        self.steps = self.digest = 0
+        self.trace: list[str] | None = None
+        self.processes: list[Process] = []
+        self.current: Process | None = None
+        self.switching = self.disturbing = 0
+        """Of `SIDES`: how often another process goes on, and how often something happens."""
+        self.hot = ""
+        """What steps begin with at which more happens."""
+        self._disturb = disturb
+        self._hub = getcurrent()
+
+    # -- what a process's code does -----------------------------------------------------------------------------------
+
+    def step(self, label: str) -> None:
+        """Take a step: before it others may go on, the process may die, and time passes."""
+        process = self.current
+        if process is None:
+            return  # whoever looks at the world from outside
+        if process.dead:
+            raise Dies
+        self.note(label)
+        self.time += SECONDS_PER_STEP
+        if self.steps > MOST_STEPS:
+            self._yield()
+        elif self.switching or self.disturbing:
+            side = self.choices.below(self.SIDES if not self.hot or not label.startswith(self.hot) else HOT_SIDES)
+            side += self.SIDES - HOT_SIDES if self.hot and label.startswith(self.hot) else 0
+            if side >= self.SIDES - self.disturbing:
+                self._disturb(self.SIDES - 1 - side)
+                if process.dead:
+                    raise Dies
+                if process.until > self.time:
+                    self._yield()
+            elif side >= self.SIDES - self.disturbing - self.switching:
+                self._yield()
+
+    def note(self, label: str) -> None:
+        """Count a step, or whatever happens."""
+        self.steps += 1
+        who = self.current.name if self.current else "--"
+        self.digest = zlib.crc32(f"{who} {label}".encode(), self.digest)
+        if self.trace is not None:
+            self.trace.append(f"{self.time - FIRST_MOMENT:9.3f} {who}: {label}")
+
+    def sleep(self, seconds: float) -> None:
+        """Let a process stand still."""
+        process = self.current
+        if process is None:
+            self.time += seconds
+            return
+        self.step(f"sleep {seconds:.3f}")
+        process.until = self.time + seconds
+        self._yield()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Let a process wait for others."""
+        process = self.current
+        assert process is not None
+        if not holds():
+            process.awaits = lambda: process.interrupted or holds()
+            self._yield()
+            process.awaits = None
+        if process.interrupted:
+            process.interrupted = False
+            raise Interrupted
+
+    def _yield(self) -> None:
+        process = self.current
+        assert process is not None
+        self._hub.switch()
+        if process.dead:
+            raise Dies
+
+    # -- who goes on --------------------------------------------------------------------------------------------------
+
+    def spawn(self, name: str, target: Callable[[], Any], driver: str = "", skew: float = 0.0) -> Process:
+        """Make a process; it begins when it is chosen."""
+        process = Process(name, target, driver, skew)
+        process.greenlet.parent = self._hub
+        self.processes.append(process)
+        return process
+
+    def kill(self, process: Process) -> None:
+        """Let a process die where it stands."""
+        if not process.over and not process.dead:
+            self.note(f"{process.name} is killed")
+            process.dead = True
+            process.until = 0.0
+
+    def run(self, until: Callable[[], bool]) -> bool:
+        """Let processes go on, one after the other; False if nobody is left before `until` holds."""
+        while not until():
+            if self.steps > MOST_STEPS:
+                raise Stuck("it does not come to an end")
+            ready = self._ready()
+            if not ready:
+                return False
+            self._go(ready[self.choices.below(len(ready)) if len(ready) > 1 else 0])
+        return True
+
+    def _ready(self) -> list[Process]:
+        """Return who can go on, the newest first; moves time on if all sleep."""
+        living = [process for process in self.processes if not process.over]
+        self.processes = living
+        able = [p for p in living if p.dead or p.awaits is None or p.awaits()]
+        ready = [p for p in able if p.dead or p.until <= self.time]
+        if not ready and able:
+            self.time = min(p.until for p in able)
+            ready = [p for p in able if p.until <= self.time]
+        return ready[::-1]
+
+    def _go(self, process: Process) -> None:
+        self.current = process
+        try:
+            process.greenlet.switch()
+        finally:
+            self.current = None
+
+    def end(self) -> None:
+        """Kill all: their greenlets end."""
+        for process in self.processes:
+            process.dead = True
+            while not process.over:
+                self._go(process)
+        self.processes = []

@@ -1,0 +1,148 @@
+"""The product in a world: a sink and a hook over the simulated store, and everything of a machine that it meets, replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from connector.location import location
+from connector.location.location import CheckpointLocation
+from connector.operations import recovery
+from connector.spark import alone, hosted_sink, internals, sinks
+from connector.spark.sinks import SinkType
+from tests.simulation.auditor import KEYS
+from tests.simulation.processes import Process
+from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles
+from tests.simulation.world import World
+from transactional.clock import SystemClock
+from transactional.hooks import CheckpointHook, HookContext
+from transactional.journal import Journal
+from transactional.sink import Options
+from transactional.testing import RecordingSink
+
+__all__ = ["RoutedSink", "SimulatedHook", "SimulatedSink", "play", "violation"]
+
+
+class SimulatedSink(RecordingSink):
+    """The sink of a simulated query: over the world's store."""
+
+    world: ClassVar[World]
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema, self.world.transactions)  # type: ignore[arg-type]
+        self.margin = MARGIN
+
+    def lifetime(self) -> float | None:
+        """Return the seconds that the store keeps a transaction."""
+        return LIFETIME
+
+
+class RoutedSink(SimulatedSink):
+    """It is two."""
+
+    routes = ("left", "right")
+
+    def route(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Return each second row of a key to the same of both."""
+        for number, route in enumerate(self.routes):
+            rows = [place for place, row in enumerate(batch["value"].to_pylist()) if int(row) // KEYS % 2 == number]
+            if rows:
+                yield route, batch.take(rows)
+
+
+class SimulatedHook(CheckpointHook):
+    """It fails now and then, and must never get back more or less than what is decided."""
+
+    world: ClassVar[World]
+
+    def identifier(self) -> str:
+        """Return its name."""
+        return "hook"
+
+    def trigger(self, context: HookContext) -> bytes:
+        """Return how far the rows of the checkpoint go."""
+        world = self.world
+        world.step("hook.trigger")
+        if world.weights["hook fails"] and world.choices.below(4) == 3:
+            world.did["hook"] += 1
+            world.see("hook fails")
+            raise ValueError("hook")
+        return b"%d" % world.query.end_of(max(context.batches))
+
+    def restore(self, checkpoint: int | None, state: bytes | None) -> None:
+        """See that readers see no row behind it."""
+        world = self.world
+        world.step("hook.restore")
+        if not world.did["rival"]:
+            world.auditor.restored(int(state or 0))
+
+
+SINKS: Sequence[SinkType] = (SimulatedSink, RoutedSink)
+OPTIONS: Mapping[str, str] = {
+    "maxBatchesPerCheckpoint": "5",
+    "retainedCheckpoints": "4",
+    "commitTimeoutMs": "500",
+    "tolerableFailedCheckpoints": "2",
+    "checkpointHooks": f"{__name__}:SimulatedHook",
+}
+FOLD_EVERY = 8  # entries: a run meets several snapshots, and deleted numbers
+
+
+@contextmanager
+def inhabited(world: World) -> Iterator[None]:
+    """Let the product meet this world in the place of the machine."""
+
+    def current() -> Process:
+        process = world.scheduler.current
+        assert process is not None
+        return process
+
+    def this_process() -> dict[str, str]:
+        return {"driver": current().driver}
+
+    def journal(place: Sequence[tuple[str, str]], _: int) -> Journal:
+        process = current()
+        process.journal = process.journal or CheckpointLocation.from_options(dict(place)).journal()
+        return process.journal
+
+    schema = pa.schema([("value", pa.string())])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedSink, "world", world, raising=False)
+        patch.setattr(SimulatedHook, "world", world, raising=False)
+        patch.setattr(location, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
+        patch.setattr(SystemClock, "now", lambda _: world.time + (p.skew if (p := world.scheduler.current) else 0.0))
+        patch.setattr(SystemClock, "monotonic", lambda _: world.time)
+        patch.setattr(SystemClock, "sleep", lambda _, seconds: world.sleep(seconds))
+        patch.setattr(internals, "driver_identity", lambda: current().driver)
+        patch.setattr(internals, "task_batch", lambda: current().task)
+        patch.setattr(internals, "arrow_schema", lambda _: schema)
+        patch.setattr(hosted_sink, "driver_process", this_process)
+        patch.setattr(hosted_sink, "_journal", journal)
+        for module in (recovery, alone):
+            patch.setattr(module, "this_process", this_process)
+            patch.setattr(module, "is_alive", world.is_alive)
+        patch.setattr(recovery, "alone", world.alone)
+        patch.setattr("transactional.faults.reach", world.step)
+        patch.setattr("os.urandom", world.random.randbytes)
+        patch.setattr(Journal.fold, "__defaults__", (FOLD_EVERY,))
+        patch.setitem(sinks._registered, world.sink.name(), world.sink)
+        yield
+
+
+def play(source: int | Sequence[int], *, trace: bool = False) -> World:
+    """Play one run, of a seed or of choices, and return its world; with `trace`, it has kept its steps."""
+    world = World(source, SINKS, OPTIONS)
+    world.scheduler.trace = [] if trace else None
+    with inhabited(world):
+        world.play()
+    return world
+
+
+def violation(broken: str) -> str:
+    """Return the kind of what is broken: the words without who, when and which."""
+    return re.sub(r"[^A-Za-z_]+", " ", re.sub(r"\b[dc]\d+\b|'.*|\".*", "", broken))

@@ -1,0 +1,105 @@
+"""Whatever happens to a query, the promise holds; one seed is one run; and every planted bug is found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.__main__ import search
+from tests.simulation.choices import Choices, shrink
+from tests.simulation.planted import PLANTED, UNSEEN, planted
+from tests.simulation.product import play, violation
+
+SECONDS = 45.0
+"""Of new seeds in every `make test`; `make simulate MINUTES=60` goes on."""
+
+SEARCHED = 150  # runs within which a planted bug has to be found; most take a few
+
+MET = (
+    *("request: late", "request: repeated", "request: answer lost", "request: all refused", "hook fails", "rival"),
+    *(
+        "kill a process",
+        "kill a driver",
+        "freeze a process",
+        "freeze a driver",
+        "start again",
+        "recover",
+        "ask to stop",
+    ),
+    *("ended by PREPARED_LOST", "ended by RUN_SUPERSEDED", "ended by STOP_REQUESTED", "ended by HANDLE_NOT_ALIVE"),
+)
+"""What a search of that length meets for sure, so that its silence says something."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+def test_whatever_happens_every_row_is_visible_once_in_order_and_every_reason_is_true() -> None:
+    first, met = random.SystemRandom().randrange(10**9), Counter[str]()
+    runs, steps, world = search(first, SECONDS, met)
+    print(f"{runs} runs of seeds from {first} on, {steps} steps")
+    assert world is None, f"python -m tests.simulation 1 --seed {first + runs - 1}: {world.broken}"
+    assert not [what for what in MET if not met[what]], f"seeds from {first} on, {runs} runs"
+
+
+def test_one_seed_is_one_run_in_every_process() -> None:
+    program = (
+        "import logging; logging.disable(50); from tests.simulation.product import play; "
+        "print(*[(w.scheduler.digest, w.scheduler.steps) for w in map(play, range(6))])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    mine = " ".join(str((world.scheduler.digest, world.scheduler.steps)) for world in map(play, range(6)))
+    assert said == {f"{mine}\n".encode()}
+
+
+def test_the_choices_of_a_run_are_the_run() -> None:
+    world = play(3)
+    assert play(world.choices.taken).scheduler.digest == world.scheduler.digest
+
+
+def test_without_any_choice_one_driver_does_everything() -> None:
+    world = play([])
+    assert not world.broken
+    assert not [what for what in world.seen if what.startswith("ended by")]
+
+
+@pytest.mark.parametrize("bug", [bug for bug in PLANTED if bug not in UNSEEN])
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with planted(bug):
+        assert any(play(seed).broken for seed in range(SEARCHED)), f"no run shows: {bug}"
+
+
+def test_what_is_found_is_made_small() -> None:
+    with planted("rows are committed before the decision"):
+        world = next(world for world in map(play, range(SEARCHED)) if world.broken)
+        kind, taken = violation(world.broken), world.choices.taken
+        small = shrink(taken, lambda choices: violation(play(choices).broken) == kind, tries=150)
+        assert violation(play(small).broken) == kind
+        assert len(small) < len(taken) / 2
+
+
+def test_what_is_left_out_is_what_does_not_matter() -> None:
+    assert shrink([5, 0, 7, 1, 9, 2], lambda choices: 7 in choices and 9 in choices) == [7, 9]
+
+
+def test_choices_that_have_run_out_disturb_nothing() -> None:
+    choices = Choices([9, 1])
+    assert [choices.below(4), choices.below(4), choices.below(4)] == [3, 1, 0]
+    assert choices.taken == [3, 1, 0]

@@ -1,0 +1,333 @@
+"""A world around one query: who is at work, what breaks, and how all comes to its end. One seed is one run."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from connector.location.location import CheckpointLocation
+from connector.operations.recovery import Upkeep, recover
+from connector.operations.stopping import request_stop
+from connector.spark.sinks import SinkType
+from tests.simulation.auditor import Auditor
+from tests.simulation.choices import Choices
+from tests.simulation.processes import Process, Scheduler, Stuck
+from tests.simulation.spark import LOCATION, QUERY, Query
+from tests.simulation.stores import Faults, SimulatedFiles, SimulatedTransactions
+from transactional.errors import FencedError, RewindRequiredError
+
+__all__ = ["World"]
+
+LENGTHS = (300, 1000, 3000)  # steps until nothing is disturbed any more
+WEIGHTS = (0, 0, 2, 8, 32)  # of a step's die, how often something of a kind happens; each run has its own mixture
+SWITCHING = (64, 0, 8, 512)
+LOSING = (0, 2, 12)  # of a request's die
+PAUSES = (0.5, 5.0, 30.0, 55.0, 95.0, 130.0)
+SKEWS = (0.0, 0.0, 40.0, -40.0)
+EVER = 1e9
+MORE_ROWS = 3
+LIVES = 8  # within which an undisturbed query has to come to its end
+HOT = (
+    *("", "create", "create", "create", "commit", "commit", "abort", "begin", "prepare", "list", "delete"),
+    *("journal.created", "commit.called", "commit.looked", "hooks.triggered", "decision.written", "commit.done"),
+    *("prepared.written", "settled.written", "abort.journalled", "recovery.claimed", "recovery.settling"),
+    *("recovery.swept", "repair.verdict", "repair.handles", "rewind.begun", "rewind.planned", "rewind.deleted"),
+    "task.prepared",
+)
+"""First words of steps: at those of one, a run is disturbed the most."""
+
+
+class World:
+    """Everything that outlives a process, and who is at work.
+
+    Parameters
+    ----------
+    source : int or Sequence[int]
+        A seed, or choices.
+    sinks : Sequence[type]
+        One of them is the query's.
+    options : Mapping[str, str]
+        Of the sink.
+
+    Attributes
+    ----------
+    did : Counter[str]
+        What has happened, for the judge of reasons.
+    seen : Counter[str]
+        What was met, for the reader of the run.
+    """
+
+    def __init__(self, source: int | Sequence[int], sinks: Sequence[SinkType], options: Mapping[str, str]) -> None:
+        self.choices = Choices(source)
+        self.scheduler = Scheduler(self.choices, self._disturb)
+        self.step, self.note = self.scheduler.step, self.scheduler.note
+        self.wait_until, self.sleep = self.scheduler.wait_until, self.scheduler.sleep
+        self.did: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        self.disk: dict[str, dict[str, bytes]] = {}
+        self.faults = Faults(self)
+        self.files = SimulatedFiles(self, LOCATION)
+        self.disk[LOCATION]["metadata"] = json.dumps({"id": QUERY}).encode()
+        self.transactions = SimulatedTransactions(self)
+        self.auditor = Auditor(self)
+        self.options = options
+        self.sink = self.choices.one_of(sinks)
+        self.query = Query(self)
+        self.drivers: dict[str, Process] = {}
+        self.random = random.Random(0)  # of names, on which nothing depends
+        acts: dict[str, Callable[[], object]] = {
+            "kill a process": lambda: self.scheduler.kill(self._anyone()),
+            "kill a driver": lambda: self._end_driver(self._anyone().driver, self.choices.below(2) == 1),
+            "freeze a process": self._freeze_process,
+            "freeze a driver": self._freeze_driver,
+            "time passes": self._pass,
+            "clock jumps": self._jump,
+            "transaction expires": self._expire,
+            "rival": self.start,
+            "start again": self._start_again,
+            "interrupt": self._interrupt,
+            "recover": self.command,
+            "ask to stop": lambda: self.spawn("asks", lambda: request_stop(CheckpointLocation(LOCATION))),
+        }
+        self.weights = {kind: self.choices.one_of(WEIGHTS) for kind in (*acts, "speculation", "hook fails")}
+        self._table = [(kind, act) for kind, act in acts.items() for _ in range(self.weights[kind])]
+        self._elsewhere = self.choices.below(2) == 1  # commands run on another machine: no driver is seen from there
+        self._needs_rewind = self._told_to_recover = False
+        self._locked_by: Process | None = None
+        self._commands: dict[str, Process] = {}
+
+    # -- what its parts ask -------------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> float:
+        """Seconds since the epoch, by the store's clock."""
+        return self.scheduler.time
+
+    def see(self, what: str) -> None:
+        """Count what was met."""
+        self.seen[what] += 1
+        if what.startswith("request"):
+            self.did["fault"] += 1
+
+    def spawn(self, name: str, target: Any, driver: str = "") -> Process:
+        """Make a process of a driver's machine."""
+        head = self.drivers.get(driver)
+        process = self.scheduler.spawn(name, target, driver, head.skew if head else 0.0)
+        process.head = head
+        return process
+
+    def head(self) -> Process | None:
+        """Return the start of the query for which the process at work was made; None of another."""
+        return self.scheduler.current.head if self.scheduler.current is not None else None
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def _disturb(self, index: int) -> None:
+        kind, act = self._table[index]
+        self.did[kind] += 1
+        self.see(kind)
+        self.note(kind)
+        act()
+
+    def _anyone(self) -> Process:
+        """Return a process that lives; the one that takes a step is the first."""
+        current = self.scheduler.current
+        assert current is not None
+        return self.choices.one_of(
+            [current, *(p for p in self.scheduler.processes if p is not current and not p.over and not p.dead)]
+        )
+
+    def _freeze_process(self) -> None:
+        self._anyone().until = self.time + self.choices.one_of(PAUSES)
+
+    def _freeze_driver(self) -> None:
+        driver, until = self._anyone().driver, self.time + self.choices.one_of(PAUSES)
+        for process in self.scheduler.processes:
+            if process.driver == driver:
+                process.until = until
+        if self.choices.below(2) == 1:  # somebody takes it for dead
+            self._end_driver(driver, True)
+
+    def _pass(self) -> None:
+        self.scheduler.time += self.choices.one_of(PAUSES)
+
+    def _jump(self) -> None:
+        self._anyone().skew = self.choices.one_of(SKEWS)
+
+    def _expire(self) -> None:
+        living = self.transactions.server.unfinished()
+        if living:
+            number = self.choices.one_of(living)
+            self.note(f"{number} expires")
+            self.transactions.server.expire(number)
+
+    def _interrupt(self) -> None:
+        head = self.drivers.get(self._anyone().driver)
+        if head is not None and not head.over:
+            head.interrupted = True
+
+    def _end_driver(self, driver: str, alone: bool) -> None:
+        """SIGKILL a JVM; and its Python workers, unless these live on a little."""
+        for process in self.scheduler.processes:
+            if process.driver == driver and (not alone or process is self.drivers.get(driver)):
+                self.scheduler.kill(process)
+
+    # -- who is started -----------------------------------------------------------------------------------------------
+
+    def start(self) -> Process:
+        """Start the query in a new driver."""
+        process = self._begin(f"d{len(self.drivers)}")
+        process.skew = self.choices.one_of(SKEWS)
+        return process
+
+    def _begin(self, driver: str) -> Process:
+        self._count_rivals()
+        process = self.spawn(driver, lambda: self.query.drive(driver), driver)
+        self.drivers[driver] = process
+        return process
+
+    def _count_rivals(self) -> None:
+        """Note whether two are at work at a time."""
+        self.did["rival"] += any(not process.over and not process.dead for process in self.scheduler.processes)
+
+    def _start_again(self) -> None:
+        """Stop the query in its driver, and start it there again; its workers may not have noticed."""
+        driver = self._anyone().driver
+        head = self.drivers.get(driver)
+        if head is not None and not head.over and not head.dead:
+            self.scheduler.kill(head)
+            self._begin(driver)
+
+    def command(self) -> Process:
+        """Run `barrier recover`, whose operator has ended the drivers that the product can't see.
+
+        A driver that lives on, and writes into Spark's logs after a rewind, leaves a query that only a person can repair.
+        """
+        self.did["command"] += 1
+        for head in list(self.drivers.values())[: None if self._elsewhere else -1]:
+            self.scheduler.kill(head)
+        self._count_rivals()
+        go_back, self._needs_rewind = self._needs_rewind, False
+        location, upkeep = CheckpointLocation(LOCATION), Upkeep({"checkpointHooks": self.options["checkpointHooks"]})
+
+        def recovers() -> None:
+            recover(location, upkeep, go_back=go_back, query_stopped=self._elsewhere)
+
+        name = f"c{self.did['command']}"
+        self._commands[name] = self.spawn("command", recovers, name)
+        return self._commands[name]
+
+    def is_alive(self, process: Mapping[str, Any]) -> bool | None:
+        """Return what the operating system tells of a process that the journal names; None from another machine."""
+        if self._elsewhere:
+            return None
+        found = self.drivers.get(process["driver"]) or self._commands[process["driver"]]
+        return not found.over and not found.dead
+
+    @contextmanager
+    def alone(self, _: Any) -> Iterator[None]:
+        """Keep other commands out, by a lock, or because its operator does."""
+        holder = self._locked_by
+        if holder is not None and not holder.over and not holder.dead:
+            raise FencedError("LOCATION_BUSY", reason="another command is changing it")
+        self._locked_by = self.scheduler.current
+        try:
+            yield
+        finally:
+            self._locked_by = None
+
+    def _over(self, process: Process) -> bool:
+        """Judge how a process has ended; returns whether it ended well."""
+        if process.error is not None:
+            self._needs_rewind |= isinstance(process.error, RewindRequiredError)
+            self._told_to_recover = "`barrier recover LOCATION`" in str(process.error)
+            self.auditor.stopped(process.name, process.error)
+        return process.error is None and not process.dead
+
+    # -- a run --------------------------------------------------------------------------------------------------------
+
+    @property
+    def broken(self) -> str:
+        """How the promise broke; empty if it did not."""
+        return self.auditor.broken
+
+    def play(self) -> None:
+        """Disturb the query, then let it come to its end, then wake all that slept."""
+        try:
+            self._play()
+        except Stuck as stuck:
+            self.auditor.fail(str(stuck))
+        finally:
+            self.scheduler.end()
+
+    def _play(self) -> None:
+        length = self.choices.one_of(LENGTHS)
+        self.scheduler.switching = self.choices.one_of(SWITCHING)
+        self.scheduler.disturbing = len(self._table)
+        self.scheduler.hot = self.choices.one_of(HOT)
+        self.faults.weight = self.choices.one_of(LOSING)
+        self._disturbed(length)
+        self._be_calm()
+        self._end_well()
+        self.auditor.judge()
+        for process in self.scheduler.processes:
+            process.until = 0.0
+        self.note("all wake up")
+        left = list(self.scheduler.processes)
+        self.scheduler.run(lambda: all(process.over for process in left) or bool(self.broken))
+        for process in left:
+            if process in self.drivers.values() or process.name == "command":
+                self._over(process)
+        self._end_well()
+        self.auditor.judge()
+
+    def _disturbed(self, length: int) -> None:
+        """Start the query again whenever it has ended, by itself or after a command."""
+        current = self.start()
+
+        def is_over() -> bool:
+            return current.over or self.scheduler.steps >= length or bool(self.broken)
+
+        while self.scheduler.steps < length and not self.broken:
+            self.scheduler.run(is_over)
+            following = self.drivers.get(current.driver, current)
+            if current.over and following is not current:
+                current = following
+            elif current.over:
+                self._over(current)
+                self._pass()
+                current = self.command() if current.name != "command" and self.choices.below(2) == 0 else self.start()
+
+    def _be_calm(self) -> None:
+        self.note("calm")
+        self.scheduler.switching = self.scheduler.disturbing = 0
+        self.faults.well()
+        self.query.last = True
+        for process in self.scheduler.processes:
+            # What its operator can see, or has to see to, he ends first.
+            seen = process.name == "command" or (process in self.drivers.values() and not self._elsewhere)
+            if not seen and self.choices.below(4) == 3:
+                process.until = EVER + self.time
+            else:
+                self.scheduler.kill(process)
+
+    def _end_well(self) -> None:
+        """Undisturbed, the query comes to its end after a few starts, if its errors' remedies are followed."""
+        self.query.read += MORE_ROWS
+        for _ in range(LIVES):
+            if self.broken:
+                return
+            first = (self.command,) if self._told_to_recover or self.choices.below(2) else ()
+            if all(self._ends_well(begin()) for begin in (*first, self.start, self.command)):
+                return
+        self.auditor.fail("the query does not come to its end")
+
+    def _ends_well(self, process: Process) -> bool:
+        """Wait for a process, and for all that it leaves behind."""
+        self.scheduler.run(lambda: process.over)
+        self.scheduler.run(lambda: all(each.over for each in self.scheduler.processes if each.until < EVER))
+        return self._over(process)
