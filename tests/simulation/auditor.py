@@ -97,6 +97,8 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "RUN_ENDED": RIVAL,
     "REWIND_NOT_DONE": ("command",),
     "LOGS_INCONSISTENT": RIVAL,
+    "LOGS_AHEAD": RIVAL,
+    "OFFSETS_REPLACED": RIVAL,
     "BATCHES_NOT_ACCOUNTED": RIVAL,
     "LOCATION_BUSY": ("command",),
     "QUERY_RUNS": RIVAL,
