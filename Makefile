@@ -13,6 +13,8 @@ ARGS ?=
 # More than the two cores of a small machine: much of a test's time is waiting. Each has a broker and a Spark of its own,
 # 2 GB with the drivers that it starts.
 WORKERS ?= 3
+# Of `make simulate`.
+MINUTES ?= 10
 
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
@@ -71,8 +73,6 @@ docs: $(STAMP) ## the site of docs/, into build/site: every link holds, and no p
 .PHONY: mutants
 mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many the quick suite finds
 	@$(BIN)/python -m tests.mutants $(ARGS)
-
-MINUTES ?= 10
 
 .PHONY: simulate
 simulate: $(STAMP) ## the real protocol on a simulated Spark and simulated stores, for MINUTES: new seeds, and a reproducer of what is found

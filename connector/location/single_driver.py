@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from connector.location.files import CHUNK
+from connector.location.files import CHUNK, LocationFiles
 from connector.location.object_store import told_error
 from transactional.errors import LocationError, OptionError
 from transactional.journal import JournalStore
@@ -160,12 +160,12 @@ class FilesystemJournalStore:
 
     Parameters
     ----------
-    files : FilesystemFiles
+    files : LocationFiles
     folder : str
         Relative to the location.
     """
 
-    def __init__(self, files: FilesystemFiles, folder: str) -> None:
+    def __init__(self, files: LocationFiles, folder: str) -> None:
         self._files = files
         self._folder = folder
 

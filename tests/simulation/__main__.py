@@ -1,4 +1,4 @@
-"""``make simulate``: runs with new seeds for so many minutes. What is found is made small, and written down to be run again.
+"""``make simulate``: runs with new seeds for `MINUTES`. What is found is made small, and written down to be run again.
 
 ``python -m tests.simulation 10`` (minutes), ``... 10 --seed 7`` (from this seed on), ``... --again build/simulation/7.json``.
 """

@@ -31,7 +31,7 @@ class Auditor:
         self._shown: dict[tuple[int, str], tuple[int, int]] = {}
 
     def appear(self, rows: list[int], route: str, transaction: int) -> None:
-        """Rows of a transaction become visible, which was written as the so many-th."""
+        """Rows of a transaction become visible; numbers of transactions are in the order in which they were begun."""
         self._world.note(f"readers see {rows}")
         for row in rows:
             self.visible[row] += 1
@@ -57,7 +57,7 @@ class Auditor:
             self.fail(f"{who}: {error!r}, and there was no {' or '.join(reason)}")
 
     def restored(self, state: int) -> None:
-        """A hook got back a state that belongs to so many rows."""
+        """A hook got back the state of the first `state` rows."""
         behind = [row for row, copies in self.visible.items() if copies and row >= state]
         if behind:
             self.fail(f"a hook got the state of {state} rows, and readers see {behind}")

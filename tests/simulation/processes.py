@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.choices import Choices
 from transactional.journal import Journal
 
-__all__ = ["Dies", "Interrupted", "Process", "Scheduler", "Stuck"]
+__all__ = ["FIRST_MOMENT", "Dies", "Interrupted", "Process", "Scheduler", "Stuck"]
 
 FIRST_MOMENT = 1_790_000_000.0
 """Seconds since the epoch at which every run begins."""
@@ -79,6 +79,11 @@ class Process:
         self._target = target
         self.greenlet = greenlet(self._run)
 
+    @property
+    def living(self) -> bool:
+        """Whether it is neither over nor killed."""
+        return not self.over and not self.dead
+
     def _run(self) -> None:
         try:
             if not self.dead:
@@ -92,13 +97,13 @@ class Process:
 
 
 class Scheduler:
-    """Lets processes take turns, and time pass.
+    """Lets processes take turns, and time pass; the `Clock` of whatever no machine's clock moves.
 
     Parameters
     ----------
     choices : Choices
     disturb : Callable[[int], None]
-        Called at a step with what is left of its choice when nobody else is to go on: who dies, what time jumps.
+        Called at a step at which something happens, with a number below `disturbing`.
 
     Attributes
     ----------
@@ -141,8 +146,8 @@ class Scheduler:
         if self.steps > MOST_STEPS:
             self._yield()
         elif self.switching or self.disturbing:
-            side = self.choices.below(self.SIDES if not self.hot or not label.startswith(self.hot) else HOT_SIDES)
-            side += self.SIDES - HOT_SIDES if self.hot and label.startswith(self.hot) else 0
+            sides = HOT_SIDES if self.hot and label.startswith(self.hot) else self.SIDES
+            side = self.SIDES - sides + self.choices.below(sides)
             if side >= self.SIDES - self.disturbing:
                 self._disturb(self.SIDES - 1 - side)
                 if process.dead:
@@ -159,6 +164,14 @@ class Scheduler:
         self.digest = zlib.crc32(f"{who} {label}".encode(), self.digest)
         if self.trace is not None:
             self.trace.append(f"{self.time - FIRST_MOMENT:9.3f} {who}: {label}")
+
+    def now(self) -> float:
+        """Return the seconds since the epoch."""
+        return self.time
+
+    def monotonic(self) -> float:
+        """Return the same."""
+        return self.time
 
     def sleep(self, seconds: float) -> None:
         """Let a process stand still."""
@@ -200,21 +213,20 @@ class Scheduler:
 
     def kill(self, process: Process) -> None:
         """Let a process die where it stands."""
-        if not process.over and not process.dead:
+        if process.living:
             self.note(f"{process.name} is killed")
             process.dead = True
             process.until = 0.0
 
-    def run(self, until: Callable[[], bool]) -> bool:
-        """Let processes go on, one after the other; False if nobody is left before `until` holds."""
+    def run(self, until: Callable[[], bool]) -> None:
+        """Let processes go on, one after the other, until that holds or nobody is left."""
         while not until():
             if self.steps > MOST_STEPS:
                 raise Stuck("it does not come to an end")
             ready = self._ready()
             if not ready:
-                return False
+                return
             self._go(ready[self.choices.below(len(ready)) if len(ready) > 1 else 0])
-        return True
 
     def _ready(self) -> list[Process]:
         """Return who can go on, the newest first; moves time on if all sleep."""

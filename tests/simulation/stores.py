@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from connector.location.single_driver import FilesystemJournalStore
 from transactional.sink import Outcome, TransactionContext
 from transactional.testing import MemoryTransactions
 
@@ -100,7 +101,7 @@ class Faults:
 
 
 class SimulatedFiles:
-    """The files of a location: a `connector.location.files.LocationFiles`, and a `JournalStore` of one of its folders.
+    """The files of a location: a `connector.location.files.LocationFiles`.
 
     Parameters
     ----------
@@ -177,53 +178,13 @@ class SimulatedFiles:
         for name in self.tree(folder):
             self.delete([name])
 
-    def journal_store(self, folder: str) -> SimulatedJournal:
+    def journal_store(self, folder: str) -> FilesystemJournalStore:
         """See `LocationFiles`."""
-        return SimulatedJournal(self, folder)
+        return FilesystemJournalStore(self, folder)
 
     def shown(self, name: str) -> str:
         """See `LocationFiles`."""
         return f"{self._path}/{name}"
-
-
-class SimulatedJournal:
-    """A folder of a location as a journal's store."""
-
-    def __init__(self, files: SimulatedFiles, folder: str) -> None:
-        self._files = files
-        self._folder = folder
-
-    def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`."""
-        return self._files.create(f"{self._folder}/{name}", data)
-
-    def names(self) -> list[str]:
-        """See `JournalStore`."""
-        return self._files.names(self._folder)
-
-    def read(self, name: str) -> bytes:
-        """See `JournalStore`."""
-        return self._files.read(f"{self._folder}/{name}")
-
-    def delete(self, name: str) -> None:
-        """See `JournalStore`."""
-        self._files.delete([f"{self._folder}/{name}"])
-
-
-class _StoreClock:
-    """No machine's clock moves it."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now(self) -> float:
-        return self._world.time
-
-    def monotonic(self) -> float:
-        return self._world.time
-
-    def sleep(self, seconds: float) -> None:
-        self._world.sleep(seconds)
 
 
 class SimulatedTransactions:
@@ -239,7 +200,7 @@ class SimulatedTransactions:
         self._rows: dict[int, list[int]] = {}
         self._aborted: set[int] = set()
         self._owners: dict[int, Process | None] = {}
-        self.server = MemoryTransactions(_StoreClock(world), LIFETIME)
+        self.server = MemoryTransactions(world.scheduler, LIFETIME)
 
     def begin(self, context: TransactionContext) -> int:
         """See `MemoryTransactions`."""

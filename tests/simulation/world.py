@@ -15,7 +15,7 @@ from connector.operations.stopping import request_stop
 from connector.spark.sinks import SinkType
 from tests.simulation.auditor import Auditor
 from tests.simulation.choices import Choices
-from tests.simulation.processes import Process, Scheduler, Stuck
+from tests.simulation.processes import FIRST_MOMENT, Process, Scheduler, Stuck
 from tests.simulation.spark import LOCATION, QUERY, Query
 from tests.simulation.stores import Faults, SimulatedFiles, SimulatedTransactions
 from transactional.errors import FencedError, RewindRequiredError
@@ -28,7 +28,7 @@ SWITCHING = (64, 0, 8, 512)
 LOSING = (0, 2, 12)  # of a request's die
 PAUSES = (0.5, 5.0, 30.0, 55.0, 95.0, 130.0)
 SKEWS = (0.0, 0.0, 40.0, -40.0)
-EVER = 1e9
+EVER = FIRST_MOMENT + 1e9
 MORE_ROWS = 3
 LIVES = 8  # within which an undisturbed query has to come to its end
 HOT = (
@@ -138,7 +138,7 @@ class World:
         current = self.scheduler.current
         assert current is not None
         return self.choices.one_of(
-            [current, *(p for p in self.scheduler.processes if p is not current and not p.over and not p.dead)]
+            [current, *(process for process in self.scheduler.processes if process is not current and process.living)]
         )
 
     def _freeze_process(self) -> None:
@@ -192,13 +192,13 @@ class World:
 
     def _count_rivals(self) -> None:
         """Note whether two are at work at a time."""
-        self.did["rival"] += any(not process.over and not process.dead for process in self.scheduler.processes)
+        self.did["rival"] += any(process.living for process in self.scheduler.processes)
 
     def _start_again(self) -> None:
         """Stop the query in its driver, and start it there again; its workers may not have noticed."""
         driver = self._anyone().driver
         head = self.drivers.get(driver)
-        if head is not None and not head.over and not head.dead:
+        if head is not None and head.living:
             self.scheduler.kill(head)
             self._begin(driver)
 
@@ -226,13 +226,13 @@ class World:
         if self._elsewhere:
             return None
         found = self.drivers.get(process["driver"]) or self._commands[process["driver"]]
-        return not found.over and not found.dead
+        return found.living
 
     @contextmanager
     def alone(self, _: Any) -> Iterator[None]:
         """Keep other commands out, by a lock, or because its operator does."""
         holder = self._locked_by
-        if holder is not None and not holder.over and not holder.dead:
+        if holder is not None and holder.living:
             raise FencedError("LOCATION_BUSY", reason="another command is changing it")
         self._locked_by = self.scheduler.current
         try:
@@ -311,7 +311,7 @@ class World:
             # What its operator can see, or has to see to, he ends first.
             seen = process.name == "command" or (process in self.drivers.values() and not self._elsewhere)
             if not seen and self.choices.below(4) == 3:
-                process.until = EVER + self.time
+                process.until = EVER
             else:
                 self.scheduler.kill(process)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.simulation.auditor import condition_of
 from tests.transactional.state_book import Book
 from tests.transactional.state_stores import (
     LIFETIME,
@@ -100,11 +101,6 @@ class Execution:
     def condition(self) -> str:
         """Of the first error."""
         return condition_of(self.errors[0]) if self.errors else ""
-
-
-def condition_of(error: BaseException) -> str:
-    """An error's name."""
-    return error.condition if isinstance(error, TwoPhaseCommitError) else type(error).__name__
 
 
 @dataclass
