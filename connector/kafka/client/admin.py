@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import ENOUGH, KafkaConnection
@@ -14,7 +14,7 @@ from connector.kafka.client.topics import Partition, TopicInfo
 from transactional.clock import Clock
 from transactional.errors import OptionError, RetriableError, StoreError
 
-__all__ = ["BROKER", "TOPIC", "Description", "KafkaAdmin", "latest_request", "metadata_request"]
+__all__ = ["BROKER", "TOPIC", "Description", "Initialised", "KafkaAdmin", "latest_request", "metadata_request"]
 
 DESCRIBE_BATCH = 1000
 """Transactional ids in one DescribeTransactions; 200 take 13 ms."""
@@ -49,6 +49,14 @@ class Description:
     timeout_ms: int
     started_ms: int
     partitions: tuple[Partition, ...]
+
+
+class Initialised(NamedTuple):
+    """A transactional id's newest producer. Each unanswered request may still arrive, and raises the epoch by one."""
+
+    producer_id: int
+    producer_epoch: int
+    unanswered: int = 0
 
 
 class KafkaAdmin(KafkaConnection):
@@ -365,11 +373,14 @@ class KafkaAdmin(KafkaConnection):
         if not isinstance(answer, Exception) and answer.error_code == ID_DENIED:
             raise missing_right("WRITE", f"transactional id {transactional_id}")
 
-    def init_producer_id(self, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
-        """Initialise an id, which aborts its open transaction and fences its producer; return producer id and epoch."""
+    def init_producer_id(self, transactional_id: str, timeout_ms: int) -> Initialised:
+        """Initialise an id, which aborts its open transaction and fences its producer."""
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 
-        def attempt() -> tuple[int, int] | None:
+        unanswered = 0
+
+        def attempt() -> Initialised | None:
+            nonlocal unanswered
             answer = self.send_all(
                 [
                     (
@@ -384,9 +395,10 @@ class KafkaAdmin(KafkaConnection):
             if isinstance(answer, Exception):
                 self.pass_over(answer)
                 self.forget_coordinator(transactional_id)
+                unanswered += 1
                 return None
             if answer.error_code == NONE:
-                return answer.producer_id, answer.producer_epoch
+                return Initialised(answer.producer_id, answer.producer_epoch, unanswered)
             if answer.error_code in MOVING:
                 self.forget_coordinator(transactional_id)
                 return None

@@ -46,7 +46,7 @@ from transactional.sink import HandleState, Options, RunMark, TransactionContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from connector.kafka.client.admin import KafkaAdmin
+    from connector.kafka.client.admin import Description, KafkaAdmin
     from connector.kafka.client.config import ClientConfig
     from transactional.checkpoint import CheckpointMark, DecidedCheckpoint
 
@@ -234,8 +234,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         described = admin.describe([name, *self._ours(admin, COMMITTED)])
         run = described.pop(name, None)
         if history.binding and history.mark and run is not None:
-            now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
-            if now not in [dict(mark) for mark in (history.mark, *history.late)]:
+            if not any(_is_marked(run, mark) for mark in (history.mark, *history.late)):
+                now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
                 raise put_back(f"{name} was initialised after the newest run ({dict(history.mark)} then, {now} now)")
         newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
         began = described[newest].started_ms if newest else 0
@@ -257,20 +257,18 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         admin, name = self._driver_admin(), run_id(self._prefix())
         if mark:
             return self._looking_twice(lambda: self._guarded(mark))
-        producer_id, epoch = admin.init_producer_id(name, timeout_of(self._settings.timeout_ms, admin))
-        if name not in admin.transactional_ids(producer_ids=[producer_id]):
+        made = admin.init_producer_id(name, timeout_of(self._settings.timeout_ms, admin))
+        if name not in admin.transactional_ids(producer_ids=[made.producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
-        return {"producerId": producer_id, "epoch": epoch}
+        mark = {"producerId": made.producer_id, "epoch": made.producer_epoch}
+        return {**mark, "unanswered": made.unanswered} if made.unanswered else mark
 
     def _guarded(self, mark: RunMark) -> RunMark:
         admin, name = self._driver_admin(), run_id(self._prefix())
         description = admin.describe([name]).get(name)
         # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
         # knows this mark would take a new initialisation for another query's.
-        if description is None or {
-            "producerId": description.producer_id,
-            "epoch": description.producer_epoch,
-        } == dict(mark):
+        if description is None or _is_marked(description, mark):
             return mark
         raise FencedError(
             "PREFIX_TAKEN",
@@ -404,6 +402,12 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
     for part in (part for handle in handles for part in parse_handle(handle).written):
         ends[part.partition] = max(part.offset, ends.get(part.partition, 0))
     return ends
+
+
+def _is_marked(run: Description, mark: RunMark) -> bool:
+    """Return whether nobody but the run of a mark has initialised its id since: its own unanswered requests may arrive late."""
+    late: int = run.producer_epoch - mark["epoch"]
+    return run.producer_id == mark["producerId"] and 0 <= late <= mark.get("unanswered", 0)
 
 
 def _began(handles: Sequence[Mapping[str, Any]]) -> int:

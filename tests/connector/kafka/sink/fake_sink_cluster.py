@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.client.admin import Description
+from connector.kafka.client.admin import Description, Initialised
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition, TopicInfo
 from tests.connector.kafka.sink.fake_producer import FakeProducer
@@ -47,6 +47,7 @@ class FakeCluster:
         self.longest: int | None = 900_000
         self.open_admins = 0
         self.described = 0
+        self.unanswered = 0
         self.then: dict[int, Any] = {}
         self.listed: list[str] | None = None
         self.limit: Any = None
@@ -105,10 +106,10 @@ class FakeCluster:
     def forget_coordinators(self) -> None:
         """The next question finds all of them anew."""
 
-    def init_producer_id(self, name: str, timeout_ms: int) -> tuple[int, int]:
+    def init_producer_id(self, name: str, timeout_ms: int) -> Initialised:
         before = self.states.get(name)
         self.state(name, "Empty", epoch=before.producer_epoch + 1 if before else 0)
-        return 7, self.states[name].producer_epoch
+        return Initialised(7, self.states[name].producer_epoch, self.unanswered)
 
     def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
         if self.listed is not None:

@@ -63,6 +63,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, known: Mapping[str, Description], **his
             True,
         ),  # its epochs were used up: the id has another producer id
         (RUN, {"producerId": 7, "epoch": 2}, False, False),
+        (RUN, {"producerId": 7, "epoch": 2, "unanswered": 1}, True, False),  # the run's own request came late
+        (RUN, {"producerId": 7, "epoch": 1, "unanswered": 1}, True, True),
+        (RUN, {"producerId": 7, "epoch": 4, "unanswered": 1}, True, True),
         (RUN, None, True, False),  # the newest run may have initialised it, or not
         (RUN, {}, True, False),  # that run was at-least-once
         (None, MARK, True, False),  # forgotten after a week

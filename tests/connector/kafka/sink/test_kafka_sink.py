@@ -337,6 +337,18 @@ def test_a_run_takes_the_prefix_keeps_it_and_sees_that_another_took_it(cluster: 
         sink().guardRun(None)
 
 
+def test_a_request_of_the_run_that_was_not_answered_may_arrive_late(cluster: FakeCluster) -> None:
+    """A coordinator that stood still takes it from its socket, after the next try was answered."""
+    cluster.unanswered = 1
+    mark = sink().guardRun(None)
+    assert mark == {"producerId": 7, "epoch": 0, "unanswered": 1}
+    cluster.init_producer_id("q.run", 1)
+    assert sink().guardRun(mark) == mark
+    cluster.init_producer_id("q.run", 1)
+    with pytest.raises(FencedError, match="PREFIX_TAKEN"):
+        sink().guardRun(mark)
+
+
 def test_an_id_that_the_brokers_have_forgotten_is_left_alone(cluster: FakeCluster) -> None:
     """A query that has run for a week, or had another prefix since: a mark that nobody records would shut out its next run."""
     mark = {"producerId": 7, "epoch": 1}
