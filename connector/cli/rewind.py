@@ -14,7 +14,7 @@ from connector.cli.rewind_plan import Request, emission, goes_on, tell, tell_beg
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target
-from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.alone import alone, earlier_at_work, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import this_process
 from connector.spark.recorded import recorded_run, recorded_sink
@@ -73,6 +73,8 @@ def rewind(
         try:
             rewinder = Rewinder(journal, sink, LocationLogs(place), place.query_id(), run.prefix)
             running = query_at_work(place, run, query_stopped)
+            if running is None and not query_stopped:
+                running = earlier_at_work(journal.ledger, run)
             if running is not None and not dry_run:
                 raise running
             begun = journal.ledger.rewinding

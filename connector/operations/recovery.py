@@ -26,7 +26,7 @@ from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target, delete_after, torn_newest
 from connector.spark import first_start
-from connector.spark.alone import alone, query_at_work, rewind_at_work
+from connector.spark.alone import alone, earlier_at_work, query_at_work, rewind_at_work
 from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_sink
@@ -121,7 +121,7 @@ def recover(
     Raises
     ------
     FencedError
-        ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may. ``DRIVER_HOLDS_STATE``: it has to go back, and its
+        ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may; or an earlier one, if it has to go back. ``DRIVER_HOLDS_STATE``: it has to go back, and its
         driver's process holds its state. ``LOCATION_BUSY``, ``REWIND_UNKNOWN``: another command runs here, or may.
         ``LOCATION_MOVED_ON``
     LocationError
@@ -161,7 +161,9 @@ def recover(
             if failure_of(problem).remedy is not Remedy.REWIND and problem.condition != "COMMITTED_UNDECIDED":
                 raise
             log.warning("%s has to go back: %s", location.path, problem)
-    if at_work is not None:  # a commit does not touch the state; a rewind does
+    if at_work is None and not query_stopped:
+        at_work = earlier_at_work(ledger, run, upkeep.drivers)
+    if at_work is not None:  # a commit touches neither the state nor Spark's logs; a rewind does
         raise at_work
     return Recovery(batch=_go_back(location, journal, run, given, unseen_is_gone))
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from connector.location.location import CheckpointLocation
 from connector.spark.process import is_alive, process_text, this_process
 from transactional.errors import FencedError
-from transactional.ledger import Rewind, RunRecord
+from transactional.ledger import Ledger, Rewind, RunRecord
 
-__all__ = ["alone", "query_at_work", "rewind_at_work"]
+__all__ = ["alone", "earlier_at_work", "query_at_work", "rewind_at_work"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,25 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
     if alive:
         return FencedError("QUERY_RUNS", run=run.token, driver=driver)
     return FencedError("DRIVER_UNKNOWN", run=run.token, driver=driver)
+
+
+def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] = ()) -> FencedError | None:
+    """Return which earlier driver lives here and has not ended its run; None if none does.
+
+    It may stand still, and not know that it was superseded: after a rewind its next write into Spark's logs would tear them.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    newest : RunRecord
+    stopped : Collection[str]
+        Drivers that are known to run no query any more.
+    """
+    for _, run in sorted(ledger.runs.items()):
+        is_other = run.process != newest.process and run.driver not in stopped
+        if is_other and not run.ended and is_alive(run.process):
+            return FencedError("QUERY_RUNS", run=run.token, driver=process_text(run.process))
+    return None
 
 
 def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:

@@ -191,6 +191,15 @@ def test_a_query_whose_driver_runs_is_not_taken_back(tmp_path: Path, capsys: Cap
     assert answer(capsys, *newest(place), "--yes", "--query-stopped")[0] == 0
 
 
+def test_nor_while_an_earlier_driver_runs_that_may_not_know_that_it_is_superseded(tmp_path: Path, capsys: Capture) -> None:
+    place = three_checkpoints(tmp_path, process=this_process())
+    place.run(process=dead_process(), driver="later")
+    status, document, said = answer(capsys, *newest(place), "--yes")
+    assert (status, document["condition"]) == (1, "QUERY_RUNS")
+    assert f"pid {os.getpid()}" in said
+    assert answer(capsys, *newest(place), "--yes", "--query-stopped")[0] == 0
+
+
 @pytest.mark.parametrize("process", [{}, {"host": "elsewhere", "boot": "b", "namespace": "n", "pid": 7, "started": 1}])
 def test_nor_one_of_whose_driver_nobody_can_tell(tmp_path: Path, process: dict[str, Any], capsys: Capture) -> None:
     place = three_checkpoints(tmp_path, process=process)

@@ -132,6 +132,26 @@ def test_nothing_is_touched_beside_a_driver_that_lives_or_may(
     is_whole(place)
 
 
+def test_an_earlier_driver_that_lives_keeps_the_query_from_going_back_and_from_nothing_else(tmp_path: Path) -> None:
+    """It stood still, and does not know that it was superseded: its next write would tear Spark's logs."""
+    folders = [tmp_path / "whole", tmp_path / "lost"]
+    for folder in folders:
+        folder.mkdir()
+    whole, lost = (left(folder, process=this_process(), driver="e") for folder in folders)
+    for place in (whole, lost):
+        place.run(process=dead_process(), driver="d")
+    lose(lost, 2)
+    assert recovered(whole).committed
+    is_whole(whole)
+    position = lost.ledger().position
+    with pytest.raises(FencedError, match="QUERY_RUNS.*run 1 "):
+        recovered(lost)
+    assert lost.ledger().rewinding is None
+    assert lost.ledger().position > position, "only the try to commit"
+    assert recovered(lost, Upkeep({}, ["e"])) == Recovery(batch=1)
+    is_whole(lost)
+
+
 def test_a_driver_that_holds_state_keeps_its_query_from_going_back_and_from_nothing_else(tmp_path: Path) -> None:
     """A forced stop under `supervise`: the query has stopped, its JVM lives, and with it the state."""
     folders = [tmp_path / "whole", tmp_path / "lost"]
