@@ -86,7 +86,9 @@ def is_secret(key: str, value: str) -> bool:
     for _ in range(MOST_ESCAPES):
         if hides_value(key) or any(each.search(plain) for each in (_USER_IN_URL, _IN_QUERY)):
             return True
-        plain = unquote(plain)
+        before, plain = plain, unquote(plain)
+        if plain == before:
+            break
     return False
 
 
