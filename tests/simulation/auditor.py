@@ -68,7 +68,7 @@ class Auditor:
         missing = [row for row in range(world.query.read) if not self.visible[row]]
         if missing:
             self.fail(f"rows {missing} of {world.query.read} are missing")
-        left = world.transactions.server.unfinished()
+        left = world.store.open()
         if left:
             self.fail(f"transactions {left} are left open")
 
@@ -104,6 +104,12 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "QUERY_RUNS": RIVAL,
     "CONCURRENT_COMMIT": (*RIVAL, "late"),
     "HOOK_FAILED": ("hook",),
+    "KAFKA_TIMEOUT": FAULT,
+    "MARKERS_PENDING": FAULT,
+    "MARKERS_SKIPPED": ("marker skipped",),
+    "WRITE_FAILED": FAULT,
+    "LANE_TAKEN": (*LOSS, *RIVAL),
+    "PREFIX_TAKEN": RIVAL,
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),
     "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL),

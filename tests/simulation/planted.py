@@ -8,6 +8,13 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from connector.kafka.client.connection import KafkaConnection
+from connector.kafka.client.partition_log import Ending
+from connector.kafka.client.topics import TopicInfo
+from connector.kafka.sink import end_txn, fates, kafka_sink, transactional_ids
+from connector.kafka.sink.end_txn import Answer, TransactionEnder
+from connector.kafka.sink.fates import Fate
+from connector.kafka.sink.second_look import SecondLook
 from tests.simulation.stores import SimulatedFiles
 from transactional import settlement
 from transactional.checkpoint import Mode, TaskPlan
@@ -24,7 +31,7 @@ from transactional.settlement import Settlement
 from transactional.sink import Outcome
 from transactional.testing import RecordingSink
 
-__all__ = ["PLANTED", "UNSEEN", "planted"]
+__all__ = ["PLANTED", "PLANTED_IN_KAFKA", "UNSEEN", "planted"]
 
 Change = tuple[Any, str, Callable[[Any], Any]]
 """What is changed, an attribute of it, and what that becomes."""
@@ -161,6 +168,22 @@ def _unclaimed(take: Any) -> Any:
     return changed
 
 
+def _believes_the_first(ask_several: Any) -> Any:
+    def changed(self: Any, request: Any) -> Any:
+        answers = ask_several(self, request)
+        return answers and answers[:1] * len(answers)
+
+    return changed
+
+
+def _aborts_blindly(_: Any) -> Any:
+    def changed(self: Any, transactions: Any, deadline: Any) -> list[Any]:
+        self._end_all(transactions, False, deadline)
+        return []
+
+    return changed
+
+
 PLANTED: Mapping[str, Change] = {
     "rows are committed before the decision": (Decision, "decide", _commits_first),
     "an abort does not ask the journal": (CheckpointCoordinator, "abort", _aborts_first),
@@ -190,6 +213,28 @@ PLANTED: Mapping[str, Change] = {
     "whatever is prepared counts as alive": (RecordingSink, "inspect", _prepared_is_ready),
 }
 
+PLANTED_IN_KAFKA: Mapping[str, Change] = {
+    "one answer of one broker is a judgement": (SecondLook, "confirms", lambda _: lambda *_: True),
+    "one broker says who leads": (KafkaConnection, "ask_several", _believes_the_first),
+    "a leader is asked without its epoch": (TopicInfo, "epoch", lambda _: lambda *_: -1),
+    "a marker that followers lack is none": (fates, "_BY_ENDING", lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN}),
+    "an id is used while it is prepared": (transactional_ids, "BUSY", lambda _: frozenset()),
+    "an invalid state is a commit": (end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),
+    "a broken connection is a commit": (
+        end_txn,
+        "answer_for",
+        lambda real: lambda answer: Answer.ENDED if isinstance(answer, Exception) else real(answer),
+    ),
+    "what was committed may be aborted": (TransactionEnder, "abort", _aborts_blindly),
+    "nobody waits until readers see": (kafka_sink.KafkaSink, "ensureVisible", lambda _: lambda *_: ()),
+    "a run takes no id": (kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),
+    "a request that comes late is another query's": (
+        kafka_sink,
+        "_is_marked",
+        lambda real: lambda run, mark: real(run, {**mark, "unanswered": 0}),
+    ),
+}
+
 UNSEEN = frozenset(
     {
         "an abort does not ask the journal",  # what it gives up is written again by a repair
@@ -210,6 +255,6 @@ UNSEEN = frozenset(
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
     """Plant one of them."""
-    owner, attribute, change = PLANTED[bug]
+    owner, attribute, change = {**PLANTED, **PLANTED_IN_KAFKA}[bug]
     with mock.patch.object(owner, attribute, change(getattr(owner, attribute))):
         yield

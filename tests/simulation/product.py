@@ -5,27 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
+from connector.kafka.client import connection
+from connector.kafka.sink import kafka_sink, transaction
+from connector.kafka.sink.fates import margin_of
+from connector.kafka.sink.handles import KafkaHandle
+from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.location import location
 from connector.location.location import CheckpointLocation
 from connector.operations import recovery
 from connector.spark import alone, hosted_sink, internals, sinks
-from connector.spark.sinks import SinkType
 from tests.simulation.auditor import KEYS
+from tests.simulation.kafka_client import SimulatedKafka
+from tests.simulation.kafka_cluster import TOPIC
 from tests.simulation.processes import Process
-from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles
-from tests.simulation.world import World
+from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles, SimulatedTransactions
+from tests.simulation.world import Setup, World
 from transactional.clock import SystemClock
 from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal
-from transactional.sink import Options
+from transactional.sink import HandleState, Options
 from transactional.testing import RecordingSink
 
-__all__ = ["RoutedSink", "SimulatedHook", "SimulatedSink", "play", "violation"]
+__all__ = ["IN_KAFKA", "RoutedSink", "SimulatedHook", "SimulatedSink", "play", "violation"]
 
 
 class SimulatedSink(RecordingSink):
@@ -34,7 +41,7 @@ class SimulatedSink(RecordingSink):
     world: ClassVar[World]
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
-        super().__init__(options, schema, self.world.transactions)  # type: ignore[arg-type]
+        super().__init__(options, schema, self.world.store)  # type: ignore[arg-type]
         self.margin = MARGIN
 
     def lifetime(self) -> float | None:
@@ -53,6 +60,22 @@ class RoutedSink(SimulatedSink):
             rows = [place for place, row in enumerate(batch["value"].to_pylist()) if int(row) // KEYS % 2 == number]
             if rows:
                 yield route, batch.take(rows)
+
+
+class SimulatedKafkaSink(KafkaSink):
+    """Kafka's own sink. What it finds too old by the clock of its machine is lost."""
+
+    world: ClassVar[World]
+
+    def inspect(self, handles: Sequence[KafkaHandle]) -> Sequence[HandleState]:
+        """Look at all."""
+        states = super().inspect(handles)
+        process = self.world.scheduler.current
+        now = self.world.time + (process.skew if process else 0.0)
+        for handle in handles:
+            left = (handle["startedAt"] + handle["timeoutMs"]) / 1000 - now
+            self.world.did["loss"] += left < margin_of(handle["timeoutMs"])
+        return states
 
 
 class SimulatedHook(CheckpointHook):
@@ -82,7 +105,6 @@ class SimulatedHook(CheckpointHook):
             world.auditor.restored(int(state or 0))
 
 
-SINKS: Sequence[SinkType] = (SimulatedSink, RoutedSink)
 OPTIONS: Mapping[str, str] = {
     "maxBatchesPerCheckpoint": "5",
     "retainedCheckpoints": "4",
@@ -90,6 +112,22 @@ OPTIONS: Mapping[str, str] = {
     "tolerableFailedCheckpoints": "2",
     "checkpointHooks": f"{__name__}:SimulatedHook",
 }
+KAFKA_OPTIONS: Mapping[str, str] = {
+    **OPTIONS,
+    "commitTimeoutMs": "5000",
+    "topic": TOPIC,
+    "kafka.bootstrap.servers": "simulated:9092",
+    "kafka.transaction.timeout.ms": "100000",
+}
+IN_KAFKA = (
+    Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka),
+    Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka, only="store is hurt"),
+)
+SETUPS = (
+    Setup(SimulatedSink, OPTIONS, SimulatedTransactions),
+    Setup(RoutedSink, OPTIONS, SimulatedTransactions),
+    *IN_KAFKA,
+)
 FOLD_EVERY = 8  # entries: a run meets several snapshots, and deleted numbers
 
 
@@ -113,6 +151,7 @@ def inhabited(world: World) -> Iterator[None]:
     schema = pa.schema([("value", pa.string())])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedSink, "world", world, raising=False)
+        patch.setattr(SimulatedKafkaSink, "world", world, raising=False)
         patch.setattr(SimulatedHook, "world", world, raising=False)
         patch.setattr(location, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
         patch.setattr(SystemClock, "now", lambda _: world.time + (p.skew if (p := world.scheduler.current) else 0.0))
@@ -130,13 +169,31 @@ def inhabited(world: World) -> Iterator[None]:
         patch.setattr("transactional.faults.reach", world.step)
         patch.setattr("os.urandom", world.random.randbytes)
         patch.setattr(Journal.fold, "__defaults__", (FOLD_EVERY,))
+        if isinstance(world.store, SimulatedKafka):
+            _connect(patch, world, world.store)
         patch.setitem(sinks._registered, world.sink.name(), world.sink)
         yield
 
 
-def play(source: int | Sequence[int], *, trace: bool = False) -> World:
+def _connect(patch: pytest.MonkeyPatch, world: World, kafka: SimulatedKafka) -> None:
+    """Let Kafka's sink meet the simulated brokers."""
+
+    def shuffle(nodes: list[int]) -> None:
+        for end in range(len(nodes), 1, -1):
+            nodes.append(nodes.pop(world.choices.below(end)))
+
+    patch.setattr(kafka_sink, "borrow_admin", kafka.admin)
+    patch.setattr(connection, "random", SimpleNamespace(shuffle=shuffle))
+    for module in (kafka_sink, connection):
+        patch.setattr(module, "check_brokers", lambda *_: None)
+    for module in (kafka_sink, transaction):
+        patch.setattr(module, "give_back", lambda _: None)
+        patch.setattr(module, "make_producer", kafka.producer)
+
+
+def play(source: int | Sequence[int], setups: Sequence[Setup] = SETUPS, *, trace: bool = False) -> World:
     """Play one run, of a seed or of choices, and return its world; with `trace`, it has kept its steps."""
-    world = World(source, SINKS, OPTIONS)
+    world = World(source, setups)
     world.scheduler.trace = [] if trace else None
     with inhabited(world):
         world.play()

@@ -202,6 +202,24 @@ class SimulatedTransactions:
         self._owners: dict[int, Process | None] = {}
         self.server = MemoryTransactions(world.scheduler, LIFETIME)
 
+    # -- what a world does with it ----------------------------------------------------------------------------------------
+
+    def open(self) -> list[int]:
+        """Return the transactions that are open or prepared."""
+        return self.server.unfinished()
+
+    def expire(self, number: int) -> None:
+        """Let a transaction's time be over."""
+        self.server.expire(number)
+
+    def disturb(self) -> None:
+        """It has no parts."""
+
+    def well(self) -> None:
+        """Its requests are what can be hurt."""
+
+    # -- what a client asks -----------------------------------------------------------------------------------------------
+
     def begin(self, context: TransactionContext) -> int:
         """See `MemoryTransactions`."""
         head = self._world.head()

@@ -13,13 +13,15 @@ import pytest
 
 from tests.simulation.__main__ import search
 from tests.simulation.choices import Choices, shrink
-from tests.simulation.planted import PLANTED, UNSEEN, planted
-from tests.simulation.product import play, violation
+from tests.simulation.planted import PLANTED, PLANTED_IN_KAFKA, UNSEEN, planted
+from tests.simulation.product import IN_KAFKA, play, violation
 
 SECONDS = 45.0
 """Of the seeds from 0 on in every `make test`, some 500 of them; `make simulate` draws new ones."""
 
 SEARCHED = 150  # runs within which a planted bug has to be found; most take a few
+
+SEARCHED_IN_KAFKA = 40  # a run has more steps
 
 MET = (
     *("request: late", "request: repeated", "request: answer lost", "request: all refused", "hook fails", "rival"),
@@ -32,6 +34,7 @@ MET = (
         "recover",
         "ask to stop",
     ),
+    *("broker: freeze", "broker: kill", "broker: elect", "broker: slow", "request: a broker that stands still"),
     *("ended by PREPARED_LOST", "ended by RUN_SUPERSEDED", "ended by STOP_REQUESTED", "ended by HANDLE_NOT_ALIVE"),
 )
 """What a search of that length meets for sure, so that its silence says something."""
@@ -82,6 +85,12 @@ def test_without_any_choice_one_driver_does_everything() -> None:
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         assert any(play(seed).broken for seed in range(SEARCHED)), f"no run shows: {bug}"
+
+
+@pytest.mark.parametrize("bug", [bug for bug in PLANTED_IN_KAFKA if bug not in UNSEEN])
+def test_a_bug_that_is_planted_in_kafka_s_sink_is_found(bug: str) -> None:
+    with planted(bug):
+        assert any(play(seed, IN_KAFKA).broken for seed in range(SEARCHED_IN_KAFKA)), f"no run shows: {bug}"
 
 
 def test_what_is_found_is_made_small() -> None:

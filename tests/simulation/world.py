@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
@@ -17,10 +17,10 @@ from tests.simulation.auditor import Auditor
 from tests.simulation.choices import Choices
 from tests.simulation.processes import FIRST_MOMENT, Process, Scheduler, Stuck
 from tests.simulation.spark import LOCATION, QUERY, Query
-from tests.simulation.stores import Faults, SimulatedFiles, SimulatedTransactions
+from tests.simulation.stores import Faults, SimulatedFiles
 from transactional.errors import FencedError, RewindRequiredError
 
-__all__ = ["World"]
+__all__ = ["Setup", "Store", "World"]
 
 LENGTHS = (300, 1000, 3000)  # steps until nothing is disturbed any more
 WEIGHTS = (0, 0, 2, 8, 32)  # of a step's die, how often something of a kind happens; each run has its own mixture
@@ -36,9 +36,34 @@ HOT = (
     *("journal.created", "commit.called", "commit.looked", "hooks.triggered", "decision.written", "commit.done"),
     *("prepared.written", "settled.written", "abort.journalled", "recovery.claimed", "recovery.settling"),
     *("recovery.swept", "repair.verdict", "repair.handles", "rewind.begun", "rewind.planned", "rewind.deleted"),
-    "task.prepared",
+    *("task.prepared", "EndTxn", "EndTxn", "Describe", "Fetch", "ListOffsets", "Produce", "InitProducerId", "Metadata"),
 )
 """First words of steps: at those of one, a run is disturbed the most."""
+
+
+class Store(Protocol):
+    """What a sink writes into, as a world hurts it."""
+
+    def open(self) -> Sequence[Any]:
+        """Return the transactions that are open or prepared."""
+
+    def expire(self, name: Any) -> None:
+        """Let a transaction's time be over."""
+
+    def disturb(self) -> None:
+        """Hurt it."""
+
+    def well(self) -> None:
+        """Nothing hurts it any more."""
+
+
+class Setup(NamedTuple):
+    """A sink, its options, and what it writes into; `only` is the one trouble of its runs, if they have one."""
+
+    sink: SinkType
+    options: Mapping[str, str]
+    make_store: Callable[[World], Store]
+    only: str = ""
 
 
 class World:
@@ -48,10 +73,8 @@ class World:
     ----------
     source : int or Sequence[int]
         A seed, or choices.
-    sinks : Sequence[type]
+    setups : Sequence[Setup]
         One of them is the query's.
-    options : Mapping[str, str]
-        Of the sink.
 
     Attributes
     ----------
@@ -61,7 +84,7 @@ class World:
         What was met, for the reader of the run.
     """
 
-    def __init__(self, source: int | Sequence[int], sinks: Sequence[SinkType], options: Mapping[str, str]) -> None:
+    def __init__(self, source: int | Sequence[int], setups: Sequence[Setup]) -> None:
         self.choices = Choices(source)
         self.scheduler = Scheduler(self.choices, self._disturb)
         self.step, self.note = self.scheduler.step, self.scheduler.note
@@ -72,10 +95,10 @@ class World:
         self.faults = Faults(self)
         self.files = SimulatedFiles(self, LOCATION)
         self.disk[LOCATION]["metadata"] = json.dumps({"id": QUERY}).encode()
-        self.transactions = SimulatedTransactions(self)
         self.auditor = Auditor(self)
-        self.options = options
-        self.sink = self.choices.one_of(sinks)
+        setup = self.choices.one_of(setups)
+        self.sink, self.options = setup.sink, setup.options
+        self.store = setup.make_store(self)
         self.query = Query(self)
         self.drivers: dict[str, Process] = {}
         self.random = random.Random(0)  # of names, on which nothing depends
@@ -91,9 +114,12 @@ class World:
             "start again": self._start_again,
             "interrupt": self._interrupt,
             "recover": self.command,
+            "store is hurt": self.store.disturb,
             "ask to stop": lambda: self.spawn("asks", lambda: request_stop(CheckpointLocation(LOCATION))),
         }
         self.weights = {kind: self.choices.one_of(WEIGHTS) for kind in (*acts, "speculation", "hook fails")}
+        if setup.only:
+            self.weights = {**dict.fromkeys(self.weights, 0), setup.only: WEIGHTS[-1]}
         self._table = [(kind, act) for kind, act in acts.items() for _ in range(self.weights[kind])]
         self._elsewhere = self.choices.below(2) == 1  # commands run on another machine: no driver is seen from there
         self._needs_rewind = self._told_to_recover = False
@@ -159,11 +185,11 @@ class World:
         self._anyone().skew = self.choices.one_of(SKEWS)
 
     def _expire(self) -> None:
-        living = self.transactions.server.unfinished()
+        living = self.store.open()
         if living:
-            number = self.choices.one_of(living)
-            self.note(f"{number} expires")
-            self.transactions.server.expire(number)
+            name = self.choices.one_of(living)
+            self.note(f"{name} expires")
+            self.store.expire(name)
 
     def _interrupt(self) -> None:
         head = self.drivers.get(self._anyone().driver)
@@ -208,7 +234,7 @@ class World:
         A driver that lives on, and writes into Spark's logs after a rewind, leaves a query that only a person can repair.
         """
         self.did["command"] += 1
-        for head in list(self.drivers.values())[: None if self._elsewhere else -1]:
+        for head in self.drivers.values() if self._elsewhere else ():
             self.scheduler.kill(head)
         self._count_rivals()
         go_back, self._needs_rewind = self._needs_rewind, False
@@ -306,6 +332,7 @@ class World:
         self.note("calm")
         self.scheduler.switching = self.scheduler.disturbing = 0
         self.faults.well()
+        self.store.well()
         self.query.last = True
         for process in self.scheduler.processes:
             # What its operator can see, or has to see to, he ends first.
