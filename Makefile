@@ -75,7 +75,7 @@ mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many th
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 .PHONY: simulate
-simulate: $(STAMP) ## the real protocol on a simulated Spark and simulated stores, for MINUTES: new seeds, and a reproducer of what is found
+simulate: $(STAMP) ## the real protocol on a simulated Spark, stores and brokers, for MINUTES: new seeds, and a reproducer of what is found
 	@$(BIN)/python -m tests.simulation $(MINUTES) $(ARGS)
 
 .PHONY: soak

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -197,7 +198,8 @@ class Twin:
         if found.error_code:
             return (found.error_code,)
         places = sorted(place for topic in found.topics for place in topic.partitions)
-        return found.transaction_state, self.number(found.producer_id), found.producer_epoch, places
+        began = found.transaction_start_time_ms > 0  # kept until the id is initialised again
+        return found.transaction_state, self.number(found.producer_id), found.producer_epoch, places, began
 
     def partitions(self) -> list[tuple[Any, ...]]:
         """What leaders tell: producers with their transactions, the high watermark and the stable offset."""
@@ -237,7 +239,9 @@ def test_random_requests_are_answered_as_a_real_broker_answers_them(real: Real, 
         producer, epoch = epochs.get(name, (0, 0))
         epoch = max(0, epoch - choose.choice((0, 0, 0, 0, 1, 2)))
         place, commits = choose.randrange(PLACES), choose.random() < 0.6
-        kind = "initialise" if name not in epochs else choose.choice(("initialise", "add", *["write"] * 4, *["end"] * 3))
+        kind = (
+            "initialise" if name not in epochs else choose.choice(("initialise", "add", *["write"] * 4, *["end"] * 3))
+        )
         version = choose.choice((5, 5, 5, 1, 4))
         answers: list[Any] = []
         for twin in twins:
@@ -247,7 +251,7 @@ def test_random_requests_are_answered_as_a_real_broker_answers_them(real: Real, 
                 answers.append(twin.end(name, producer, epoch, commits, version))
             else:
                 whose = name, twin.producers[producer], epoch, place
-                added = twin.until(lambda whose=whose, twin=twin: twin.brokers.add(*whose), int)
+                added = twin.until(partial(twin.brokers.add, *whose), int)
                 answers.append((added, twin.brokers.produce(*whose, row) if kind == "write" else None))
             answers[-1] = answers[-1], twin.describe(name), twin.partitions()
         done.append(f"{kind} {name[-1]} {producer} {epoch} {place} {commits} {version}: {answers[0]}")

@@ -121,9 +121,9 @@ def recover(
     Raises
     ------
     FencedError
-        ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may; or an earlier one, if it has to go back. ``DRIVER_HOLDS_STATE``: it has to go back, and its
-        driver's process holds its state. ``LOCATION_BUSY``, ``REWIND_UNKNOWN``: another command runs here, or may.
-        ``LOCATION_MOVED_ON``
+        ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may; or, if it has to go back, an earlier one lives.
+        ``DRIVER_HOLDS_STATE``: it has to go back, and its driver's process holds its state. ``LOCATION_BUSY``,
+        ``REWIND_UNKNOWN``: another command runs here, or may. ``LOCATION_MOVED_ON``
     LocationError
         Also if Spark has not kept what it needs to go back.
     OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError

@@ -191,7 +191,9 @@ def test_a_query_whose_driver_runs_is_not_taken_back(tmp_path: Path, capsys: Cap
     assert answer(capsys, *newest(place), "--yes", "--query-stopped")[0] == 0
 
 
-def test_nor_while_an_earlier_driver_runs_that_may_not_know_that_it_is_superseded(tmp_path: Path, capsys: Capture) -> None:
+def test_nor_while_an_earlier_driver_runs_that_may_not_know_that_it_is_superseded(
+    tmp_path: Path, capsys: Capture
+) -> None:
     place = three_checkpoints(tmp_path, process=this_process())
     place.run(process=dead_process(), driver="later")
     status, document, said = answer(capsys, *newest(place), "--yes")

@@ -144,7 +144,7 @@ def test_an_earlier_driver_that_lives_keeps_the_query_from_going_back_and_from_n
     assert recovered(whole).committed
     is_whole(whole)
     position = lost.ledger().position
-    with pytest.raises(FencedError, match="QUERY_RUNS.*run 1 "):
+    with pytest.raises(FencedError, match=r"QUERY_RUNS.*run 1 "):
         recovered(lost)
     assert lost.ledger().rewinding is None
     assert lost.ledger().position > position, "only the try to commit"

@@ -110,6 +110,9 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "WRITE_FAILED": FAULT,
     "LANE_TAKEN": (*LOSS, *RIVAL),
     "PREFIX_TAKEN": RIVAL,
+    "LOCATION_PUT_BACK": (
+        "start again",
+    ),  # two plannings of one run, one of them killed between its init and its `mark`
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),
     "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace as Answer
 from typing import Any
 
 from tests.simulation.kafka_cluster import (
     BROKERS,
-    COORDINATOR_FENCED,
     FENCED_EPOCH,
     INVALID_STATE,
     NONE,
@@ -155,13 +154,11 @@ class Answers:
     def EndTxnRequest(self, broker: Broker, request: Any) -> Box:
         """Decide a transaction."""
         box = Box()
-        found, code = self._known(broker, request.transactional_id)
+        found, loading = self._known(broker, request.transactional_id)
         raising = request.API_VERSION >= 5
-        if code == NONE:
-            code = self._may_end(broker, request, found, raising)
-        if code is not None:
+        code = loading if loading != NONE else self._may_end(broker, request, found, raising)
+        if code is not None or found is None:
             return [Answer(error_code=code)]
-        assert found is not None
         becomes = _ending(found, request.committed, int(raising))
         self._cluster.change(
             broker, request.transactional_id, becomes, lambda code: box.append(Answer(error_code=code))
@@ -202,7 +199,9 @@ class Answers:
             code = NO_PRODUCER
         elif code == NONE and found is not None and found.epoch != request.epoch:
             code = PRODUCER_FENCED
-        elif code == NONE and found is not None and (request.name in broker.pending or found.state.startswith("Prepare")):
+        elif (
+            code == NONE and found is not None and (request.name in broker.pending or found.state.startswith("Prepare"))
+        ):
             code = CONCURRENT
         if code != NONE or found is None:
             return [Answer(error_code=code)]
@@ -252,7 +251,9 @@ class Answers:
             place = self._cluster.rows[part.partition_index]
             log: RowLog = place.logs[broker.number]
             code = self._led(broker, place, part.current_leader_epoch)
-            if code == NONE and log.high < next((at for at_epoch, at in log.epochs if at_epoch == broker.epoch(place)), 0):
+            if code == NONE and log.high < next(
+                (at for at_epoch, at in log.epochs if at_epoch == broker.epoch(place)), 0
+            ):
                 code = NOT_AVAILABLE  # a new leader that does not know yet what readers have seen
             offset = log.stable() if request.isolation_level else log.high
             return Answer(
@@ -351,4 +352,7 @@ def _ending(found: Transaction, commits: bool, above: int) -> Transaction:
 
 
 def _each(topics: Iterable[Any], name: str, of_part: Callable[[Any], Answer]) -> list[Answer]:
-    return [Answer(**{name: getattr(t, name), "topic_id": TOPIC_ID}, partitions=[of_part(p) for p in t.partitions]) for t in topics]
+    return [
+        Answer(**{name: getattr(topic, name), "topic_id": TOPIC_ID}, partitions=list(map(of_part, topic.partitions)))
+        for topic in topics
+    ]

@@ -379,7 +379,9 @@ class Cluster:
                 else:
                     self._again(broker, TIMED_OUT, lambda: send(number))
             else:
-                marker = Record(leader.epoch(rows), ending.producer, ending.epoch, commits=commits, coordinator_epoch=epoch)
+                marker = Record(
+                    leader.epoch(rows), ending.producer, ending.epoch, commits=commits, coordinator_epoch=epoch
+                )
                 self.mark(leader, rows, marker, done)
 
         if not left:
@@ -419,7 +421,7 @@ class Cluster:
         return {name: each for name, each in self.newest().items() if each.state == "Ongoing"}
 
     def verified(self, rows: Any) -> int:
-        """Whether a partition belongs to the producer's open transaction, as its leader asks before it appends the first row."""
+        """Whether a partition belongs to the producer's open transaction: its leader asks before it appends the first row."""
         for each in self.newest().values():
             if each.producer == rows.producer:
                 if each.epoch != rows.epoch:

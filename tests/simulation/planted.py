@@ -217,7 +217,11 @@ PLANTED_IN_KAFKA: Mapping[str, Change] = {
     "one answer of one broker is a judgement": (SecondLook, "confirms", lambda _: lambda *_: True),
     "one broker says who leads": (KafkaConnection, "ask_several", _believes_the_first),
     "a leader is asked without its epoch": (TopicInfo, "epoch", lambda _: lambda *_: -1),
-    "a marker that followers lack is none": (fates, "_BY_ENDING", lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN}),
+    "a marker that followers lack is none": (
+        fates,
+        "_BY_ENDING",
+        lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN},
+    ),
     "an id is used while it is prepared": (transactional_ids, "BUSY", lambda _: frozenset()),
     "an invalid state is a commit": (end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),
     "a broken connection is a commit": (

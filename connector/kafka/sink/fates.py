@@ -357,13 +357,14 @@ def _outcome_at_next_epoch(transaction: Prepared, description: Description | Non
     """Return the coordinator's state at the next epoch: that of ends by version 5, of time-outs, and of fencing.
 
     It counts if a partition still has this transaction open, or lost rows of it. Below version 5 it may be the state of the
-    id's next transaction, so it only confirms an abort that a partition shows.
+    id's next transaction, unless that began at the same millisecond: so it only confirms an abort that a partition shows.
     """
     ours = (transaction.producer_id, transaction.producer_epoch + 1)
     if description is None or (description.producer_id, description.producer_epoch) != ours:
         return None
     outcome = _ENDINGS.get(description.state)
-    return outcome if transaction.end_version >= 5 or (aborted and outcome is Outcome.LOST) else None
+    is_ours = transaction.end_version >= 5 or 0 < description.started_ms == transaction.handle.get("startedAt")
+    return outcome if is_ours or (aborted and outcome is Outcome.LOST) else None
 
 
 def _basis(fates: Iterable[PartFate]) -> Hashable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.kafka.client.brokers import check_brokers
@@ -233,10 +234,10 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         name = run_id(prefix)
         described = admin.describe([name, *self._ours(admin, COMMITTED)])
         run = described.pop(name, None)
-        if history.binding and history.mark and run is not None:
-            if not any(_is_marked(run, mark) for mark in (history.mark, *history.late)):
-                now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
-                raise put_back(f"{name} was initialised after the newest run ({dict(history.mark)} then, {now} now)")
+        marks = (history.mark, *history.late) if history.binding and history.mark else ()
+        if marks and run is not None and not any(_is_marked(run, mark) for mark in marks):
+            now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
+            raise put_back(f"{name} was initialised after the newest run ({dict(marks[0])} then, {now} now)")
         newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
         began = described[newest].started_ms if newest else 0
         seen = (history.seen or {}).get("committed") if history.binding else None
@@ -256,7 +257,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
             return {}
         admin, name = self._driver_admin(), run_id(self._prefix())
         if mark:
-            return self._looking_twice(lambda: self._guarded(mark))
+            return self._looking_twice(partial(self._guarded, mark))
         made = admin.init_producer_id(name, timeout_of(self._settings.timeout_ms, admin))
         if name not in admin.transactional_ids(producer_ids=[made.producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
@@ -407,7 +408,7 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
 def _is_marked(run: Description, mark: RunMark) -> bool:
     """Return whether nobody but the run of a mark has initialised its id since: its own unanswered requests may arrive late."""
     late: int = run.producer_epoch - mark["epoch"]
-    return run.producer_id == mark["producerId"] and 0 <= late <= mark.get("unanswered", 0)
+    return bool(run.producer_id == mark["producerId"] and 0 <= late <= mark.get("unanswered", 0))
 
 
 def _began(handles: Sequence[Mapping[str, Any]]) -> int:

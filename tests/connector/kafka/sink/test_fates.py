@@ -84,6 +84,24 @@ def test_of_two_transactions_only_the_one_whose_rows_were_cut_off_is_hurt() -> N
 
 
 @pytest.mark.parametrize(
+    ("state", "began", "outcome"),
+    [
+        ("CompleteAbort", 0, Outcome.LOST),
+        ("CompleteCommit", 0, Outcome.COMMITTED),
+        ("CompleteAbort", 1, Outcome.UNKNOWN),
+        ("CompleteCommit", -1, Outcome.UNKNOWN),
+    ],
+)
+def test_below_version_5_too_if_the_coordinator_says_that_it_began_when_ours_did(
+    state: str, began: int, outcome: Outcome
+) -> None:
+    """A timeout, or a new owner of the id, aborts at the next epoch; a broker can leave the marker out (KAFKA-20734)."""
+    transaction = parse_handle({**prepared(version=4).handle, "startedAt": 1_700_000_000_000 + began})
+    parts = [PartFate(part, Fate.OPEN) for part in transaction.written]
+    assert judge_ended(transaction, described(state, 1), parts, 0.0).state.outcome is outcome
+
+
+@pytest.mark.parametrize(
     ("version", "description", "fates", "outcome"),
     [
         # Nothing is left to confirm that the id's state at the next epoch is about this transaction.
