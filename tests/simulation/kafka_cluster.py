@@ -28,6 +28,7 @@ SESSION_SECONDS = 9.0  # after which a broker that is silent is replaced
 LAG_SECONDS = 10.0  # after which a follower that is silent does not count
 KILLED_SECONDS = 1.0  # after which a broker that is gone is replaced
 NEWS_SECONDS = (0.0, 0.01, 0.5, 1.0)  # until a broker hears of an election
+FETCH_SECONDS = (*[0.0] * 6, 0.02, 0.3)  # until followers have what a leader appends
 LOADING_SECONDS = (0.0, 0.0, 0.5, 3.0)
 APPEND_SECONDS = 5.0  # that a leader waits for its followers
 REQUEST_SECONDS = 30.0  # that one broker waits for another
@@ -61,6 +62,8 @@ class Place:
         self.in_sync = set(range(BROKERS))
         self.logs: list[Any] = [RowLog() if name == TOPIC else Log() for _ in range(BROKERS)]
         self.waiting: list[tuple[Broker, int, int, float, Then]] = []
+        self.fetched = 0.0
+        """When the followers have what was appended last."""
         self.settled = False
         """Whether all replicas have all, and know it."""
 
@@ -250,7 +253,9 @@ class Cluster:
 
     def _replicate(self, place: Place) -> None:
         leader = self.brokers[place.leader] if place.leader >= 0 else None
-        if leader is not None and self.is_awake(leader) and leader.epoch(place) == place.epoch:
+        if self.now < place.fetched:
+            pass
+        elif leader is not None and self.is_awake(leader) and leader.epoch(place) == place.epoch:
             log = place.logs[leader.number]
             for other in self.brokers:
                 if other is leader or not self.is_awake(other) or other.slow_until > self.now:
@@ -295,6 +300,7 @@ class Cluster:
         epoch, log = broker.epoch(place), place.logs[broker.number]
         for entry in entries:
             log.append(epoch, entry)
+        place.fetched = self.now + self._world.choices.one_of(FETCH_SECONDS)
         place.waiting.append((broker, epoch, log.end - 1, self.now + APPEND_SECONDS, then))
         return None
 

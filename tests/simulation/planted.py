@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -213,29 +213,32 @@ PLANTED: Mapping[str, Change] = {
     "whatever is prepared counts as alive": (RecordingSink, "inspect", _prepared_is_ready),
 }
 
-PLANTED_IN_KAFKA: Mapping[str, Change] = {
-    "one answer of one broker is a judgement": (SecondLook, "confirms", lambda _: lambda *_: True),
-    "one broker says who leads": (KafkaConnection, "ask_several", _believes_the_first),
-    "a leader is asked without its epoch": (TopicInfo, "epoch", lambda _: lambda *_: -1),
-    "a marker that followers lack is none": (
-        fates,
-        "_BY_ENDING",
-        lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN},
+_ONE_LOOK: Change = (SecondLook, "confirms", lambda _: lambda *_: True)
+
+PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
+    "one look at what followers lack is enough": (
+        _ONE_LOOK,
+        (fates, "_BY_ENDING", lambda known: {**known, Ending.NOT_YET: Fate.UNKNOWN}),
     ),
-    "an id is used while it is prepared": (transactional_ids, "BUSY", lambda _: frozenset()),
-    "an invalid state is a commit": (end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),
+    "one broker says who leads": (
+        _ONE_LOOK,
+        (KafkaConnection, "ask_several", _believes_the_first),
+        (TopicInfo, "epoch", lambda _: lambda *_: -1),
+    ),
+    "an id is used while it is prepared": ((transactional_ids, "BUSY", lambda _: frozenset()),),
+    "an invalid state is a commit": ((end_txn, "ANSWERS", lambda known: {**known, 48: Answer.ENDED}),),
     "a broken connection is a commit": (
-        end_txn,
-        "answer_for",
-        lambda real: lambda answer: Answer.ENDED if isinstance(answer, Exception) else real(answer),
+        (
+            end_txn,
+            "answer_for",
+            lambda real: lambda answer: Answer.ENDED if isinstance(answer, Exception) else real(answer),
+        ),
     ),
-    "what was committed may be aborted": (TransactionEnder, "abort", _aborts_blindly),
-    "nobody waits until readers see": (kafka_sink.KafkaSink, "ensureVisible", lambda _: lambda *_: ()),
-    "a run takes no id": (kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),
+    "what was committed may be aborted": ((TransactionEnder, "abort", _aborts_blindly),),
+    "what hangs is left": ((kafka_sink, "end_hanging", lambda _: lambda *_: 0),),
+    "a run takes no id": ((kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),),
     "a request that comes late is another query's": (
-        kafka_sink,
-        "_is_marked",
-        lambda real: lambda run, mark: real(run, {**mark, "unanswered": 0}),
+        (kafka_sink, "_is_marked", lambda real: lambda run, mark, _: real(run, mark, 0)),
     ),
 }
 
@@ -259,6 +262,7 @@ UNSEEN = frozenset(
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
     """Plant one of them."""
-    owner, attribute, change = {**PLANTED, **PLANTED_IN_KAFKA}[bug]
-    with mock.patch.object(owner, attribute, change(getattr(owner, attribute))):
+    with ExitStack() as changes:
+        for owner, attribute, change in PLANTED_IN_KAFKA[bug] if bug in PLANTED_IN_KAFKA else [PLANTED[bug]]:
+            changes.enter_context(mock.patch.object(owner, attribute, change(getattr(owner, attribute))))
         yield

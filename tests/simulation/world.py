@@ -58,12 +58,16 @@ class Store(Protocol):
 
 
 class Setup(NamedTuple):
-    """A sink, its options, and what it writes into; `only` is the one trouble of its runs, if they have one."""
+    """A sink, its options, and what it writes into.
+
+    `only` is the one trouble of its runs, if they have one, and `hot` are the steps at one of which it happens most.
+    """
 
     sink: SinkType
     options: Mapping[str, str]
     make_store: Callable[[World], Store]
     only: str = ""
+    hot: Sequence[str] = HOT
 
 
 class World:
@@ -119,7 +123,8 @@ class World:
         }
         self.weights = {kind: self.choices.one_of(WEIGHTS) for kind in (*acts, "speculation", "hook fails")}
         if setup.only:
-            self.weights = {**dict.fromkeys(self.weights, 0), setup.only: WEIGHTS[-1]}
+            self.weights = {**dict.fromkeys(self.weights, 0), setup.only: 4 * WEIGHTS[-1]}
+        self._hot = setup.hot
         self._table = [(kind, act) for kind, act in acts.items() for _ in range(self.weights[kind])]
         self._elsewhere = self.choices.below(2) == 1  # commands run on another machine: no driver is seen from there
         self._needs_rewind = self._told_to_recover = False
@@ -294,7 +299,7 @@ class World:
         length = self.choices.one_of(LENGTHS)
         self.scheduler.switching = self.choices.one_of(SWITCHING)
         self.scheduler.disturbing = len(self._table)
-        self.scheduler.hot = self.choices.one_of(HOT)
+        self.scheduler.hot = self.choices.one_of(self._hot)
         self.faults.weight = self.choices.one_of(LOSING)
         self._disturbed(length)
         self._be_calm()

@@ -90,6 +90,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         self._admin: KafkaAdmin | None = None
         self._kept_ender: TransactionEnder | None = None
         self._warm: KafkaTransaction | None = None
+        self._late = 0  # initialisations of earlier runs without an answer: each may still arrive
 
     @classmethod
     def name(cls) -> str:
@@ -235,7 +236,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         described = admin.describe([name, *self._ours(admin, COMMITTED)])
         run = described.pop(name, None)
         marks = (history.mark, *history.late) if history.binding and history.mark else ()
-        if marks and run is not None and not any(_is_marked(run, mark) for mark in marks):
+        self._late = sum(mark.get("unanswered", 0) for mark in history.late)
+        if marks and run is not None and not any(_is_marked(run, mark, self._late) for mark in marks):
             now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
             raise put_back(f"{name} was initialised after the newest run ({dict(marks[0])} then, {now} now)")
         newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
@@ -262,14 +264,15 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         if name not in admin.transactional_ids(producer_ids=[made.producer_id]):
             raise missing_right("DESCRIBE", f"the transactional ids of the prefix {self._prefix()}")
         mark = {"producerId": made.producer_id, "epoch": made.producer_epoch}
-        return {**mark, "unanswered": made.unanswered} if made.unanswered else mark
+        late = {"unanswered": made.unanswered, "late": made.unanswered + self._late}
+        return {**mark, **late} if late["late"] else mark
 
     def _guarded(self, mark: RunMark) -> RunMark:
         admin, name = self._driver_admin(), run_id(self._prefix())
         description = admin.describe([name]).get(name)
         # Forgotten after 7 days without a run (transactional.id.expiration.ms): it was not taken. A process that only
         # knows this mark would take a new initialisation for another query's.
-        if description is None or _is_marked(description, mark):
+        if description is None or _is_marked(description, mark, mark.get("late", 0)):
             return mark
         raise FencedError(
             "PREFIX_TAKEN",
@@ -405,10 +408,9 @@ def _ends_of(handles: Sequence[KafkaHandle]) -> dict[Partition, int]:
     return ends
 
 
-def _is_marked(run: Description, mark: RunMark) -> bool:
-    """Return whether nobody but the run of a mark has initialised its id since: its own unanswered requests may arrive late."""
-    late: int = run.producer_epoch - mark["epoch"]
-    return bool(run.producer_id == mark["producerId"] and 0 <= late <= mark.get("unanswered", 0))
+def _is_marked(run: Description, mark: RunMark, late: int) -> bool:
+    """Return whether only the query's own requests have initialised its id since a mark: `late` ones may have come late."""
+    return bool(run.producer_id == mark["producerId"] and 0 <= run.producer_epoch - mark["epoch"] <= late)
 
 
 def _began(handles: Sequence[Mapping[str, Any]]) -> int:

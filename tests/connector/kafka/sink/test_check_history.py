@@ -79,11 +79,12 @@ def test_the_run_id_is_where_the_newest_run_left_it(
     refused: bool,
 ) -> None:
     known = {"p.run": run} if run else {}
+    history = {"mark": mark, "late": [] if mark is None else [mark], "binding": binding}
     if refused:
         with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.run was initialised"):
-            ask(monkeypatch, known, mark=mark, binding=binding)
+            ask(monkeypatch, known, **history)
     else:
-        assert ask(monkeypatch, known, mark=mark, binding=binding) == {"committed": 0}
+        assert ask(monkeypatch, known, **history) == {"committed": 0}
 
 
 def test_any_recorded_run_may_be_the_last_that_took_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:

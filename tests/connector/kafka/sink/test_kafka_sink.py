@@ -16,8 +16,17 @@ from connector.kafka.sink.transaction import ABANDONED_AT_MOST
 from tests.connector.kafka.sink.fake_producer import FakeProducer
 from tests.connector.kafka.sink.fake_sink_cluster import FakeCluster
 from transactional.checkpoint import DecidedCheckpoint
-from transactional.errors import FencedError, OptionError, ProtocolError, RetriableError, RowRefusedError, StoreError
+from transactional.errors import (
+    FencedError,
+    LocationError,
+    OptionError,
+    ProtocolError,
+    RetriableError,
+    RowRefusedError,
+    StoreError,
+)
 from transactional.failure import Remedy, failure_of
+from transactional.history import History
 from transactional.sink import Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.string())])
@@ -341,12 +350,27 @@ def test_a_request_of_the_run_that_was_not_answered_may_arrive_late(cluster: Fak
     """A coordinator that stood still takes it from its socket, after the next try was answered."""
     cluster.unanswered = 1
     mark = sink().guardRun(None)
-    assert mark == {"producerId": 7, "epoch": 0, "unanswered": 1}
+    assert mark == {"producerId": 7, "epoch": 0, "unanswered": 1, "late": 1}
     cluster.init_producer_id("q.run", 1)
     assert sink().guardRun(mark) == mark
     cluster.init_producer_id("q.run", 1)
     with pytest.raises(FencedError, match="PREFIX_TAKEN"):
         sink().guardRun(mark)
+
+
+def test_a_request_of_an_earlier_run_may_arrive_in_a_later_one(cluster: FakeCluster) -> None:
+    earlier = {"producerId": 7, "epoch": 0, "unanswered": 1, "late": 1}
+    cluster.state("q.run", "Empty")
+    later = sink()
+    later.checkHistory(History("q", 1, True, mark=earlier, late=[earlier]))
+    mark = later.guardRun(None)
+    assert mark == {"producerId": 7, "epoch": 1, "unanswered": 0, "late": 1}
+    cluster.init_producer_id("q.run", 1)
+    assert sink().guardRun(mark) == mark
+    sink().checkHistory(History("q", 1, True, mark=mark, late=[earlier, mark]))
+    cluster.init_producer_id("q.run", 1)
+    with pytest.raises(LocationError, match="LOCATION_PUT_BACK"):
+        sink().checkHistory(History("q", 1, True, mark=mark, late=[earlier, mark]))
 
 
 def test_an_id_that_the_brokers_have_forgotten_is_left_alone(cluster: FakeCluster) -> None:
