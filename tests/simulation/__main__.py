@@ -23,7 +23,7 @@ __all__ = ["main", "search"]
 FOLDER = Path("build/simulation")
 
 
-def search(first: int, seconds: float, met: Counter[str]) -> tuple[int, int, World | None]:
+def search(first: int, seconds: float, met: Counter[str], most: int | None = None) -> tuple[int, int, World | None]:
     """Play one seed after the other; return how many, their steps, and the first world in which the promise broke.
 
     Parameters
@@ -33,9 +33,11 @@ def search(first: int, seconds: float, met: Counter[str]) -> tuple[int, int, Wor
     seconds : float
     met : Counter[str]
         What the runs have met is added to it.
+    most : int, optional
+        Runs at most.
     """
     end, runs, steps = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end:
+    while time.monotonic() < end and runs != most:
         world = play(first + runs)
         runs, steps = runs + 1, steps + world.scheduler.steps
         met.update(world.seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,11 @@ class SimulatedKafka:
         self.cluster.expire(name)
         self.cluster.advance()
 
-    def disturb(self) -> None:
+    def acts(self) -> Mapping[str, Callable[[], object]]:
+        """Brokers are hurt."""
+        return {"store is hurt": self._disturb}
+
+    def _disturb(self) -> None:
         """Hurt a broker, or let another lead."""
         choices, cluster = self._world.choices, self.cluster
         broker = choices.one_of(cluster.brokers)

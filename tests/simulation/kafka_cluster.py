@@ -62,6 +62,8 @@ class Place:
         self.in_sync = set(range(BROKERS))
         self.logs: list[Any] = [RowLog() if name == TOPIC else Log() for _ in range(BROKERS)]
         self.waiting: list[tuple[Broker, int, int, float, Then]] = []
+        self.has: dict[int, int] = {}
+        """How far each follower has fetched from this leader."""
         self.fetched = 0.0
         """When the followers have what was appended last."""
         self.settled = False
@@ -203,7 +205,7 @@ class Cluster:
         if chosen < 0:
             self.at(self.now + 1.0, lambda: self.elect(place) if place.leader < 0 else None)
         if chosen != place.leader:
-            place.leader, place.epoch = chosen, place.epoch + 1
+            place.leader, place.epoch, place.has = chosen, place.epoch + 1, {}
             self._world.note(f"{place.name}-{place.number} is led by {chosen} at epoch {place.epoch}")
             self._tell_all()
 
@@ -262,9 +264,11 @@ class Cluster:
                     continue
                 if other.epoch(place) == place.epoch:
                     place.logs[other.number].follow(log)
+                    place.has[other.number] = log.end
                     place.in_sync.add(other.number)
+            place.has[leader.number] = log.end
             if len(place.in_sync) >= LEAST_IN_SYNC:
-                log.high = max(log.high, min(place.logs[n].end for n in place.in_sync))
+                log.high = max(log.high, min(place.has.get(n, 0) for n in place.in_sync))
             all_there = all(each.high == each.end == log.end for each in place.logs)
             place.settled = all_there and len(place.in_sync) == BROKERS
         if place.waiting:
@@ -415,11 +419,15 @@ class Cluster:
         return broker if ready else None
 
     def newest(self) -> dict[str, Transaction]:
-        """What the newest coordinators' logs say of transactional ids."""
+        """What the coordinators know of transactional ids; where none is ready, what the newest log says."""
         found: dict[str, Transaction] = {}
         for place in self.coordination:
-            log = max(place.logs, key=lambda each: (each.epochs[-1:] or [(-1, 0)], each.end))
-            found.update(entry for _, entry in log.entries)
+            leader = self.leader_of(place)
+            if leader is not None and self.coordinated(leader, place) == NONE:
+                found.update(leader.known[place.number])
+            else:
+                log = max(place.logs, key=lambda each: (each.epochs[-1:] or [(-1, 0)], each.end))
+                found.update(entry for _, entry in log.entries)
         return found
 
     def open_ids(self) -> dict[str, Transaction]:

@@ -25,14 +25,14 @@ from tests.simulation.kafka_client import SimulatedKafka
 from tests.simulation.kafka_cluster import TOPIC
 from tests.simulation.processes import Process
 from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles, SimulatedTransactions
-from tests.simulation.world import Setup, World
+from tests.simulation.world import HOT, Setup, World
 from transactional.clock import SystemClock
 from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal
 from transactional.sink import HandleState, Options
 from transactional.testing import RecordingSink
 
-__all__ = ["IN_KAFKA", "RoutedSink", "SimulatedHook", "SimulatedSink", "play", "violation"]
+__all__ = ["IN_KAFKA", "IN_MEMORY", "SETUPS", "RoutedSink", "SimulatedHook", "SimulatedSink", "play", "violation"]
 
 
 class SimulatedSink(RecordingSink):
@@ -128,15 +128,16 @@ IN_COMMITS = (
     "DescribeProducers",
     "ListOffsets",
 )
-IN_KAFKA = (
-    Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka),
-    Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka, "store is hurt", IN_COMMITS),
-)
-SETUPS = (
+ANYWHERE = (*HOT, "EndTxn", "EndTxn", "Describe", "Fetch", "ListOffsets", "Produce", "InitProducerId", "Metadata")
+IN_MEMORY = (
     Setup(SimulatedSink, OPTIONS, SimulatedTransactions),
     Setup(RoutedSink, OPTIONS, SimulatedTransactions),
-    *IN_KAFKA,
 )
+IN_KAFKA = (
+    Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka, hot=ANYWHERE),
+    Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka, "store is hurt", IN_COMMITS),
+)
+SETUPS = (*IN_MEMORY, *IN_KAFKA)
 FOLD_EVERY = 8  # entries: a run meets several snapshots, and deleted numbers
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -212,8 +212,9 @@ class SimulatedTransactions:
         """Let a transaction's time be over."""
         self.server.expire(number)
 
-    def disturb(self) -> None:
-        """It has no parts."""
+    def acts(self) -> Mapping[str, Callable[[], object]]:
+        """It has no parts that could be hurt."""
+        return {}
 
     def well(self) -> None:
         """Its requests are what can be hurt."""

@@ -14,14 +14,14 @@ import pytest
 from tests.simulation.__main__ import search
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.planted import PLANTED, PLANTED_IN_KAFKA, UNSEEN, planted
-from tests.simulation.product import IN_KAFKA, play, violation
+from tests.simulation.product import IN_KAFKA, IN_MEMORY, play, violation
 
-SECONDS = 45.0
-"""Of the seeds from 0 on in every `make test`, some 500 of them; `make simulate` draws new ones."""
+RUNS = 120
+"""Seeds from 0 on that every `make test` plays; `make simulate` draws new ones."""
 
 SEARCHED = 150  # runs within which a planted bug has to be found; most take a few
 
-SEARCHED_IN_KAFKA = 40  # a run has more steps
+SEARCHED_IN_KAFKA = 20  # a run has more steps
 
 MET = (
     *("request: late", "request: repeated", "request: answer lost", "request: all refused", "hook fails", "rival"),
@@ -37,7 +37,7 @@ MET = (
     *("broker: freeze", "broker: kill", "broker: elect", "broker: slow", "request: a broker that stands still"),
     *("ended by PREPARED_LOST", "ended by RUN_SUPERSEDED", "ended by STOP_REQUESTED", "ended by HANDLE_NOT_ALIVE"),
 )
-"""What a search of that length meets for sure, so that its silence says something."""
+"""What these meet, so that their silence says something."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,7 +50,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.slow
 def test_whatever_happens_every_row_is_visible_once_in_order_and_every_reason_is_true() -> None:
     met = Counter[str]()
-    runs, steps, world = search(0, SECONDS, met)
+    runs, steps, world = search(0, 600.0, met, RUNS)
     assert world is None, f"python -m tests.simulation 1 --seed {runs - 1}: {world.broken}"
     assert not [what for what in MET if not met[what]], f"{runs} runs, {steps} steps"
 
@@ -84,7 +84,7 @@ def test_without_any_choice_one_driver_does_everything() -> None:
 @pytest.mark.parametrize("bug", [bug for bug in PLANTED if bug not in UNSEEN])
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
-        assert any(play(seed).broken for seed in range(SEARCHED)), f"no run shows: {bug}"
+        assert any(play(seed, IN_MEMORY).broken for seed in range(SEARCHED)), f"no run shows: {bug}"
 
 
 @pytest.mark.parametrize("bug", [bug for bug in PLANTED_IN_KAFKA if bug not in UNSEEN])
@@ -95,10 +95,10 @@ def test_a_bug_that_is_planted_in_kafka_s_sink_is_found(bug: str) -> None:
 
 def test_what_is_found_is_made_small() -> None:
     with planted("rows are committed before the decision"):
-        world = next(world for world in map(play, range(SEARCHED)) if world.broken)
+        world = next(world for seed in range(SEARCHED) if (world := play(seed, IN_MEMORY)).broken)
         kind, taken = violation(world.broken), world.choices.taken
-        small = shrink(taken, lambda choices: violation(play(choices).broken) == kind, tries=150)
-        assert violation(play(small).broken) == kind
+        small = shrink(taken, lambda choices: violation(play(choices, IN_MEMORY).broken) == kind, tries=150)
+        assert violation(play(small, IN_MEMORY).broken) == kind
         assert len(small) < len(taken) / 2
 
 

@@ -20,7 +20,7 @@ from tests.simulation.spark import LOCATION, QUERY, Query
 from tests.simulation.stores import Faults, SimulatedFiles
 from transactional.errors import FencedError, RewindRequiredError
 
-__all__ = ["Setup", "Store", "World"]
+__all__ = ["HOT", "Setup", "Store", "World"]
 
 LENGTHS = (300, 1000, 3000)  # steps until nothing is disturbed any more
 WEIGHTS = (0, 0, 2, 8, 32)  # of a step's die, how often something of a kind happens; each run has its own mixture
@@ -31,12 +31,12 @@ SKEWS = (0.0, 0.0, 40.0, -40.0)
 EVER = FIRST_MOMENT + 1e9
 MORE_ROWS = 3
 LIVES = 8  # within which an undisturbed query has to come to its end
-HOT = (
+HOT: Sequence[str] = (
     *("", "create", "create", "create", "commit", "commit", "abort", "begin", "prepare", "list", "delete"),
     *("journal.created", "commit.called", "commit.looked", "hooks.triggered", "decision.written", "commit.done"),
     *("prepared.written", "settled.written", "abort.journalled", "recovery.claimed", "recovery.settling"),
     *("recovery.swept", "repair.verdict", "repair.handles", "rewind.begun", "rewind.planned", "rewind.deleted"),
-    *("task.prepared", "EndTxn", "EndTxn", "Describe", "Fetch", "ListOffsets", "Produce", "InitProducerId", "Metadata"),
+    "task.prepared",
 )
 """First words of steps: at those of one, a run is disturbed the most."""
 
@@ -50,8 +50,8 @@ class Store(Protocol):
     def expire(self, name: Any) -> None:
         """Let a transaction's time be over."""
 
-    def disturb(self) -> None:
-        """Hurt it."""
+    def acts(self) -> Mapping[str, Callable[[], object]]:
+        """Return what else may happen to it, by a name."""
 
     def well(self) -> None:
         """Nothing hurts it any more."""
@@ -118,8 +118,8 @@ class World:
             "start again": self._start_again,
             "interrupt": self._interrupt,
             "recover": self.command,
-            "store is hurt": self.store.disturb,
             "ask to stop": lambda: self.spawn("asks", lambda: request_stop(CheckpointLocation(LOCATION))),
+            **self.store.acts(),
         }
         self.weights = {kind: self.choices.one_of(WEIGHTS) for kind in (*acts, "speculation", "hook fails")}
         if setup.only:
