@@ -137,7 +137,9 @@ class Answers:
         if found is not None and (name in broker.pending or found.state.startswith("Prepare")):
             return fail(CONCURRENT)
         if found is not None and found.state == "Ongoing":
-            self._cluster.change(broker, name, _ending(found, False, 1), lambda _: box.append(fail(CONCURRENT)[0]))
+            self._cluster.change(
+                broker, name, _ending(found, False, 1, self._cluster.now), lambda _: box.append(fail(CONCURRENT)[0])
+            )
             return box
         if found is None:
             self._cluster.last_producer += 1
@@ -159,7 +161,7 @@ class Answers:
         code = loading if loading != NONE else self._may_end(broker, request, found, raising)
         if code is not None or found is None:
             return [Answer(error_code=code)]
-        becomes = _ending(found, request.committed, int(raising))
+        becomes = _ending(found, request.committed, int(raising), self._cluster.now)
         self._cluster.change(
             broker, request.transactional_id, becomes, lambda code: box.append(Answer(error_code=code))
         )
@@ -345,10 +347,11 @@ class Answers:
         return box
 
 
-def _ending(found: Transaction, commits: bool, above: int) -> Transaction:
+def _ending(found: Transaction, commits: bool, above: int, now: float) -> Transaction:
     state = "PrepareCommit" if commits else "PrepareAbort"
-    places = found.places if found.state == "Ongoing" else frozenset()
-    return Transaction(found.producer, found.epoch + above, state, found.timeout_ms, found.started, places)
+    ongoing = found.state == "Ongoing"
+    started, places = (found.started, found.places) if ongoing else (now, frozenset[int]())
+    return Transaction(found.producer, found.epoch + above, state, found.timeout_ms, started, places)
 
 
 def _each(topics: Iterable[Any], name: str, of_part: Callable[[Any], Answer]) -> list[Answer]:
