@@ -137,9 +137,8 @@ class Answers:
         if found is not None and (name in broker.pending or found.state.startswith("Prepare")):
             return fail(CONCURRENT)
         if found is not None and found.state == "Ongoing":
-            self._cluster.change(
-                broker, name, _ending(found, False, 1, self._cluster.now), lambda _: box.append(fail(CONCURRENT)[0])
-            )
+            becomes = found.ending(False, 1, self._cluster.now)
+            self._cluster.change(broker, name, becomes, lambda _: box.append(fail(CONCURRENT)[0]))
             return box
         if found is None:
             self._cluster.last_producer += 1
@@ -161,7 +160,7 @@ class Answers:
         code = loading if loading != NONE else self._may_end(broker, request, found, raising)
         if code is not None or found is None:
             return [Answer(error_code=code)]
-        becomes = _ending(found, request.committed, int(raising), self._cluster.now)
+        becomes = found.ending(request.committed, int(raising), self._cluster.now)
         self._cluster.change(
             broker, request.transactional_id, becomes, lambda code: box.append(Answer(error_code=code))
         )
@@ -196,15 +195,8 @@ class Answers:
     def AddPartition(self, broker: Broker, request: Any) -> Box:
         """Note that a transaction writes into a partition; the first begins it."""
         box = Box()
-        found, code = self._known(broker, request.name)
-        if code == NONE and (found is None or found.producer != request.producer):
-            code = NO_PRODUCER
-        elif code == NONE and found is not None and found.epoch != request.epoch:
-            code = PRODUCER_FENCED
-        elif (
-            code == NONE and found is not None and (request.name in broker.pending or found.state.startswith("Prepare"))
-        ):
-            code = CONCURRENT
+        found, loading = self._known(broker, request.name)
+        code = loading if loading != NONE else self._may_add(broker, request, found)
         if code != NONE or found is None:
             return [Answer(error_code=code)]
         ongoing = found.state == "Ongoing"
@@ -215,6 +207,14 @@ class Answers:
         becomes = Transaction(found.producer, found.epoch, "Ongoing", found.timeout_ms, started, places)
         self._cluster.change(broker, request.name, becomes, lambda code: box.append(Answer(error_code=code)))
         return box
+
+    @staticmethod
+    def _may_add(broker: Broker, request: Any, found: Transaction | None) -> int:
+        if found is None or found.producer != request.producer:
+            return NO_PRODUCER
+        if found.epoch != request.epoch:
+            return PRODUCER_FENCED
+        return CONCURRENT if request.name in broker.pending or found.state.startswith("Prepare") else NONE
 
     def Produce(self, broker: Broker, request: Any) -> Box:
         """Append rows, each once."""
@@ -345,13 +345,6 @@ class Answers:
             )
             self._cluster.mark(broker, place, record, done)
         return box
-
-
-def _ending(found: Transaction, commits: bool, above: int, now: float) -> Transaction:
-    state = "PrepareCommit" if commits else "PrepareAbort"
-    ongoing = found.state == "Ongoing"
-    started, places = (found.started, found.places) if ongoing else (now, frozenset[int]())
-    return Transaction(found.producer, found.epoch + above, state, found.timeout_ms, started, places)
 
 
 def _each(topics: Iterable[Any], name: str, of_part: Callable[[Any], Answer]) -> list[Answer]:

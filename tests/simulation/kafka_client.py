@@ -19,10 +19,10 @@ from transactional.clock import Deadline, SystemClock
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["SimulatedKafka"]
+__all__ = ["TIMEOUT_MS", "SimulatedKafka"]
 
-SECONDS = 100.0
-"""Of kafka.transaction.timeout.ms."""
+TIMEOUT_MS = 100_000
+"""kafka.transaction.timeout.ms"""
 
 ANSWER_SECONDS = 30.0  # that a client waits for one
 PRODUCER_PAUSE = 0.1
@@ -42,7 +42,7 @@ class SimulatedKafka:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.cluster = Cluster(world, SECONDS)
+        self.cluster = Cluster(world)
         self._answers = Answers(self.cluster)
 
     # -- what a world does with its store ---------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class _Producer:
 
     def init_transactions(self, timeout: float) -> None:
         request = SimpleNamespace(
-            kind="InitProducerIdRequest", transactional_id=self._name, transaction_timeout_ms=int(SECONDS * 1000)
+            kind="InitProducerIdRequest", transactional_id=self._name, transaction_timeout_ms=TIMEOUT_MS
         )
         answer = self._coordinated(request, timeout)
         self._producer, self._epoch = answer.producer_id, answer.producer_epoch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.auditor import KEYS
@@ -52,6 +52,11 @@ class Transaction:
     started: float = 0.0
     places: frozenset[int] = frozenset()
 
+    def ending(self, commits: bool, above: int, now: float) -> Transaction:
+        """Return it decided, `above` epochs higher: its markers come next. What is not open begins and ends at once."""
+        becomes = replace(self, state="PrepareCommit" if commits else "PrepareAbort", epoch=self.epoch + above)
+        return becomes if self.state == "Ongoing" else replace(becomes, started=now, places=frozenset())
+
 
 class Place:
     """A partition with its replicas, as the controller knows it."""
@@ -85,8 +90,7 @@ class Broker:
         self.view: View = {}
         self.news: list[tuple[float, View]] = []
         self.known: dict[int, dict[str, Transaction]] = {}
-        """By partition of the transaction log that it coordinates: the transactions."""
-        self.loading: dict[int, float] = {}
+        """By partition of the transaction log that it coordinates, and has loaded: the transactions."""
         self.pending: set[str] = set()
 
     def leads(self, place: Place) -> bool:
@@ -104,8 +108,6 @@ class Cluster:
     Parameters
     ----------
     world : World
-    timeout : float
-        Seconds that a transaction may take.
 
     Attributes
     ----------
@@ -115,9 +117,8 @@ class Cluster:
         Whether a marker can be left out for good (KAFKA-20734).
     """
 
-    def __init__(self, world: World, timeout: float) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self.timeout = timeout
         self.level = world.choices.one_of((2, 2, 1))
         self.skips = world.choices.one_of((False, False, True))
         self.rows = [Place(TOPIC, number) for number in range(KEYS)]
@@ -198,7 +199,7 @@ class Cluster:
                 broker.known.pop(place.number, None)
 
     def elect(self, place: Place) -> None:
-        """Let another replica in sync lead, if there is one; else the one that led, if it lives, or nobody."""
+        """Let another replica in sync lead, if there is one; else the one that led, if it lives, or none."""
         able = [n for n in sorted(place.in_sync) if self.is_awake(self.brokers[n])]
         others = [n for n in able if n != place.leader] or able
         chosen = others[self._world.choices.below(len(others))] if others else -1
@@ -217,9 +218,9 @@ class Cluster:
         self.at(self.now + LAG_SECONDS, lambda: self._leave(broker))
 
     def kill(self, broker: Broker, seconds: float) -> None:
-        """End a broker, and start it again so many seconds later."""
+        """End a broker, and start it again after this time."""
         broker.down = True
-        broker.known, broker.loading, broker.pending = {}, {}, set()
+        broker.known, broker.pending = {}, set()
         self.at(self.now + KILLED_SECONDS, lambda: self._replace(broker))
         self.at(self.now + KILLED_SECONDS, lambda: self._leave(broker))
         self.at(self.now + seconds, lambda: self._start(broker))
@@ -254,10 +255,8 @@ class Cluster:
                     place.settled = False
 
     def _replicate(self, place: Place) -> None:
-        leader = self.brokers[place.leader] if place.leader >= 0 else None
-        if self.now < place.fetched:
-            pass
-        elif leader is not None and self.is_awake(leader) and leader.epoch(place) == place.epoch:
+        leader = self.leader_of(place)
+        if leader is not None and self.now >= place.fetched:
             log = place.logs[leader.number]
             for other in self.brokers:
                 if other is leader or not self.is_awake(other) or other.slow_until > self.now:
@@ -315,8 +314,8 @@ class Cluster:
         return self.coordination[zlib.crc32(name.encode()) % COORDINATORS]
 
     def _load(self, broker: Broker, place: Place, slowly: bool) -> None:
+        broker.known.pop(place.number, None)
         delay = self._world.choices.one_of(LOADING_SECONDS) if slowly else 0.0
-        broker.loading[place.number] = self.now + delay
         epoch = broker.epoch(place)
         self.at(self.now + delay, lambda: self._loaded(broker, place, epoch))
 
@@ -326,7 +325,6 @@ class Cluster:
         if not self.is_awake(broker):
             self.at(broker.until, lambda: self._loaded(broker, place, epoch))
             return
-        broker.loading.pop(place.number, None)
         broker.known[place.number] = dict(entry for _, entry in place.logs[broker.number].entries)
         broker.pending = {name for name in broker.pending if self.coordination_of(name) is not place}
         for name, found in broker.known[place.number].items():
@@ -337,7 +335,7 @@ class Cluster:
         """Return NONE if a broker believes that it coordinates these transactions, else the code that it answers."""
         if not broker.leads(place):
             return NOT_COORDINATOR
-        return LOADING if place.number in broker.loading or place.number not in broker.known else NONE
+        return NONE if place.number in broker.known else LOADING
 
     def change(self, broker: Broker, name: str, becomes: Transaction, then: Then) -> None:
         """Write a transaction's new state; it counts when it is replicated."""
@@ -362,7 +360,7 @@ class Cluster:
 
         def ended() -> None:
             state = "CompleteCommit" if commits else "CompleteAbort"
-            complete = Transaction(ending.producer, ending.epoch, state, ending.timeout_ms, ending.started)
+            complete = replace(ending, state=state, places=frozenset())
             self.change(broker, name, complete, lambda code: self._again(broker, code, ended))
 
         def send(number: int) -> None:
@@ -457,7 +455,4 @@ class Cluster:
         found = broker.known[place.number].get(name)
         if found is not None and found.state == "Ongoing":
             self._world.did["loss"] += 1
-            ending = Transaction(
-                found.producer, found.epoch + 1, "PrepareAbort", found.timeout_ms, found.started, found.places
-            )
-            self.change(broker, name, ending, lambda _: None)
+            self.change(broker, name, found.ending(False, 1, self.now), lambda _: None)

@@ -21,7 +21,7 @@ from connector.location.location import CheckpointLocation
 from connector.operations import recovery
 from connector.spark import alone, hosted_sink, internals, sinks
 from tests.simulation.auditor import KEYS
-from tests.simulation.kafka_client import SimulatedKafka
+from tests.simulation.kafka_client import TIMEOUT_MS, SimulatedKafka
 from tests.simulation.kafka_cluster import TOPIC
 from tests.simulation.processes import Process
 from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles, SimulatedTransactions
@@ -117,7 +117,7 @@ KAFKA_OPTIONS: Mapping[str, str] = {
     "commitTimeoutMs": "5000",
     "topic": TOPIC,
     "kafka.bootstrap.servers": "simulated:9092",
-    "kafka.transaction.timeout.ms": "100000",
+    "kafka.transaction.timeout.ms": str(TIMEOUT_MS),
 }
 IN_COMMITS = (
     "commit.looked",
@@ -160,9 +160,8 @@ def inhabited(world: World) -> Iterator[None]:
 
     schema = pa.schema([("value", pa.string())])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SimulatedSink, "world", world, raising=False)
-        patch.setattr(SimulatedKafkaSink, "world", world, raising=False)
-        patch.setattr(SimulatedHook, "world", world, raising=False)
+        for owner in (SimulatedSink, SimulatedKafkaSink, SimulatedHook):
+            patch.setattr(owner, "world", world, raising=False)
         patch.setattr(location, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
         patch.setattr(SystemClock, "now", lambda _: world.time + (p.skew if (p := world.scheduler.current) else 0.0))
         patch.setattr(SystemClock, "monotonic", lambda _: world.time)
