@@ -82,9 +82,11 @@ def hides_value(key: str) -> bool:
 
 def is_secret(key: str, value: str) -> bool:
     """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
+    if hides_value(key):
+        return True
     plain = value
     for _ in range(MOST_ESCAPES):
-        if hides_value(key) or any(each.search(plain) for each in (_USER_IN_URL, _IN_QUERY)):
+        if any(each.search(plain) for each in (_USER_IN_URL, _IN_QUERY)):
             return True
         before, plain = plain, unquote(plain)
         if plain == before:

@@ -357,7 +357,8 @@ def _outcome_at_next_epoch(transaction: Prepared, description: Description | Non
     """Return the coordinator's state at the next epoch: that of ends by version 5, of time-outs, and of fencing.
 
     It counts if a partition still has this transaction open, or lost rows of it. Below version 5 it may be the state of the
-    id's next transaction, unless that began at the same millisecond: so it only confirms an abort that a partition shows.
+    id's next transaction, unless the one that it describes began when ours did: then it only confirms an abort that a
+    partition shows.
     """
     ours = (transaction.producer_id, transaction.producer_epoch + 1)
     if description is None or (description.producer_id, description.producer_epoch) != ours:
