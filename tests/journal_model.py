@@ -69,6 +69,10 @@ BREAKS = {
     "put-back-unseen": "a claim does not ask the store for what the journal does not know",
     "stamps-unseen": "a claim compares the epoch of the prefix, and not what was committed",
     "unmarked-judged": "a claim compares the epoch though a run has not recorded one: it may have died before",
+    "guarded-twice": "a planning takes a run of its driver that has no mark, and guards the prefix for it once more",
+    "overtaken-kept": "a planning keeps its driver's run though an earlier run has recorded a mark since",
+    "late-unknown": "a planning that finds another epoch stops, though a run without a mark may have made it",
+    "taken-at-once": "a planning that finds another epoch stops, without a look at whether the journal has grown",
     "unsettled-unknown": "a claim forgets that what was decided may have been committed",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",
 }
@@ -78,7 +82,7 @@ BREAKS |= MARK_BREAKS | STORE_BREAKS
 SEEN_BY_EXITS = (
     *("void-forgotten", "done-forgets", "logs-last", "logs-once", "resume-as-begun", "replay-settled"),
     *("stop-forever", "moved-first"),
-    *("unmarked-judged", "unsettled-unknown"),
+    "guarded-twice",
 )
 """Breaks after which no invariant is broken, but a query that starts may not go on."""
 
@@ -280,6 +284,10 @@ SCENARIOS: dict[str, tuple[Scenario, Scenario]] = {  # in make test, and bigger
     "put-back": (
         Scenario("AB", parts=1, closes=(True, True), copied=True, expiries=0),
         Scenario("ABC", parts=1, copied=True, expiries=0),
+    ),
+    "put-back-restart": (
+        Scenario("AA", parts=1, closes=(True, True), copied=True, expiries=0, zombie=True, tolerant=True),
+        Scenario("AAB", parts=1, closes=(True, True), copied=True, expiries=0, zombie=True, tolerant=True),
     ),
     "store-back": (
         Scenario("AB", parts=1, closes=(True, True), store_copied=True, expiries=0),

@@ -6,6 +6,7 @@ its prefix may have been used before, nobody can say.) Steps that only this mode
 
 - ``P3look`` is `TwoPhaseCommitSink.checkHistory`: it compares the store with the journal before ``run`` is journalled.
 - ``P3guard`` is `guardRun`: the epoch of the prefix grows by one. A driver may die between it and ``P3mark``.
+- ``P3check`` is `guardRun` with the mark of a run that goes on: the epoch has to be as it was.
 
 Handles are numbered in the order in which their transactions began, so a number stands for that time (`stamp`).
 """
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.model_ledger import Entry
-from tests.model_steps import COMMITTED, PUT_BACK, Judge, Model, Moves, Session, Shared, ended
+from tests.model_steps import COMMITTED, PUT_BACK, Judge, Model, Move, Moves, Session, Shared, ended
 
 __all__ = ["PutBackModel"]
 
@@ -74,19 +75,22 @@ class PutBackModel(Model):
     # -- the steps --------------------------------------------------------------------------------------------------
 
     def _claim(self, s: Session) -> Session:
+        """A planning keeps its driver's run if it has a mark, and no earlier run has recorded one since it began."""
         after = super()._claim(s)
+        if after.pc in ("end", "P3fence"):
+            return after
         if after.pc == "P3claim":
             return after._replace(pc="P3look")
-        return self._guarded(after)
+        marked = self._marks_since(s.known, after.token)
+        if self.broken == "guarded-twice":
+            return after if after.token in marked else after._replace(pc="P3guard")
+        if not marked or ({*marked} != {after.token} and self.broken != "overtaken-kept"):
+            return s._replace(pc="P3look", token=0)
+        return s._replace(pc="P3check", token=after.token)
 
-    def _guarded(self, s: Session) -> Session:
-        """A planning that finds its own run takes the prefix too, if no planning of the run has recorded that."""
-        if s.pc in ("end", "P3fence") or self._has_mark(s.known, s.token):
-            return s
-        return s._replace(pc="P3guard")
-
-    def _has_mark(self, node: int, token: int) -> bool:
-        return any(entry[:2] == ("mark", token) for entry in self.entries(node))
+    def _marks_since(self, node: int, token: int) -> list[int]:
+        """Whose marks were recorded since a run began."""
+        return [entry[1] for entry in self.entries(node)[token:] if entry[0] == "mark"]
 
     def _claimed(self, s: Session) -> Session:
         super()._claimed(s)
@@ -99,7 +103,10 @@ class PutBackModel(Model):
             elif s.known != sh.node:
                 yield "P3look: the journal has grown", self._claim(s._replace(known=sh.node)), sh, ""
             else:
-                yield "P3look: an older copy", ended("put back"), sh, ""
+                violation = "" if sh.copy == PUT_BACK else "a location that was not put back is refused"
+                yield "P3look: an older copy", ended("put back"), sh, violation
+        elif s.pc == "P3check":
+            yield self._check(s, sh)
         elif s.pc == "P3claim":
             claimable: Judge = lambda ledger: self._claimable(ledger, s)  # noqa: E731
             yield from self._append(s, sh, ("run", s.driver, s.seen), claimable, self._claimed)
@@ -111,6 +118,18 @@ class PutBackModel(Model):
             yield from self._append(s, sh, ("mark", s.token, s.seen), always, self._marked)
         else:
             yield from super()._plan(s, sh)
+
+    def _check(self, s: Session, sh: Shared) -> Move:
+        """`guardRun` with the run's mark: who took the prefix may have been a planning of a run that has no mark."""
+        known = self._history(s.known)
+        if ("mark", s.token, sh.epoch) in self.entries(s.known):
+            return "P3check: ours", self._recover(s), sh, ""
+        if s.known != sh.node and self.broken != "taken-at-once":
+            return "P3check: the journal has grown", self._claim(s._replace(known=sh.node)), sh, ""
+        if known.marked or self.broken == "late-unknown":
+            violation = "" if sh.copy == PUT_BACK else "a query's own planning is taken for another query"
+            return "P3check: taken", ended("taken"), sh, violation
+        return "P3check: a run without a mark may have", s._replace(pc="P3look", token=0), sh, ""
 
     def _marked(self, s: Session) -> Session:
         s = s._replace(seen=-1)
@@ -130,6 +149,8 @@ class PutBackModel(Model):
         yield from super().moves(state)
         sh = self._shareds.values[state[0]]
         here = (sh.node, sh.offsets, sh.commits)
+        if self.scenario.zombie:  # the driver lives: whoever puts a copy back ends it before
+            return
         if not sh.copy and self._history(sh.node).binding:
             yield "the location is copied", (self._shareds(sh._replace(copy=here)), *state[1:]), ""
         elif sh.copy and sh.copy not in (PUT_BACK, here):

@@ -85,6 +85,7 @@ def condition_of(error: BaseException) -> str:
 FAULT = ("fault",)
 RIVAL = ("rival", "interrupt")
 LOSS = ("loss",)
+STILL = (*FAULT, "freeze a process", "freeze a driver", "time passes")  # past a deadline of its own
 DEATH = ("kill a process", "kill a driver", "start again")
 
 TRUE_IF: dict[str, tuple[str, ...]] = {
@@ -102,17 +103,13 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "BATCHES_NOT_ACCOUNTED": RIVAL,
     "LOCATION_BUSY": ("command",),
     "QUERY_RUNS": RIVAL,
-    "CONCURRENT_COMMIT": (*RIVAL, "late"),
+    "CONCURRENT_COMMIT": RIVAL,
     "HOOK_FAILED": ("hook",),
-    "KAFKA_TIMEOUT": FAULT,
-    "MARKERS_PENDING": FAULT,
+    "KAFKA_TIMEOUT": STILL,
+    "MARKERS_PENDING": STILL,
     "MARKERS_SKIPPED": ("marker skipped",),
     "WRITE_FAILED": FAULT,
     "LANE_TAKEN": (*LOSS, *RIVAL),
-    "PREFIX_TAKEN": RIVAL,
-    "LOCATION_PUT_BACK": (
-        "start again",
-    ),  # two plannings of one run, one of them killed between its init and its `mark`
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),
     "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL),

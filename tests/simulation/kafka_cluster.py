@@ -331,6 +331,11 @@ class Cluster:
             if found.state.startswith("Prepare"):
                 self.send_markers(broker, place, name, found)
 
+    def skip(self, what: str) -> None:
+        """Note that a partition may never get a transaction's marker."""
+        self._world.did["marker skipped"] += 1
+        self._world.note(what)
+
     def coordinated(self, broker: Broker, place: Place) -> int:
         """Return NONE if a broker believes that it coordinates these transactions, else the code that it answers."""
         if not broker.leads(place):
@@ -381,8 +386,7 @@ class Cluster:
                 self.at(broker.until, lambda: send(number))
             elif broker.view[TOPIC, number][0] < 0 or not self.is_awake(leader) or not leader.leads(rows):
                 if self.skips and self._world.choices.below(4) == 3:
-                    self._world.did["marker skipped"] += 1
-                    self._world.note(f"the marker of {name} for {number} is skipped")
+                    self.skip(f"the marker of {name} for {number} is skipped")
                     done(NONE)
                 else:
                     self._again(broker, TIMED_OUT, lambda: send(number))

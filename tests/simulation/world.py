@@ -304,6 +304,7 @@ class World:
         self._disturbed(length)
         self._be_calm()
         self._end_well()
+        self.store.well()
         self.auditor.judge()
         for process in self.scheduler.processes:
             process.until = 0.0
@@ -314,6 +315,7 @@ class World:
             if process in self.drivers.values() or process.name == "command":
                 self._over(process)
         self._end_well()
+        self.store.well()
         self.auditor.judge()
 
     def _disturbed(self, length: int) -> None:

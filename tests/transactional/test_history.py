@@ -28,14 +28,17 @@ class Asking(RecordingSink):
 
     answer: Callable[[History], Mapping[str, Any]] = staticmethod(lambda history: {})
     identity: Mapping[str, str] = {"cluster": "one"}
+    replaced: Exception = StoreReplacedError("STORE_REPLACED", "it is another one")
     epoch = 1
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def identify(self) -> Mapping[str, str]:
         return self.identity
 
     def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if mark is not None and mark["epoch"] != self.epoch:
-            raise StoreReplacedError("STORE_REPLACED", "it is another one")
+            self.meanwhile()
+            raise self.replaced
         return mark or {"epoch": self.epoch}
 
     def checkHistory(self, history: History) -> Mapping[str, Any]:
@@ -49,6 +52,8 @@ class Place:
         self.store = MemoryJournalStore()
         self.asked: list[History] = []
         self.epoch = 1
+        self.taken = False
+        self.meanwhile: Callable[[], object] = lambda: None
         self.refuses: Callable[[History], bool] = lambda history: False
 
     def journal(self) -> Journal:
@@ -70,6 +75,8 @@ class Place:
     ) -> CheckpointCoordinator:
         sink = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
         sink.answer, sink.identity, sink.epoch = self.answer, {"cluster": cluster}, self.epoch
+        if self.taken:
+            sink.replaced, sink.meanwhile = FencedError("PREFIX_TAKEN", prefix=prefix, reason="epochs"), self.meanwhile
         view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), None)
         settings = RunSettings(driver, sink.name(), "options", prefix)
         return CheckpointCoordinator(Journal(self.store), sink, settings, view)
@@ -169,6 +176,59 @@ def test_a_driver_that_stood_still_before_it_took_the_prefix_does_not_shut_out_t
     at_store = {"epoch": 2}  # the late one's
     place.refuses = lambda history: history.mark is not None and history.mark != at_store
     assert place.claim("C").mark is None
+
+
+def dies_before_its_mark(place: Place, driver: str) -> None:
+    body = run_body(prefix="p", location="/place", sink="2pc-recording", identity={"cluster": "one"}, seen={})
+    place.append(EntryKind.RUN, {**body, "driver": driver, "settings": "options"})
+
+
+def test_a_planning_that_dies_before_its_mark_leaves_a_run_that_no_other_planning_takes() -> None:
+    """It may have guarded the prefix, or do so late: with one run for both, who records its mark would deny the other's."""
+    place = Place()
+    dies_before_its_mark(place, "A")
+    plan = place.coordinator("A").plan()
+    runs = place.journal().ledger.runs
+    assert [(run.driver, run.mark) for run in runs.values()] == [("A", None), ("A", {"epoch": 1})]
+    assert (plan.token, place.coordinator("A").plan().token) == (max(runs), max(runs))
+
+
+def test_a_late_guard_of_a_run_without_a_mark_is_no_other_query() -> None:
+    place = Place()
+    dies_before_its_mark(place, "A")
+    first = place.coordinator("A").plan().token
+    place.epoch, place.taken = 2, True
+    plan = place.coordinator("A").plan()
+    assert plan.token > first
+    assert place.journal().ledger.runs[plan.token].mark == {"epoch": 2}
+    place.epoch = 3
+    place.refuses = lambda history: history.binding
+    with pytest.raises(FencedError, match="PREFIX_TAKEN"):
+        place.coordinator("A").plan()
+
+
+def test_who_has_all_its_marks_stops_for_another_query() -> None:
+    place = Place()
+    place.claim("A")
+    place.epoch, place.taken = 2, True
+    with pytest.raises(FencedError, match="PREFIX_TAKEN"):
+        place.coordinator("A").plan()
+    assert len(place.journal().ledger.runs) == 1
+
+
+def test_a_driver_whose_prefix_the_next_one_takes_meanwhile_says_that_it_is_superseded() -> None:
+    place = Place()
+    place.claim("A")
+    place.epoch, place.taken = 2, True
+
+    def next_one() -> None:
+        place.meanwhile = lambda: None
+        place.claim("B")
+
+    place.meanwhile = next_one
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        place.coordinator("A").plan()
+    assert place.journal().ledger.runs[1].ended == "fenced"
 
 
 def test_who_takes_the_prefix_late_records_it_though_superseded_or_ended() -> None:

@@ -44,12 +44,14 @@ def view(number: int, committed: int | None = None, location: str = "here") -> Q
 
 
 def runs(*drivers: str) -> Ledger:
-    """Runs of these drivers in turn; one in upper case has ended."""
+    """Runs of these drivers in turn, each with its mark; one in upper case has ended. ``-`` is one without a mark: "a"'s."""
     ledger = Ledger()
     for driver in drivers:
-        fold((EntryKind.RUN, {**RUN, "driver": driver.lower()}), ledger=ledger)
+        fold((EntryKind.RUN, {**RUN, "driver": driver.lower().replace("-", "a")}), ledger=ledger)
+        if driver != "-":
+            fold((EntryKind.MARK, {"run": ledger.position, "mark": {}}), ledger=ledger)
         if driver.isupper():
-            fold((EntryKind.ABORTED, {"run": ledger.position, "batch": 0}), ledger=ledger)
+            fold((EntryKind.ABORTED, {"run": max(ledger.runs), "batch": 0}), ledger=ledger)
     return ledger
 
 
@@ -61,15 +63,28 @@ def runs(*drivers: str) -> Ledger:
         ("A", Claim.NEW, None),
         ("b", Claim.NEW, None),
         ("ab", Claim.FENCED, 1),
-        ("aab", Claim.FENCED, 2),
+        ("aab", Claim.FENCED, 3),
         ("Ab", Claim.NEW, None),
-        ("ba", Claim.TAKE, 2),
+        ("ba", Claim.TAKE, 3),
         ("aB", Claim.NEW, None),
+        ("-", Claim.NEW, None),
+        ("-a", Claim.TAKE, 2),
+        ("-b", Claim.FENCED, 1),
     ],
 )
 def test_the_journal_alone_says_whose_run_it_is(drivers: str, claim: Claim, token: int | None) -> None:
     found, run = whose_run(runs(*drivers), "a", "s")
     assert (found, run and run.token) == (claim, token)
+
+
+def test_a_run_is_not_kept_if_an_earlier_one_records_its_mark_late() -> None:
+    """It may have guarded the prefix last: then the run that goes on would be taken for another query."""
+    ledger = runs("-", "a")
+    fold((EntryKind.MARK, {"run": 1, "mark": {}}), ledger=ledger)
+    assert whose_run(ledger, "a", "s") == (Claim.NEW, None)
+    fold((EntryKind.RUN, {**RUN, "driver": "a"}), ledger=ledger)
+    fold((EntryKind.MARK, {"run": ledger.position, "mark": {}}), ledger=ledger)
+    assert whose_run(ledger, "a", "s")[0] is Claim.TAKE
 
 
 def test_other_settings_are_another_run() -> None:

@@ -399,6 +399,34 @@ def test_a_create_whose_answer_was_lost_is_recognised_by_its_nonce() -> None:
     assert journal.append(EntryKind.RUN, RUN, lambda ledger: None).number == 1
 
 
+class Late(MemoryJournalStore):
+    """The first create of a decision fails, and takes place when it is tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: tuple[str, bytes] | None = None
+
+    def create(self, name: str, data: bytes) -> bool:
+        if json.loads(data)["kind"] != EntryKind.DECIDED:
+            return super().create(name, data)
+        if self.under_way is None:
+            self.under_way = name, data
+            raise OSError("timed out")
+        super().create(*self.under_way)
+        return super().create(name, data)
+
+
+def test_a_decision_that_takes_place_late_is_the_one_that_was_tried_again() -> None:
+    query = Query(store := Late())
+    query.run(0)
+    assert query.kinds() == ["run", "mark", "decided", "settled"]
+    assert query.rows() == [0, 1]
+    assert store.under_way is not None
+    assert store.read("3.json") == store.under_way[1]
+    query.run(1)
+    assert query.rows() == [0, 1, 10, 11]
+
+
 def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
     with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*1\.json"):
         Journal(LostAnswer(creates=False)).append(EntryKind.RUN, RUN, lambda ledger: None)

@@ -39,7 +39,10 @@ class Claimant:
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:
-        """Return the run, and whether it is a new one."""
+        """Return the run, and whether it is a new one.
+
+        If the prefix was taken, another process of this query may have done so: it has journalled its `run` before.
+        """
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
             self._fence_own(run)
@@ -51,7 +54,22 @@ class Claimant:
             log.warning("run %d ends: %s", run.token, replaced)
             claim, run = Claim.NEW, self._claim()
             self._guard(run)
+        except FencedError as taken:
+            position = self._journal.ledger.position
+            if self._journal.load().position != position:
+                return self.take()
+            if claim is not Claim.TAKE or all(each.mark is not None for each in self._journal.ledger.runs.values()):
+                raise
+            claim, run = Claim.NEW, self._claim_after(taken)
+            self._guard(run)
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
+
+    def _claim_after(self, taken: FencedError) -> RunRecord:
+        """Claim a new run: one that has no mark may have guarded the prefix late, and no other query has taken it."""
+        try:
+            return self._claim()
+        except LocationError as refused:
+            raise (taken if refused.condition == "LOCATION_PUT_BACK" else refused) from None
 
     def claim(self, follows: int) -> RunRecord:
         """Claim a run if `follows` is the newest, and guard the prefix."""

@@ -111,7 +111,7 @@ class Decision:
             return
         context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
         deadline = Deadline(self._settings.commit_seconds, self._clock)
-        pause = RETRY_SECONDS
+        pause, nonce = RETRY_SECONDS, self._journal.nonce()
         while True:
             try:
                 with hiding(self._settings.secrets):
@@ -121,6 +121,7 @@ class Decision:
                     EntryKind.DECIDED,
                     {**body, "covers": covers, "hooks": states, **self._barriers(self._view.lines)},
                     judge,
+                    nonce,
                 )  # C7
                 break
             except (HookError, JournalError) as problem:

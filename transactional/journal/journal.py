@@ -66,7 +66,7 @@ class Journal:
     ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        self._nonce = nonce
+        self.nonce = nonce
         self.ledger = Ledger()
         self._snapshots: list[int] = []
         self._anchor = ("", b"")  # name and digest of the last file that was folded into the ledger
@@ -136,8 +136,8 @@ class Journal:
     def _snapshot(self, data: bytes, name: str) -> Ledger:
         return Ledger.from_json(decode(data, name).body)
 
-    def append(self, kind: str, body: Mapping[str, Any], judge: Callable[[Ledger], None]) -> Entry:
-        """Take the next number for a fact.
+    def append(self, kind: str, body: Mapping[str, Any], judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
+        """Take the next number for a fact; return its entry, as it is in the journal.
 
         Parameters
         ----------
@@ -146,6 +146,8 @@ class Journal:
         judge : Callable[[Ledger], None]
             Called with the folded state before every try, also after the number was taken; raises if the fact may not be
             recorded any more.
+        nonce : str, optional
+            From `nonce`, for a fact that is tried again after ``JOURNAL_STORE_FAILED``: a former try that comes late counts.
 
         Raises
         ------
@@ -156,7 +158,7 @@ class Journal:
         JournalError
             ``JOURNAL_STORE_FAILED``: the store failed, and a read shows that the entry is not there, or failed, too.
         """
-        nonce = self._nonce()
+        nonce = nonce or self.nonce()
         while True:
             if self.ledger.moved is not None:  # nothing follows it, whatever its kind
                 raise moved_on(self.ledger)
@@ -167,32 +169,38 @@ class Journal:
             entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
             after = self.ledger.copy()
             apply(after, entry)  # an entry that does not fold is never written
-            data = encode(entry)
-            if self._create(entry, data):
+            sent = encode(entry)
+            data = self._create(entry, sent)
+            if data is not None:
                 self._check_not_folded(number)
+                if data != sent:
+                    entry, after = decode(data, f"{number}.json"), self.ledger.copy()
+                    apply(after, entry)
                 self.ledger, self._unfolded = after, self._unfolded + len(data)
                 self._anchor = (f"{number}.json", _digest(data))
                 faults.reach("journal.created")
                 return entry
             self.load()
 
-    def _create(self, entry: Entry, data: bytes) -> bool:
+    def _create(self, entry: Entry, data: bytes) -> bytes | None:
         """Exclusive create; a lost answer is settled by reading back, also if the store's client has hidden it.
 
         A client that sends a create again, because the first answer was lost, is answered that the number is taken: by us.
+        Returns what the entry holds if it is ours; None if the number is another's.
         """
         name = f"{entry.number}.json"
         failure: Exception | None = None
         try:
             if self._store.create(name, data):
-                return True
+                return data
         except OSError as error:
             failure = error
         try:
-            return decode(self._store.read(name), name).nonce == entry.nonce
+            held = self._store.read(name)
+            return held if decode(held, name).nonce == entry.nonce else None
         except FileNotFoundError as error:
             if failure is None:  # taken, folded and deleted since
-                return False
+                return None
             raise self._failed(name, failure) from error
         except JournalError as error:
             if failure is None or error.condition != "JOURNAL_STORE_FAILED":
@@ -222,7 +230,7 @@ class Journal:
         large = self._unfolded >= SNAPSHOT_BYTES and not self.ledger.known_handles()
         if self.ledger.position - last < (1 if large else every):
             return
-        name, data = snapshot_file(self.ledger, self._clock, self._nonce())
+        name, data = snapshot_file(self.ledger, self._clock, self.nonce())
         try:
             self._store.create(name, data)
         except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again

@@ -81,6 +81,9 @@ def _mark(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     run = ledger.runs[body["run"]]
     run.marks = [*run.marks, *([] if run.mark is None else [run.mark])]
     run.mark = dict(body["mark"])
+    newest = ledger.newest_run
+    if newest is not None and newest is not run:
+        newest.overtaken = True
 
 
 def _record(ledger: Ledger, entry: Entry, body: Mapping[str, Any], checkpoint: int | None) -> BatchRecord:

@@ -50,7 +50,9 @@ class RunRecord:
     binding : bool
         What the store holds beyond the journal is not accounted for. False since an operator has accepted it.
     marks : list[dict[str, Any]]
-        Former ones: two processes of a driver can take the prefix, and record it in the other order.
+        Former ones, of a sink that returns another mark when it is asked again.
+    overtaken : bool
+        While it was the newest, an earlier run has journalled its mark: that one may have guarded the prefix last.
     restored : int or None
         The checkpoint whose states its hooks got back; 0 if there was none, None until they were asked.
     """
@@ -71,6 +73,7 @@ class RunRecord:
     seen: dict[str, Any] | None = None
     binding: bool = True
     marks: list[dict[str, Any]] = field(default_factory=list)
+    overtaken: bool = False
 
     def identified(self, what: str, route: str = "") -> str | None:
         """Return a part of its store's identity; of a sink that is several, of the route's store."""

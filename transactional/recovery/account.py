@@ -41,12 +41,15 @@ def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRec
     -------
     tuple[Claim, RunRecord or None]
         With TAKE the newest run; with FENCED our older run that has no `fenced` entry yet.
+        A run without a `mark` is not taken: whoever claimed it may have guarded the prefix, or may do so late, so each guard
+        has a run of its own. Nor is one that an earlier run's guard may have followed.
     """
     newest = ledger.newest_run
     if newest is None or newest.ended:
         return Claim.NEW, None
     if newest.driver == driver:
-        return (Claim.TAKE, newest) if newest.settings == settings else (Claim.NEW, None)
+        guarded = newest.mark is not None and not newest.overtaken
+        return (Claim.TAKE, newest) if guarded and newest.settings == settings else (Claim.NEW, None)
     ours = [run for run in ledger.runs.values() if run.driver == driver and not run.ended]
     if ours:
         return Claim.FENCED, max(ours, key=lambda run: run.token)

@@ -74,7 +74,7 @@ def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[objec
         "MARKERS_PENDING",
         count=len(transactions),
         ended=ended,
-        partitions=names,
+        partitions=names or "any partition",
         transactionalIds=[item.name for item in transactions],
     )
 

@@ -49,7 +49,6 @@ class FakeCluster:
         self.described = 0
         self.unanswered = 0
         self.then: dict[int, Any] = {}
-        self.listed: list[str] | None = None
         self.limit: Any = None
         self.clock = FakeClock()
 
@@ -112,8 +111,6 @@ class FakeCluster:
         return Initialised(7, self.states[name].producer_epoch, self.unanswered)
 
     def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
-        if self.listed is not None:
-            return self.listed
         return sorted(name for name, found in self.states.items() if not states or found.state in states)
 
     def send_all(self, requests: Sequence[Any]) -> list[Exception]:
