@@ -607,7 +607,7 @@ class Model:
         return s._replace(pc="Ssettled") if then == "Ssettled" else self._settled(s)
 
     def _all_committed(self, s: Session) -> Session:
-        if s.lost:
+        if s.lost or s.back == "Swaits":  # look again; what is committed is journalled
             return s._replace(pc="Slook", lost=False, back="")
         return s._replace(pc="Ssettled", back="") if s.back == "Ssettled" else self._settled(s)
 

@@ -83,7 +83,7 @@ def test_every_interleaving_keeps_the_invariants_and_has_an_exit(name: str) -> N
 
 def test_a_part_lost_before_its_checkpoint_was_committed_is_repaired_if_it_is_of_the_micro_batch_at_work() -> None:
     ways = [[entry[0] for entry in journal[3:]] for journal in run("repair-spans").finished]
-    assert ["run", "verdict", "repair", "settled"] in ways
+    assert ["run", "verdict", "verdict", "repair", "settled"] in ways  # lost; then what else is committed
 
 
 def test_every_break_has_a_scenario_that_finds_it() -> None:

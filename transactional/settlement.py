@@ -34,7 +34,7 @@ __all__ = ["Settlement"]
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 4  # looks; each further one needs a transaction that was lost or committed by others since the one before
+ROUNDS = 5  # looks; each further one needs a transaction that was lost or committed since the one before
 
 
 class Settlement:
@@ -61,7 +61,8 @@ class Settlement:
     def settle(self, identifier: int, token: int) -> None:
         """P5: commit a decided checkpoint's handles, whatever became of them; journal `settled`, `verdict`, or `void`.
 
-        Leaves the checkpoint unsettled with lost parts if these have to be repaired by its replay.
+        Leaves the checkpoint unsettled with lost parts if these have to be repaired by its replay. What it has committed of
+        the others is journalled: the store may not remember it until then.
 
         Before a handle is judged lost it is aborted: a frozen process's late commit must be impossible by the time its
         rows are written again, also if the store still calls the transaction open. What an abort finds committed is
@@ -109,8 +110,8 @@ class Settlement:
                 self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
                 faults.reach("repair.verdict")
             kept = [part for part in living if id(part) not in given_up]
-            if self.commit(checkpoint, kept, recovering=True):
-                return  # the lost parts wait for their replay
+            if self.commit(checkpoint, kept, recovering=True) and not kept:
+                return  # the lost parts wait for their replay, and all others are in the journal as committed
         raise RetriableError(
             "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times while it was settled"
         )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from connector.delta import commits, delta_log, handles
+from connector.delta import sink as delta_sink
+from connector.delta.staging import Notes
 from connector.kafka.client.connection import KafkaConnection
 from connector.kafka.client.partition_log import Ending
 from connector.kafka.client.topics import TopicInfo
@@ -15,7 +18,12 @@ from connector.kafka.sink import end_txn, fates, kafka_sink, transactional_ids
 from connector.kafka.sink.end_txn import Answer, TransactionEnder
 from connector.kafka.sink.fates import Fate
 from connector.kafka.sink.second_look import SecondLook
+from connector.sql.control_tables import ControlTables
+from connector.sql.staged_sink import StagedSqlSink
+from tests.simulation import database
+from tests.simulation.product import IN_DELTA, IN_KAFKA, IN_MEMORY, IN_SQL, SimulatedSqlSink
 from tests.simulation.stores import SimulatedFiles
+from tests.simulation.world import Setup
 from transactional import settlement
 from transactional.checkpoint import Mode, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, claim
@@ -32,7 +40,7 @@ from transactional.settlement import Settlement
 from transactional.sink import Outcome
 from transactional.testing import RecordingSink
 
-__all__ = ["PLANTED", "PLANTED_IN_KAFKA", "UNSEEN", "planted"]
+__all__ = ["PLANTED", "UNSEEN", "planted"]
 
 Change = tuple[Any, str, Callable[[Any], Any]]
 """What is changed, an attribute of it, and what that becomes."""
@@ -194,7 +202,48 @@ def _aborts_blindly(_: Any) -> Any:
     return changed
 
 
-PLANTED: Mapping[str, Change] = {
+def _forgets_commits(states: Any) -> Any:
+    def changed(*args: Any, **options: Any) -> Any:
+        return {
+            nonce: "prepared" if state == "committed" else state for nonce, state in states(*args, **options).items()
+        }
+
+    return changed
+
+
+def _ends_commits_only(end: Any) -> Any:
+    return lambda self, cursor, nonces, state: end(self, cursor, nonces, state) if state == "committed" else None
+
+
+def _sweeps_everything(sweep: Any) -> Any:
+    return lambda self, is_over: sweep(self, lambda row: row.state == "prepared")
+
+
+def _believes_in_commits(commit: Any) -> Any:
+    def changed(self: Any) -> None:
+        with suppress(database.DatabaseError):
+            commit(self)
+
+    return changed
+
+
+def _writes_anonymously(write: Any) -> Any:
+    def changed(table: Any, actions: Any, app: str, version: int, mark: Any) -> None:
+        write(table, actions, f"{app}{len(table.get_add_actions())}", version, mark)
+
+    return changed
+
+
+def _knows_no_abort(read: Any) -> Any:
+    def changed(*args: Any) -> Any:
+        past = read(*args)
+        past.aborted = set()
+        return past
+
+    return changed
+
+
+PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "rows are committed before the decision": (Decision, "decide", _commits_first),
     "an abort does not ask the journal": (CheckpointCoordinator, "abort", _aborts_first),
     "an abort is not journalled": (CheckpointCoordinator, "abort", _aborts_in_silence),
@@ -253,6 +302,24 @@ PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
     ),
 }
 
+PLANTED_IN_SQL: Mapping[str, Sequence[Change]] = {
+    "a commit locks nothing": ((SimulatedSqlSink, "locking", lambda _: ""),),
+    "what is committed is committed again": ((ControlTables, "states", _forgets_commits),),
+    "nobody counts what is staged": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
+    "an abort leaves its state as it is": ((ControlTables, "end", _ends_commits_only),),
+    "a sweep takes what may still be decided": ((StagedSqlSink, "_sweep", _sweeps_everything),),
+    "an answer that is lost is a commit": ((database.Session, "commit", _believes_in_commits),),
+}
+
+PLANTED_IN_DELTA: Mapping[str, Sequence[Change]] = {
+    "a commit names no application": ((commits, "_write", _writes_anonymously),),
+    "what is excluded is added": ((delta_sink, "read_past", _knows_no_abort),),
+    "an abort excludes nothing": ((delta_sink, "exclude", lambda _: lambda *_: None),),
+    "what was added is added again": ((handles, "added", lambda _: lambda *_: []),),
+    "files are deleted whatever the log says": ((delta_log, "_take", lambda _: lambda *_: None),),
+    "a transaction is not noted": ((Notes, "put", nothing),),
+}
+
 UNSEEN = frozenset(
     {
         "an abort does not ask the journal",  # what it gives up is written again by a repair
@@ -275,15 +342,28 @@ UNSEEN = frozenset(
         # Shown by hundreds of runs.
         "a run takes no id",
         "two plannings guard for one run",
+        # A commit that was judged before an abort, and comes after it.
+        "what is excluded is added",
+        "an abort excludes nothing",
     }
 )
 """Those that these searches do not show, as they need several troubles at once. Those in `tests.transactional` find most."""
 
 
+PLANTED: Mapping[str, tuple[Sequence[Setup], Sequence[Change]]] = {
+    **{bug: (IN_MEMORY, [change]) for bug, change in PLANTED_IN_MEMORY.items()},
+    **{bug: (IN_KAFKA, changes) for bug, changes in PLANTED_IN_KAFKA.items()},
+    **{bug: (IN_SQL, changes) for bug, changes in PLANTED_IN_SQL.items()},
+    **{bug: (IN_DELTA, changes) for bug, changes in PLANTED_IN_DELTA.items()},
+}
+"""By name: in whose runs it may show, and what is changed."""
+
+
 @contextmanager
-def planted(bug: str) -> Iterator[None]:
-    """Plant one of them."""
+def planted(bug: str) -> Iterator[Sequence[Setup]]:
+    """Plant one of them; yields the setups in whose runs it may show."""
+    setups, changed = PLANTED[bug]
     with ExitStack() as changes:
-        for owner, attribute, change in PLANTED_IN_KAFKA[bug] if bug in PLANTED_IN_KAFKA else [PLANTED[bug]]:
+        for owner, attribute, change in changed:
             changes.enter_context(mock.patch.object(owner, attribute, change(getattr(owner, attribute))))
-        yield
+        yield setups

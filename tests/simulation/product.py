@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
+from connector.delta import sink as delta_sink
+from connector.delta.sink import DeltaSink
 from connector.kafka.client import connection
 from connector.kafka.sink import kafka_sink, transaction
 from connector.kafka.sink.fates import margin_of
@@ -20,7 +22,11 @@ from connector.location import location
 from connector.location.location import CheckpointLocation
 from connector.operations import recovery
 from connector.spark import alone, hosted_sink, internals, sinks
+from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from tests.simulation.auditor import KEYS
+from tests.simulation.database import STAGING, TARGET, Session, SimulatedDatabase
+from tests.simulation.delta_table import SimulatedDelta, SimulatedFolder
+from tests.simulation.delta_table import SimulatedFiles as SimulatedDataFiles
 from tests.simulation.kafka_client import TIMEOUT_MS, SimulatedKafka
 from tests.simulation.kafka_cluster import TOPIC
 from tests.simulation.processes import Process
@@ -32,7 +38,7 @@ from transactional.journal import Journal
 from transactional.sink import HandleState, Options
 from transactional.testing import RecordingSink
 
-__all__ = ["IN_KAFKA", "IN_MEMORY", "SETUPS", "RoutedSink", "SimulatedHook", "SimulatedSink", "play", "violation"]
+__all__ = ["IN_DELTA", "IN_KAFKA", "IN_MEMORY", "IN_SQL", "SETUPS", "SimulatedSqlSink", "play", "violation"]
 
 
 class SimulatedSink(RecordingSink):
@@ -76,6 +82,71 @@ class SimulatedKafkaSink(KafkaSink):
             left = (handle["startedAt"] + handle["timeoutMs"]) / 1000 - now
             self.world.did["loss"] += left < margin_of(handle["timeoutMs"])
         return states
+
+
+class SimulatedSqlSink(StagedSqlSink):
+    """The base of all databases' sinks, over the simulated one."""
+
+    world: ClassVar[World]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "2pc-simulated-sql"
+
+    def connect(self) -> Session:
+        """Connect."""
+        assert isinstance(self.world.store, SimulatedDatabase)
+        return self.world.store.connect()
+
+    def begin(self, cursor: Any, seconds: float | None) -> None:
+        """Say how long a statement, and a pause, may take."""
+        cursor.limit = seconds
+
+    def create(self, cursor: Any) -> None:
+        """Create both tables."""
+        key = "nonce VARCHAR(32) NOT NULL, place BIGINT NOT NULL, PRIMARY KEY (barrier_nonce, place)"
+        self.run(cursor, f"CREATE TABLE IF NOT EXISTS {STAGING} (barrier_{key})")
+        self.run(cursor, f"CREATE TABLE IF NOT EXISTS {TARGET} (value BIGINT NOT NULL)")
+
+    def has(self, cursor: Any, name: str) -> bool:
+        """Return whether there is such a table."""
+        return bool(self.run(cursor, "SELECT name FROM tables WHERE name = ?", (name,)))
+
+    def has_target(self, cursor: Any) -> bool:
+        """Return whether there is a target."""
+        return self.has(cursor, TARGET)
+
+    def server(self, cursor: Any) -> str:
+        """Return which server it is."""
+        return str(self.run(cursor, "SELECT id FROM servers")[0][0])
+
+    def staging(self, cursor: Any) -> str:
+        """Return the staging table's name."""
+        return STAGING
+
+    def stage(self, transaction: StagedTransaction, batch: pa.RecordBatch) -> None:
+        """Insert the rows, one by one."""
+        statement = f"INSERT INTO {STAGING} (barrier_nonce, place, value) VALUES (?, ?, ?)"
+        for place, value in enumerate(batch["value"].to_pylist(), transaction.rows):
+            self.run(transaction.cursor, statement, (transaction.context.nonce, place, value))
+
+    def publish(self, cursor: Any, handles: Sequence[StagedHandle]) -> None:
+        """Copy the rows, one by one."""
+        for handle in handles:
+            select = f"SELECT value FROM {STAGING} WHERE barrier_nonce = ? ORDER BY place"
+            for row in self.run(cursor, select, (handle["nonce"],)):
+                self.run(cursor, f"INSERT INTO {TARGET} (value) VALUES (?)", row)
+
+
+class SimulatedDeltaSink(DeltaSink):
+    """The Delta sink over a simulated table."""
+
+    world: ClassVar[World]
+
+    def _create(self) -> None:
+        assert isinstance(self.world.store, SimulatedDelta)
+        SimulatedFolder(self.world.store).make()
 
 
 class SimulatedHook(CheckpointHook):
@@ -129,6 +200,9 @@ IN_COMMITS = (
     "ListOffsets",
 )
 ANYWHERE = (*HOT, "EndTxn", "EndTxn", "Describe", "Fetch", "ListOffsets", "Produce", "InitProducerId", "Metadata")
+DELTA_OPTIONS: Mapping[str, str] = {**OPTIONS, "path": SimulatedFolder.uri}
+IN_DELTA_ANYWHERE = (*HOT, "create log", "create log", "read log", "open the table", "put", "delete", "look at files")
+IN_SQL_ANYWHERE = (*HOT, "COMMIT", "COMMIT", "COMMIT", "SELECT", "INSERT", "UPDATE", "DELETE", "CONNECT")
 IN_MEMORY = (
     Setup(SimulatedSink, OPTIONS, SimulatedTransactions),
     Setup(RoutedSink, OPTIONS, SimulatedTransactions),
@@ -137,7 +211,15 @@ IN_KAFKA = (
     Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka, hot=ANYWHERE),
     Setup(SimulatedKafkaSink, KAFKA_OPTIONS, SimulatedKafka, "store is hurt", IN_COMMITS),
 )
-SETUPS = (*IN_MEMORY, *IN_KAFKA)
+IN_SQL = (
+    Setup(SimulatedSqlSink, OPTIONS, SimulatedDatabase, hot=IN_SQL_ANYWHERE),
+    Setup(SimulatedSqlSink, OPTIONS, SimulatedDatabase, "store is hurt", IN_SQL_ANYWHERE),
+)
+IN_DELTA = (
+    Setup(SimulatedDeltaSink, DELTA_OPTIONS, SimulatedDelta, hot=IN_DELTA_ANYWHERE),
+    Setup(SimulatedDeltaSink, DELTA_OPTIONS, SimulatedDelta, "store is hurt", IN_DELTA_ANYWHERE),
+)
+SETUPS = (*IN_MEMORY, *IN_KAFKA, *IN_SQL, *IN_DELTA)
 FOLD_EVERY = 8  # entries: a run meets several snapshots, and deleted numbers
 
 
@@ -160,7 +242,7 @@ def inhabited(world: World) -> Iterator[None]:
 
     schema = pa.schema([("value", pa.string())])
     with pytest.MonkeyPatch.context() as patch:
-        for owner in (SimulatedSink, SimulatedKafkaSink, SimulatedHook):
+        for owner in (SimulatedSink, SimulatedKafkaSink, SimulatedSqlSink, SimulatedDeltaSink, SimulatedHook):
             patch.setattr(owner, "world", world, raising=False)
         patch.setattr(location, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
         patch.setattr(SystemClock, "now", lambda _: world.time + (p.skew if (p := world.scheduler.current) else 0.0))
@@ -180,6 +262,8 @@ def inhabited(world: World) -> Iterator[None]:
         patch.setattr(Journal.fold, "__defaults__", (FOLD_EVERY,))
         if isinstance(world.store, SimulatedKafka):
             _connect(patch, world, world.store)
+        if isinstance(world.store, SimulatedDelta):
+            _lay(patch, world.store, schema)
         patch.setitem(sinks._registered, world.sink.name(), world.sink)
         yield
 
@@ -198,6 +282,16 @@ def _connect(patch: pytest.MonkeyPatch, world: World, kafka: SimulatedKafka) -> 
     for module in (kafka_sink, transaction):
         patch.setattr(module, "give_back", lambda _: None)
         patch.setattr(module, "make_producer", kafka.producer)
+
+
+def _lay(patch: pytest.MonkeyPatch, store: SimulatedDelta, schema: pa.Schema) -> None:
+    """Let the Delta sink meet the simulated table."""
+    patch.setattr(delta_sink, "TableFolder", lambda _: SimulatedFolder(store))
+    patch.setattr(delta_sink, "DataFiles", SimulatedDataFiles)
+    patch.setattr(delta_sink, "arrow_schema", lambda _: schema)
+    patch.setattr(delta_sink, "columns_digest", lambda _: "")
+    for name in ("check_protocol", "check_unchanged"):
+        patch.setattr(delta_sink, name, lambda *_: None)
 
 
 def play(source: int | Sequence[int], setups: Sequence[Setup] = SETUPS, *, trace: bool = False) -> World:

@@ -14,6 +14,7 @@ from transactional.errors import FencedError, QueryStoppedError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.ownership import may_stop
+from transactional.sink import Outcome
 
 
 @pytest.fixture
@@ -22,6 +23,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(max_batches=50)
     monkeypatch.setattr(faults, "reach", world.reach)
     return world
+
+
+def killed(number: int) -> Outcome:
+    raise KeyboardInterrupt(number)
 
 
 def test_a_run_that_was_asked_to_stop_ends_at_its_next_planning_before_any_task_starts() -> None:
@@ -153,6 +158,29 @@ def test_a_decision_that_was_not_settled_is_committed_from_outside(world: World)
     assert world.close() == ""
     assert sorted(+world.visible) == [0, 1, 2]
     assert world.book.kinds[-2:] == ["settled", "stopped"]
+
+
+def test_with_a_part_to_be_repaired_a_query_is_ended_from_outside_at_once_and_its_rest_is_journalled_as_committed() -> (
+    None
+):
+    """The replay repairs it at the next start, however late: the store may have forgotten the others by then."""
+    query = Query()
+    run_of_killed = query.plan(0)
+    messages = query.tasks(run_of_killed, partitions=3)
+    transactions = query.transactions
+    commit, transactions.commit = transactions.commit, killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        query.commit(messages, 0)
+    transactions.commit = commit  # type: ignore[method-assign]
+    transactions.commit(1)
+    transactions.expire(2)
+    query.coordinator(0, "closer").close(run_of_killed.token)
+    [checkpoint] = query.ledger().unsettled()
+    verdicts = {part.partition: part.verdicts[-1] for part in query.ledger().parts_of(checkpoint)}
+    assert verdicts == {0: "committed", 1: "lost", 2: "committed"}
+    assert query.rows() == [0, 2]
+    query.commit(query.tasks(query.plan(0, "B"), partitions=3), 0, "B")
+    assert query.rows() == [0, 1, 2]
 
 
 def test_who_lost_what_it_had_prepared_is_taken_back_before_it_is_ended(world: World) -> None:
