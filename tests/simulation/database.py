@@ -318,9 +318,12 @@ class SimulatedDatabase:
         unique = self.tables[table].unique
         self._inserted += 1
         key = tuple(row[column] for column in unique) if unique else (self._inserted,)
-        self._lock(session, (table, key))
+        changing = self._locks.get((table, key), session)
+        if changing is not session and (table, key) in changing.changes:  # else whoever locks it leaves it there
+            self._lock(session, (table, key))
         if self._row(session, table, key) is not None:
             raise DatabaseError("23505", f"{key} is in {table} already")
+        self._lock(session, (table, key))
         session.changes[table, key] = row
         return []
 

@@ -76,9 +76,13 @@ class SimulatedDelta:
             self.take(self.newest + 1, [{"txn": {"appId": OTHERS, "version": self.newest}}])
         elif self.newest - self.kept > KEPT:
             noted = [json.loads(data)["version"] for path, data in self.files.items() if path.startswith("_barrier")]
-            self.kept = max(self.kept, min([self.newest - self.world.choices.below(KEPT), *noted]))
             self.world.see("table: the log is cleaned up")
-            self.log = {version: actions for version, actions in self.log.items() if version >= self.kept}
+            self.clean(min([self.newest - self.world.choices.below(KEPT), *noted]))
+
+    def clean(self, before: int) -> None:
+        """Delete the log's versions from before this one: a checkpoint of the log has them."""
+        self.kept = max(self.kept, before)
+        self.log = {version: actions for version, actions in self.log.items() if version >= self.kept}
 
     def well(self) -> None:
         """Nothing of it hurts when nobody sends requests."""
