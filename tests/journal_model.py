@@ -71,7 +71,6 @@ BREAKS = {
     "unmarked-judged": "a claim compares the epoch though a run has not recorded one: it may have died before",
     "guarded-twice": "a planning takes a run of its driver that has no mark, and guards the prefix for it once more",
     "overtaken-kept": "a planning keeps its driver's run though an earlier run has recorded a mark since",
-    "late-unknown": "a planning that finds another epoch stops, though a run without a mark may have made it",
     "taken-at-once": "a planning that finds another epoch stops, without a look at whether the journal has grown",
     "unsettled-unknown": "a claim forgets that what was decided may have been committed",
     "void-forgotten": "the ledger forgets that a prepared or decided micro-batch was voided, and Spark may have its commits/N",

@@ -120,16 +120,17 @@ class PutBackModel(Model):
             yield from super()._plan(s, sh)
 
     def _check(self, s: Session, sh: Shared) -> Move:
-        """`guardRun` with the run's mark: who took the prefix may have been a planning of a run that has no mark."""
+        """`guardRun` with the run's mark: who took the prefix may have been another planning of this query.
+
+        If that one has no mark, nobody can tell it from another query: stop. The next run is not judged by the epoch.
+        """
         known = self._history(s.known)
         if ("mark", s.token, sh.epoch) in self.entries(s.known):
             return "P3check: ours", self._recover(s), sh, ""
         if s.known != sh.node and self.broken != "taken-at-once":
             return "P3check: the journal has grown", self._claim(s._replace(known=sh.node)), sh, ""
-        if known.marked or self.broken == "late-unknown":
-            violation = "" if sh.copy == PUT_BACK else "a query's own planning is taken for another query"
-            return "P3check: taken", ended("taken"), sh, violation
-        return "P3check: a run without a mark may have", s._replace(pc="P3look", token=0), sh, ""
+        violation = "a query's own planning is taken for another query" if known.marked and sh.copy != PUT_BACK else ""
+        return "P3check: taken", ended("taken"), sh, violation
 
     def _marked(self, s: Session) -> Session:
         s = s._replace(seen=-1)

@@ -607,9 +607,13 @@ class Model:
         return s._replace(pc="Ssettled") if then == "Ssettled" else self._settled(s)
 
     def _all_committed(self, s: Session) -> Session:
-        if s.lost or s.back == "Swaits":  # look again; what is committed is journalled
+        if s.lost:
             return s._replace(pc="Slook", lost=False, back="")
-        return s._replace(pc="Ssettled", back="") if s.back == "Ssettled" else self._settled(s)
+        if s.back == "Ssettled":
+            return s._replace(pc="Ssettled", back="")
+        ledger = self.ledger(s.known)
+        kept = [part for part, chain in ledger.chains(ledger.unsettled) if not chain[-1][1]]
+        return s._replace(pc="Sverdict", back="", note=tuple((*part, "committed") for part in kept))
 
     def _settled(self, s: Session) -> Session:
         """Return from `_settle`."""

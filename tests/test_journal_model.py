@@ -54,7 +54,6 @@ FOUND_BY = {
     "unmarked-judged": "put-back",
     "guarded-twice": "put-back-restart",
     "overtaken-kept": "put-back-restart",
-    "late-unknown": "put-back-restart",
     "taken-at-once": "put-back",
     "unsettled-unknown": "put-back",
     "store-unasked": "store-back",
@@ -83,7 +82,7 @@ def test_every_interleaving_keeps_the_invariants_and_has_an_exit(name: str) -> N
 
 def test_a_part_lost_before_its_checkpoint_was_committed_is_repaired_if_it_is_of_the_micro_batch_at_work() -> None:
     ways = [[entry[0] for entry in journal[3:]] for journal in run("repair-spans").finished]
-    assert ["run", "verdict", "verdict", "repair", "settled"] in ways  # lost; then what else is committed
+    assert ["run", "verdict", "verdict", "repair", "settled"] in ways  # what is lost; what was committed beside it
 
 
 def test_every_break_has_a_scenario_that_finds_it() -> None:

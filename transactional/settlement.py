@@ -34,7 +34,7 @@ __all__ = ["Settlement"]
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 5  # looks; each further one needs a transaction that was lost or committed since the one before
+ROUNDS = 4  # looks; each further one needs a transaction that was lost or committed by others since the one before
 
 
 class Settlement:
@@ -61,8 +61,7 @@ class Settlement:
     def settle(self, identifier: int, token: int) -> None:
         """P5: commit a decided checkpoint's handles, whatever became of them; journal `settled`, `verdict`, or `void`.
 
-        Leaves the checkpoint unsettled with lost parts if these have to be repaired by its replay. What it has committed of
-        the others is journalled: the store may not remember it until then.
+        Leaves the checkpoint unsettled with lost parts if these have to be repaired by its replay.
 
         Before a handle is judged lost it is aborted: a frozen process's late commit must be impossible by the time its
         rows are written again, also if the store still calls the transaction open. What an abort finds committed is
@@ -110,11 +109,20 @@ class Settlement:
                 self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
                 faults.reach("repair.verdict")
             kept = [part for part in living if id(part) not in given_up]
-            if self.commit(checkpoint, kept, recovering=True) and not kept:
-                return  # the lost parts wait for their replay, and all others are in the journal as committed
+            if self.commit(checkpoint, kept, recovering=True):
+                self._note_committed(identifier, token, kept)
+                return  # the lost parts wait for their replay
         raise RetriableError(
             "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times while it was settled"
         )
+
+    def _note_committed(self, identifier: int, token: int, parts: Sequence[PartRecord]) -> None:
+        """Journal what was just committed beside a lost part: the store may not remember it at the replay."""
+        if parts:
+            states = ((part, HandleState(Outcome.COMMITTED, evidence="committed by this run")) for part in parts)
+            verdicts = [self._verdict(part, state) for part, state in states]
+            body = {"checkpoint": identifier, "run": token, "parts": verdicts}
+            self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
 
     def _give_up(self, parts: Sequence[PartRecord]) -> bool:
         """Abort the parts' handles: each answer is proof. False if some are found committed, and have to be judged again."""

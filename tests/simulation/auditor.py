@@ -115,6 +115,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "DELTA_COMMIT_FAILED": STILL,
     "WRITE_FAILED": FAULT,
     "LANE_TAKEN": (*LOSS, *RIVAL),
+    "PREFIX_TAKEN": DEATH,  # of a planning that had taken the prefix late, before its `mark`
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),
     "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL),

@@ -193,21 +193,43 @@ def test_a_planning_that_dies_before_its_mark_leaves_a_run_that_no_other_plannin
     assert (plan.token, place.coordinator("A").plan().token) == (max(runs), max(runs))
 
 
-def test_a_late_guard_of_a_run_without_a_mark_is_no_other_query() -> None:
+def test_a_late_guard_of_a_planning_that_died_stops_the_query_once_and_its_next_start_goes_on() -> None:
+    """Nobody can tell it from another query: it has no mark."""
     place = Place()
     dies_before_its_mark(place, "A")
     first = place.coordinator("A").plan().token
     place.epoch, place.taken = 2, True
-    plan = place.coordinator("A").plan()
-    assert plan.token > first
-    assert place.journal().ledger.runs[plan.token].mark == {"epoch": 2}
-    place.epoch = 3
-    place.refuses = lambda history: history.binding
     with pytest.raises(FencedError, match="PREFIX_TAKEN"):
+        place.coordinator("A").plan()
+    place.refuses = lambda history: history.mark is not None
+    assert place.coordinator("B").plan().token > first
+
+
+def test_a_late_guard_of_a_planning_that_lives_starts_a_new_run_and_is_itself_superseded() -> None:
+    place = Place()
+    zombie = place.coordinator("A")
+    zombie._journal.load()
+    run = zombie._claimant._claim()
+    first = place.coordinator("A").plan().token
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        zombie._claimant._record(run, {"epoch": 1})
+    assert [*place.journal().ledger.runs] == [run.token, first]
+    assert place.coordinator("A").plan().token > first
+
+
+def test_an_outage_of_the_store_pushes_no_run_out_of_the_journal_that_had_its_prefix() -> None:
+    place = Place()
+    place.claim("A")
+    for number in range(60):
+        dies_before_its_mark(place, f"B{number}")
+    runs = place.journal().ledger.runs
+    assert [run.driver for run in runs.values()] == ["A", *(f"B{number}" for number in range(55, 60))]
+    place.claim("C")
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
         place.coordinator("A").plan()
 
 
-def test_who_has_all_its_marks_stops_for_another_query() -> None:
+def test_a_query_stops_for_another_one_that_has_taken_its_prefix() -> None:
     place = Place()
     place.claim("A")
     place.epoch, place.taken = 2, True
@@ -239,7 +261,7 @@ def test_who_takes_the_prefix_late_records_it_though_superseded_or_ended() -> No
     place.claim("B")
     late._journal.load()
     with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
-        late._claimant._guard(run)
+        late._claimant._record(run, {"epoch": 1})
     assert place.journal().ledger.runs[1].marks == [{"epoch": 1}]
     found = place.claim("C")
     assert {"epoch": 1} in found.late

@@ -15,7 +15,7 @@ from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, Moved, Origin, RestartRecord, Restoring, apply
-from transactional.ledger.fold import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS
+from transactional.ledger.fold import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, KEPT_UNMARKED
 
 RETAINED = 7
 RUN = run_body(retained=RETAINED)
@@ -151,11 +151,24 @@ def test_what_no_recovery_needs_is_forgotten_and_what_is_unsettled_is_kept() -> 
         fold((EntryKind.RUN, RUN), (EntryKind.DECIDED, batch(number, None, covers=[])), ledger=ledger)
     assert len(ledger.batches) == KEPT_BATCHES + 1
     assert known(ledger) == [1]
-    assert len(ledger.runs) == KEPT_RUNS
+    assert len(ledger.runs) == KEPT_UNMARKED
     assert sorted(ledger.checkpoints) == [2, *range(800 - 2 * RETAINED + 2, 801, 2)]
-    assert [bool(run.setup) for _, run in sorted(ledger.runs.items())] == [False] * (KEPT_RUNS - 1) + [True]
+    assert [bool(run.setup) for _, run in sorted(ledger.runs.items())] == [False] * (KEPT_UNMARKED - 1) + [True]
     assert ledger.accounted == 399
     fold((EntryKind.SETTLED, settled(2)), ledger=ledger)
+
+
+def test_runs_that_could_not_guard_their_prefix_push_out_none_that_did() -> None:
+    ledger = Ledger()
+    for _ in range(KEPT_RUNS + 5):
+        fold((EntryKind.RUN, RUN), ledger=ledger)
+        fold((EntryKind.MARK, {"run": ledger.position, "mark": {}}), ledger=ledger)
+    assert len(ledger.runs) == KEPT_RUNS
+    for _ in range(KEPT_RUNS):
+        fold((EntryKind.RUN, RUN), ledger=ledger)
+    assert [run.mark for _, run in sorted(ledger.runs.items())] == [{}] * (KEPT_RUNS - KEPT_UNMARKED) + [
+        None
+    ] * KEPT_UNMARKED
 
 
 def test_failures_are_counted_and_the_last_are_kept() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.transactional.state_machine import Interference, World
@@ -14,7 +16,8 @@ from transactional.errors import FencedError, QueryStoppedError
 from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.ownership import may_stop
-from transactional.sink import Outcome
+from transactional.sink import HandleState, Outcome
+from transactional.testing import RecordingSink
 
 
 @pytest.fixture
@@ -23,6 +26,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(max_batches=50)
     monkeypatch.setattr(faults, "reach", world.reach)
     return world
+
+
+def calls_what_is_committed_prepared(inspect: Any) -> Any:
+    def changed(self: RecordingSink, handles: Any) -> list[HandleState]:
+        prepared = HandleState(Outcome.PREPARED)
+        return [prepared if state.outcome is Outcome.COMMITTED else state for state in inspect(self, handles)]
+
+    return changed
 
 
 def killed(number: int) -> Outcome:

@@ -10,7 +10,7 @@ from transactional import faults
 from transactional.coordinator.session import Session
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
-from transactional.history import history_of
+from transactional.history import RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import must_own, newest_run, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
@@ -39,59 +39,51 @@ class Claimant:
         self._under = under
 
     def take(self) -> tuple[RunRecord, bool]:
-        """Return the run, and whether it is a new one.
-
-        If the prefix was taken, another process of this query may have done so: it has journalled its `run` before.
-        """
+        """Return the run, and whether it is a new one."""
         claim, run = whose_run(self._journal.ledger, self._settings.driver, self._settings.digest)
         if claim is Claim.FENCED and run is not None:
             self._fence_own(run)
         if claim is not Claim.TAKE or run is None:
             run = self._claim()
         try:
-            self._guard(run)
+            mark = self._sink.guardRun(run.mark)
         except StoreReplacedError as replaced:  # what it holds has to be compared with the journal again
             log.warning("run %d ends: %s", run.token, replaced)
             claim, run = Claim.NEW, self._claim()
-            self._guard(run)
-        except FencedError as taken:
+            mark = self._sink.guardRun(None)
+        except FencedError:
             position = self._journal.ledger.position
-            if self._journal.load().position != position:
-                return self.take()
-            if claim is not Claim.TAKE or all(each.mark is not None for each in self._journal.ledger.runs.values()):
+            if claim is not Claim.TAKE or self._journal.load().position == position:
                 raise
-            claim, run = Claim.NEW, self._claim_after(taken)
-            self._guard(run)
+            return self.take()  # a process of this query that took the prefix has journalled its `run` before
+        self._record(run, mark)
         return self._journal.ledger.runs[run.token], claim is not Claim.TAKE
-
-    def _claim_after(self, taken: FencedError) -> RunRecord:
-        """Claim a new run: one that has no mark may have guarded the prefix late, and no other query has taken it."""
-        try:
-            return self._claim()
-        except LocationError as refused:
-            raise (taken if refused.condition == "LOCATION_PUT_BACK" else refused) from None
 
     def claim(self, follows: int) -> RunRecord:
         """Claim a run if `follows` is the newest, and guard the prefix."""
         run = self._claim(follows)
-        self._guard(run)
+        self._record(run, self._sink.guardRun(run.mark))
         return run
 
-    def _guard(self, run: RunRecord) -> None:
-        """Take the prefix at the store, or see that it is ours still; journal the mark.
+    def _record(self, run: RunRecord, mark: RunMark) -> None:
+        """Journal the mark, if it is new, and see that the run is still the newest.
 
         Also if the run was ended or superseded meanwhile: the next one has to know who took the prefix last.
         """
-        mark = dict(self._sink.guardRun(run.mark))
+
+        def judge(ledger: Ledger) -> None:
+            if run.token not in ledger.runs:  # it is no longer kept
+                raise superseded(run.token, ledger)
+
         if mark != run.mark:
-            self._journal.append(EntryKind.MARK, {"run": run.token, "mark": mark}, lambda ledger: None)
+            self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, judge)
         must_own(run.token)(self._journal.ledger)
 
     def _fence_own(self, run: RunRecord) -> None:
         newest = newest_run(self._journal.ledger)
 
         def judge(ledger: Ledger) -> None:
-            if ledger.runs[run.token].ended:
+            if run.token not in ledger.runs or ledger.runs[run.token].ended:
                 raise superseded(run.token, ledger)
 
         self._journal.append(EntryKind.FENCED, {"run": run.token, "by": newest.token}, judge)

@@ -30,6 +30,7 @@ KEPT_BATCHES = 150  # the engine keeps 100 micro-batches by default; only the la
 KEPT_FAILURES = 50  # for people
 KEPT_RESTARTS = 50  # for people
 KEPT_RUNS = 50  # ended ones; enough to name the run that fenced a driver
+KEPT_UNMARKED = 5  # of those that could not guard their prefix: an outage makes many
 
 
 def apply(ledger: Ledger, entry: Entry) -> None:
@@ -73,6 +74,9 @@ def _run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         _count(ledger, "restored")
     ledger.location = body["location"]
     ledger.query = body["queryId"]
+    unmarked = [token for token, run in sorted(ledger.runs.items()) if run.mark is None]
+    for token in unmarked[:-KEPT_UNMARKED]:
+        del ledger.runs[token]
     for token in sorted(ledger.runs)[:-KEPT_RUNS]:
         del ledger.runs[token]
 
