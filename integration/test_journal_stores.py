@@ -166,8 +166,8 @@ def test_of_processes_that_race_for_every_number_one_gets_each(
             racer.kill()
     assert sorted(itertools.chain(*found.values())) == list(range(1, RACERS * EACH + 1))
     ledger = CheckpointLocation(place).journal().load()
-    for driver, numbers in found.items():
-        assert [token for token, run in sorted(ledger.runs.items()) if run.driver == driver] == numbers
+    assert ledger.position == RACERS * EACH
+    assert all(token in found[run.driver] for token, run in ledger.runs.items())
 
 
 def test_sparks_logs_are_read_in_every_store(location: CheckpointLocation, tmp_path: Path) -> None:
