@@ -52,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement, taken apart: `places` are its columns in the order of their parameters; None is a literal's."""
+    """A statement, taken apart. `where` has its columns, and how many parameters each may be equal to."""
 
     verb: str
     table: str
@@ -267,10 +267,13 @@ class SimulatedDatabase:
     def end(self, session: Session, state: str) -> None:
         """End a session: what it did not commit is gone, and its locks are free."""
         session.ended = session.ended or state
-        session.changes = {}
-        self._locks = {place: holder for place, holder in self._locks.items() if holder is not session}
+        self._end_transaction(session)
         if session in self._sessions:
             self._sessions.remove(session)
+
+    def _end_transaction(self, session: Session) -> None:
+        session.changes = {}
+        self._locks = {place: holder for place, holder in self._locks.items() if holder is not session}
 
     def _advance(self) -> None:
         """Do what is due by now."""
@@ -373,8 +376,7 @@ class SimulatedDatabase:
             else:
                 self.tables[table].rows[key] = row
                 shown += [(key[0], int(row["value"]))] if table == TARGET else []
-        session.changes = {}
-        self._locks = {place: holder for place, holder in self._locks.items() if holder is not session}
+        self._end_transaction(session)
         if shown:
             self._world.auditor.appear([row for _, row in sorted(shown)], "", min(shown)[0])
 

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
+from tests.simulation.stores import ONCE, READ
 from transactional.errors import StoreError
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Process
     from tests.simulation.world import World
 
-__all__ = ["SimulatedDelta", "SimulatedFiles", "SimulatedFolder"]
+__all__ = ["SimulatedDataFiles", "SimulatedDelta", "SimulatedFolder"]
 
-READ = ("refused", "refused", "refused", "all refused")
-ONCE = (*READ, "answer lost")
 CREATE = (*ONCE, "late", "late")
 KEPT = 6  # versions of the log
 OTHERS = "another/application"
@@ -260,7 +259,7 @@ class SimulatedFolder:
         return found
 
 
-class SimulatedFiles:
+class SimulatedDataFiles:
     """A `connector.delta.data_files.DataFiles` of one file, whose contents are its rows' numbers."""
 
     def __init__(

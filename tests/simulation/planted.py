@@ -106,19 +106,19 @@ def _settled_first(commit: Any) -> Any:
 
 
 def _trusts_taken(create: Any) -> Any:
-    def changed(self: Any, entry: Any, data: bytes) -> bool:
+    def changed(self: Any, entry: Any, data: bytes) -> Any:
         try:
-            return bool(self._store.create(f"{entry.number}.json", data))
+            return data if self._store.create(f"{entry.number}.json", data) else None
         except OSError:
-            return bool(create(self, entry, data))
+            return create(self, entry, data)
 
     return changed
 
 
 def _gives_lost_answers_up(_: Any) -> Any:
-    def changed(self: Any, entry: Any, data: bytes) -> bool:
+    def changed(self: Any, entry: Any, data: bytes) -> bytes | None:
         try:
-            return bool(self._store.create(f"{entry.number}.json", data))
+            return data if self._store.create(f"{entry.number}.json", data) else None
         except OSError as error:
             raise self._failed(f"{entry.number}.json", error) from error
 

@@ -25,8 +25,7 @@ from connector.spark import alone, hosted_sink, internals, sinks
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from tests.simulation.auditor import KEYS
 from tests.simulation.database import STAGING, TARGET, Session, SimulatedDatabase
-from tests.simulation.delta_table import SimulatedDelta, SimulatedFolder
-from tests.simulation.delta_table import SimulatedFiles as SimulatedDataFiles
+from tests.simulation.delta_table import SimulatedDataFiles, SimulatedDelta, SimulatedFolder
 from tests.simulation.kafka_client import TIMEOUT_MS, SimulatedKafka
 from tests.simulation.kafka_cluster import TOPIC
 from tests.simulation.processes import Process
@@ -105,8 +104,7 @@ class SimulatedSqlSink(StagedSqlSink):
 
     def create(self, cursor: Any) -> None:
         """Create both tables."""
-        key = "nonce VARCHAR(32) NOT NULL, place BIGINT NOT NULL, PRIMARY KEY (barrier_nonce, place)"
-        self.run(cursor, f"CREATE TABLE IF NOT EXISTS {STAGING} (barrier_{key})")
+        self.run(cursor, f"CREATE TABLE IF NOT EXISTS {STAGING} (PRIMARY KEY (barrier_nonce, place))")
         self.run(cursor, f"CREATE TABLE IF NOT EXISTS {TARGET} (value BIGINT NOT NULL)")
 
     def has(self, cursor: Any, name: str) -> bool:

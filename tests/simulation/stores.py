@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
     from tests.simulation.world import World
 
-__all__ = ["LIFETIME", "MARGIN", "Faults", "SimulatedFiles", "SimulatedTransactions"]
+__all__ = ["LIFETIME", "MARGIN", "ONCE", "READ", "Faults", "SimulatedFiles", "SimulatedTransactions"]
 
 
 Answer = TypeVar("Answer")
