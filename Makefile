@@ -13,7 +13,7 @@ ARGS ?=
 # More than the two cores of a small machine: much of a test's time is waiting. Each has a broker and a Spark of its own,
 # 2 GB with the drivers that it starts.
 WORKERS ?= 3
-# Of `make simulate`.
+# Of `make simulate`, `make faults` and `make soak`.
 MINUTES ?= 10
 
 VENV := $(CURDIR)/.venv
@@ -78,9 +78,13 @@ mutants: $(STAMP) ## one-line bugs planted in copies of the product: how many th
 simulate: $(STAMP) ## the real protocol on a simulated Spark, stores and brokers, for MINUTES: new seeds, and a reproducer of what is found
 	@$(BIN)/python -m tests.simulation $(MINUTES) $(ARGS)
 
+.PHONY: faults
+faults: $(STAMP) java $(ARCHIVE) ## faults of brokers, networks, disks, clocks and databases, for MINUTES: root, on Linux
+	@$(BIN)/python -m integration.faults --minutes $(MINUTES) --record docs/proof/faults.json $(ARGS)
+
 .PHONY: soak
-soak: $(STAMP) java $(ARCHIVE) ## random kills for a long time
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+soak: $(STAMP) java $(ARCHIVE) ## kill -9 at random moments, likewise
+	@$(BIN)/python -m integration.faults --minutes $(MINUTES) --kills --record docs/proof/soak.json $(ARGS)
 
 .PHONY: bench
 bench: $(STAMP) java ## rows per second beside Spark's own connector (ARGS=--with-flink: Flink SQL too), and what costs what

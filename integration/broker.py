@@ -28,6 +28,8 @@ from integration.proxy import KafkaProxy
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+    from integration.faults.network import Network
+
 __all__ = ["DEFAULT_PROPERTIES", "JVM_OPTIONS", "Broker", "BrokerError", "Cluster", "Listener"]
 
 START_TIMEOUT_SECONDS = 180.0
@@ -75,7 +77,7 @@ class Listener:
 
 
 class Cluster:
-    """A Kafka cluster of one node, or of three, on the loopback address.
+    """A Kafka cluster of one node, or of three, on the loopback address, or each at a host of its own.
 
     A context manager. Ports and data survive `stop`, `kill` and `restart`, and end with the ``with`` block. Its
     processes die with this one, however that dies.
@@ -101,6 +103,8 @@ class Cluster:
         Kafka's, such as ``4.3.1``; its jars are resolved when they are not there yet.
     port : int, optional
         The one of the only node; any free one by default.
+    network : Network, optional
+        Node number n is its host n, from 1, and all of its listeners are there.
 
     Examples
     --------
@@ -122,7 +126,9 @@ class Cluster:
         listeners: Mapping[str, Listener] | None = None,
         version: str = KAFKA_VERSION,
         port: int | None = None,
+        network: Network | None = None,
     ) -> None:
+        self._network = network
         self.properties = dict(properties or {})
         self.data = data.absolute() if data else Path(tempfile.mkdtemp(prefix="barrier-kafka-"))
         self._keeps_data = data is not None
@@ -142,11 +148,12 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all nodes, past the proxy: ``127.0.0.1:15001,127.0.0.1:15002``."""
-        return ",".join(f"{HOST}:{port}" for port in self._brokers_ports)
+        return ",".join(map(self._server, range(len(self._brokers_ports))))
 
     def servers(self, listener: str) -> str:
         """The addresses of all nodes at one of the further listeners."""
-        return ",".join(f"{HOST}:{port}" for port in self._listener_ports[listener])
+        ports = enumerate(self._listener_ports[listener])
+        return ",".join(f"{self._host(index)}:{port}" for index, port in ports)
 
     def add_scram_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
         """Let a user log in, and wait until every running node knows."""
@@ -156,8 +163,8 @@ class Cluster:
         upsertion = UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, 4096), password.encode())
         admin = self._admin()
         admin.alter_user_scram_credentials([upsertion])[name].result(START_TIMEOUT_SECONDS)
-        for port in self._live_ports():
-            self._await(f"node at {port} knows {name}", partial(_knows_user, f"{HOST}:{port}", name))
+        for server in self._live():
+            self._await(f"node at {server} knows {name}", partial(_knows_user, server, name))
 
     @property
     def proxy(self) -> KafkaProxy:
@@ -298,18 +305,18 @@ class Cluster:
         # A node takes connections before it serves requests: only an answer counts. ApiVersions, version 0.
         request = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
         try:
-            with socket.create_connection((HOST, self._brokers_ports[broker.node_id - 1]), timeout=1) as connection:
+            with socket.create_connection(self._at(broker.node_id - 1), timeout=1) as connection:
                 connection.sendall(len(request).to_bytes(4, "big") + request)
                 return len(connection.recv(4)) > 0
         except OSError:
             return False
 
     def _is_whole(self, running: int) -> bool:
-        for port in self._live_ports():
-            seen = _metadata(f"{HOST}:{port}")
+        for server in self._live():
+            seen = _metadata(server)
             if seen is None or len(seen.brokers) < running:
                 return False
-            if len(self._live_ports()) < len(self._brokers_ports):
+            if len(self._live()) < len(self._brokers_ports):
                 # With a node down, partitions that only it has cannot have a leader.
                 continue
             if any(part.leader < 0 for topic in seen.topics.values() for part in topic.partitions.values()):
@@ -317,8 +324,8 @@ class Cluster:
         return True
 
     def _all_know(self, name: str, partitions: int) -> bool:
-        for port in self._live_ports():
-            seen = _metadata(f"{HOST}:{port}")
+        for server in self._live():
+            seen = _metadata(server)
             if seen is None:
                 return False
             known = seen.topics[name].partitions.values() if name in seen.topics else []
@@ -326,10 +333,23 @@ class Cluster:
                 return False
         return True
 
-    def _live_ports(self) -> list[int]:
-        return [
-            self._brokers_ports[broker.node_id - 1] for broker in self.brokers if broker.alive and not broker.paused
-        ]
+    def _live(self) -> list[str]:
+        running = (broker for broker in self.brokers if broker.alive and not broker.paused)
+        return [self._server(broker.node_id - 1) for broker in running]
+
+    def controller_port(self, node: int) -> int:
+        """The port at which node number `node`, from 0, is a controller."""
+        return self._controller_ports[node]
+
+    def _host(self, index: int) -> str:
+        return HOST if self._network is None else self._network.address(index + 1)
+
+    def _at(self, index: int) -> tuple[str, int]:
+        return self._host(index), self._brokers_ports[index]
+
+    def _server(self, index: int) -> str:
+        host, port = self._at(index)
+        return f"{host}:{port}"
 
     def _await(self, what: str, holds: Callable[[], bool], needed: Sequence[Broker] = ()) -> None:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -343,7 +363,7 @@ class Cluster:
             time.sleep(POLL_SECONDS)
 
     def _admin(self) -> AdminClient:
-        return _admin_client(",".join(f"{HOST}:{port}" for port in self._live_ports()))
+        return _admin_client(",".join(self._live()))
 
     def _remembered_id(self) -> str:
         remembered = self.data / "cluster.id"
@@ -354,7 +374,8 @@ class Cluster:
 
     def _broker(self, index: int) -> Broker:
         nodes = len(self._brokers_ports)
-        listeners = [f"PLAINTEXT://{HOST}:{self._brokers_ports[index]}"]
+        host = self._host(index)
+        listeners = [f"PLAINTEXT://{self._server(index)}"]
         advertised = list(listeners)
         if self._proxy is not None:
             listeners.append(f"PROXY://{HOST}:{self._behind_proxy[index]}")
@@ -362,12 +383,13 @@ class Cluster:
         protocols = {"PLAINTEXT": "PLAINTEXT", "PROXY": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
         further: dict[str, str] = {}
         for name, listener in self._listeners.items():
-            listeners.append(f"{name}://{HOST}:{self._listener_ports[name][index]}")
+            listeners.append(f"{name}://{host}:{self._listener_ports[name][index]}")
             advertised.append(listeners[-1])
             protocols[name] = listener.protocol
             further.update({f"listener.name.{name.lower()}.{key}": text for key, text in listener.properties.items()})
-        listeners.append(f"CONTROLLER://{HOST}:{self._controller_ports[index]}")
-        voters = ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(self._controller_ports, start=1))
+        listeners.append(f"CONTROLLER://{host}:{self._controller_ports[index]}")
+        controllers = enumerate(self._controller_ports)
+        voters = ",".join(f"{number + 1}@{self._host(number)}:{port}" for number, port in controllers)
         copies = {
             "offsets.topic.replication.factor": str(nodes),
             "transaction.state.log.replication.factor": str(nodes),
@@ -393,6 +415,7 @@ class Cluster:
             self._features,
             self._jvm_options,
             self._version,
+            [] if self._network is None else self._network.entrance(index + 1),
         )
 
 

@@ -57,6 +57,8 @@ class Broker:
         What stands before the class path.
     version : str
         Kafka's.
+    entrance : Sequence[str]
+        Words before its command that run it at a host of its own.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class Broker:
         features: Mapping[str, int],
         jvm_options: Sequence[str],
         version: str = KAFKA_VERSION,
+        entrance: Sequence[str] = (),
     ) -> None:
+        self._entrance = tuple(entrance)
         self.node_id = node_id
         self.folder = folder
         self.log_file = folder / "server.log"
@@ -77,7 +81,7 @@ class Broker:
         self._cluster_id = cluster_id
         self._features = dict(features)
         self._jvm_options = tuple(jvm_options)
-        self._version = version
+        self.version = version
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -99,7 +103,7 @@ class Broker:
         properties = {**self._properties, "log.dirs": str(self.folder / "log")}
         settings = self.folder / "server.properties"
         settings.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        command = [*_java(self._jvm_options, self._version), "kafka.Kafka", str(settings)]
+        command = [*self._entrance, *_java(self._jvm_options, self.version), "kafka.Kafka", str(settings)]
         with self.log_file.open("ab") as log:
             # A session of its own, so that Ctrl-C in the terminal reaches us and not the broker: it is stopped cleanly.
             self._process = subprocess.Popen(
@@ -167,7 +171,7 @@ class Broker:
         if (log / "meta.properties").exists():
             return
         log.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_bootstrap_metadata(self._features, self._version), log / "bootstrap.checkpoint")
+        shutil.copyfile(_bootstrap_metadata(self._features, self.version), log / "bootstrap.checkpoint")
         (log / "meta.properties").write_text(
             f"version=1\ncluster.id={self._cluster_id}\nnode.id={self.node_id}\ndirectory.id={random_id()}\n"
         )

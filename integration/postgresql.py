@@ -185,10 +185,11 @@ class StandBy(PostgresqlServer):
     Parameters
     ----------
     primary : PostgresqlServer
+    **settings : str
     """
 
-    def __init__(self, primary: PostgresqlServer) -> None:
-        super().__init__()
+    def __init__(self, primary: PostgresqlServer, **settings: str) -> None:
+        super().__init__(**settings)
         self._primary = primary
 
     def __enter__(self) -> StandBy:

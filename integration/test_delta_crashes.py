@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -118,26 +117,3 @@ def test_a_table_has_every_row_once_where_each_life_of_the_driver_is_killed(tmp_
         driver.finish()
     reader.finish(driver.expected)
     check_versions(output, job.batches)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_200_checkpoints_with_random_failures(spark: SparkSession, tmp_path: Path, faults: Faults) -> None:
-    chance = random.Random(7)
-    job, output = table_job(tmp_path)
-    points = [point for point in DELTA_POINTS if not point.startswith(("recovery.", "abort."))]
-
-    def arm() -> None:
-        faults.reset()
-        point = chance.choice(points)
-        faults.arm(point, "pause", chance.randrange(1, 12))  # so often it is passed
-        faults.resume(point)
-        tries = 4 if point.startswith("task.") else 1  # two tasks, tried twice each
-        faults.arm(point, chance.choice(["kill", "raise"]), tries)
-
-    arm()
-    with LiveQuery(spark, tmp_path, replace(job, batches=200), output) as live:
-        assert len(live.finish(200, arm)) > 20
-    check_versions(output, 200)
-    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    assert spark.sql(f"VACUUM delta.`{output.path}` RETAIN 0 HOURS DRY RUN").count() == 0

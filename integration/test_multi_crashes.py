@@ -112,7 +112,9 @@ def test_every_row_is_where_it_was_routed_after_one_and_two_deaths(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ms", [SHORT_MS, pytest.param("600000", marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(
+    "ms", [SHORT_MS, pytest.param("600000", marks=[pytest.mark.matrix, pytest.mark.timeout(1200)])]
+)
 def test_what_expired_while_another_store_was_away_is_written_again_there_only(make_query: MakeQuery, ms: str) -> None:
     """The database is down when the driver comes back, so nothing can be settled, and the topic's transactions expire."""
     query = make_query(batches=1)

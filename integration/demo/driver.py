@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from connector.spark.process import session_members
@@ -42,6 +42,10 @@ class Driver:
         The folder with armed fault points.
     program : str
         The module that it runs.
+    entrance : Sequence[str]
+        Words before its command that run it at a host of its own.
+    environment : Mapping[str, str]
+        More variables.
     """
 
     def __init__(
@@ -51,18 +55,20 @@ class Driver:
         log: Path,
         faults: Path | None = None,
         program: str = "integration.demo.query",
+        entrance: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", program, "--scratch", str(folder), *arguments],
+                [*entrance, sys.executable, "-m", program, "--scratch", str(folder), *arguments],
                 # Nothing is ever written to it: it breaks when we are gone.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 cwd=folder,
-                env=_environment(folder, faults),
+                env={**_environment(folder, faults), **(environment or {})},
                 start_new_session=True,
             )
 
@@ -75,6 +81,24 @@ class Driver:
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        """The id of its Python process."""
+        return self._process.pid
+
+    @property
+    def members(self) -> dict[int, str]:
+        """All processes of its session, with their names: Python, the JVM, Spark's Python workers."""
+        return session_members(self._process.pid)
+
+    def stop(self, seconds: float) -> int | None:
+        """Ask its program to end (SIGTERM to it alone), and wait; None if it has not ended by then."""
+        self._process.terminate()
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def freeze(self) -> None:
         """Stop its Python process and its JVM where they are (SIGSTOP)."""

@@ -1,0 +1,424 @@
+"""Deeds that are done to a running query's world, and undone after a while. Each is a context: what it does ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import ElectionType, TopicPartition
+from kafka.protocol.admin import DescribeQuorumRequest
+
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.topics import Partition
+from integration.broker import Cluster
+from integration.demo.driver import Driver
+from integration.faults.network import Link, Network
+from integration.jars import KAFKA_VERSION
+
+__all__ = ["DEEDS", "KILLS", "Nemesis", "World"]
+
+NEWER = "4.3.1"
+"""To which brokers are upgraded, one after the other, and from which they go back."""
+
+BROKERS = (1, 2, 3)
+DRIVER_HOST = 4
+
+DROP = Link(drop=True)
+
+
+class World(Protocol):
+    """What a deed finds."""
+
+    cluster: Cluster
+    network: Network
+    database: Any
+    clock: Path
+    disks: dict[str, Path]
+    topic: str
+    """An output topic, or else the input: its leader is hit."""
+
+    @property
+    def driver(self) -> Driver:
+        """The one that runs."""
+
+
+class Nemesis:
+    """Does deeds.
+
+    Parameters
+    ----------
+    world : World
+    chance : random.Random
+    """
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+
+    def do(self, deed: str) -> AbstractContextManager[None]:
+        """Return the context of a deed of `DEEDS` or `KILLS`."""
+        return {**KILLS, **DEEDS}[deed](self)
+
+    # -- whom -------------------------------------------------------------------------------------------------------
+
+    def _node(self) -> int:
+        """A broker's number, from 1: the output's leader, the coordinator of a transaction, or any."""
+        whom: Callable[[], int] = self._chance.choice([self._leader, self._coordinator, self._any])
+        return whom()
+
+    def _any(self) -> int:
+        return self._chance.choice(BROKERS)
+
+    def _leader(self) -> int:
+        with self._admin() as admin:
+            place = Partition(self._world.topic, 0)
+            return admin.topics([place.topic], [place])[place.topic].leaders[0]
+
+    def _coordinator(self) -> int:
+        with self._admin() as admin:
+            ids = admin.transactional_ids()
+            chosen = self._chance.choice(sorted(ids)) if ids else "none"
+            return admin.coordinators([chosen])[chosen]
+
+    def _controller(self) -> int:
+        topic = DescribeQuorumRequest.TopicData
+        partitions = [topic.PartitionData(partition_index=0)]
+        request = DescribeQuorumRequest(topics=[topic(topic_name="__cluster_metadata", partitions=partitions)])
+        with self._admin() as admin:
+            answer = admin.ask(lambda: request)
+            return int(answer.topics[0].partitions[0].leader_id)
+
+    @contextmanager
+    def _admin(self) -> Iterator[KafkaAdmin]:
+        admin = KafkaAdmin(ClientConfig("test", {"bootstrap.servers": self._world.cluster.bootstrap_servers}))
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    # -- brokers ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def pause_broker(self) -> Iterator[None]:
+        """SIGSTOP."""
+        broker = self._world.cluster.brokers[self._node() - 1]
+        broker.pause()
+        try:
+            yield
+        finally:
+            broker.resume()
+
+    @contextmanager
+    def kill_broker(self) -> Iterator[None]:
+        """SIGKILL; it is started again."""
+        broker = self._world.cluster.brokers[self._node() - 1]
+        broker.kill()
+        try:
+            yield
+        finally:
+            broker.spawn()
+
+    @contextmanager
+    def stop_broker(self) -> Iterator[None]:
+        """SIGTERM; it is started again."""
+        broker = self._world.cluster.brokers[self._node() - 1]
+        broker.terminate()
+        broker.wait(20)
+        try:
+            yield
+        finally:
+            broker.spawn()
+
+    @contextmanager
+    def rolling_restart(self) -> Iterator[None]:
+        """Restart one broker after the other."""
+        for broker in self._world.cluster.brokers:
+            broker.terminate()
+            broker.wait(20)
+            broker.spawn()
+            self._world.cluster.wait_until_ready()
+        yield
+
+    @contextmanager
+    def elect(self) -> Iterator[None]:
+        """Elect the preferred leaders: those that were moved go back."""
+        admin = self._world.cluster._admin()
+        found = admin.list_topics(timeout=20).topics
+        places = [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
+        with contextlib.suppress(Exception):  # an answer that says "not needed" for some is an error here
+            admin.elect_leaders(ElectionType.PREFERRED, places).result(20)
+        yield
+
+    @contextmanager
+    def fill_broker_s_disk(self) -> Iterator[None]:
+        """A broker's disk is full: it gives up, and is started again when there is room."""
+        node = self._node()
+        with _full(self._world.disks[f"broker-{node}"]):
+            yield
+        broker = self._world.cluster.brokers[node - 1]
+        if broker.alive:
+            broker.kill()
+        broker.spawn()
+
+    # -- network ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _links(self, links: Mapping[tuple[int, int], Link]) -> Iterator[None]:
+        self._world.network.set(links)
+        try:
+            yield
+        finally:
+            self._world.network.heal()
+
+    def isolate_broker(self) -> AbstractContextManager[None]:
+        """Cut a broker off from everybody."""
+        node = self._node()
+        others = [each for each in (*BROKERS, DRIVER_HOST) if each != node]
+        return self._links({pair: DROP for each in others for pair in ((node, each), (each, node))})
+
+    def split_brokers(self) -> AbstractContextManager[None]:
+        """Two brokers can't see each other, and everybody else sees both."""
+        a, b = self._chance.sample(BROKERS, 2)
+        return self._links({(a, b): DROP, (b, a): DROP})
+
+    def mute_broker(self) -> AbstractContextManager[None]:
+        """Nothing that a broker sends arrives: one way."""
+        node = self._node()
+        return self._links({(node, each): DROP for each in (*BROKERS, DRIVER_HOST) if each != node})
+
+    def deafen_broker(self) -> AbstractContextManager[None]:
+        """Nothing that is sent to a broker arrives: one way."""
+        node = self._node()
+        return self._links({(each, node): DROP for each in (*BROKERS, DRIVER_HOST) if each != node})
+
+    def cut_coordinator(self) -> AbstractContextManager[None]:
+        """The driver can't reach the coordinator of a transaction."""
+        node = self._coordinator()
+        return self._links({(node, DRIVER_HOST): DROP, (DRIVER_HOST, node): DROP})
+
+    def cut_leader(self) -> AbstractContextManager[None]:
+        """The driver can't reach a leader."""
+        node = self._leader()
+        return self._links({(node, DRIVER_HOST): DROP, (DRIVER_HOST, node): DROP})
+
+    def cut_controller(self) -> AbstractContextManager[None]:
+        """Other nodes can't reach the active controller, as a controller."""
+        node = self._controller()
+        port = Link(drop=True, port=self._world.cluster.controller_port(node - 1))
+        others = [each for each in BROKERS if each != node]
+        return self._links({pair: port for each in others for pair in ((node, each), (each, node))})
+
+    def cut_driver(self) -> AbstractContextManager[None]:
+        """The driver reaches no broker."""
+        return self._links({pair: DROP for each in BROKERS for pair in ((DRIVER_HOST, each), (each, DRIVER_HOST))})
+
+    def slow_network(self) -> AbstractContextManager[None]:
+        """Everything takes 0.1 to 0.3 s."""
+        hosts = (*BROKERS, DRIVER_HOST)
+        link = Link(delay=0.1, jitter=0.2)
+        return self._links({(a, b): link for a in hosts for b in hosts if a != b})
+
+    def slow_broker(self) -> AbstractContextManager[None]:
+        """What goes to a broker and comes from it takes 0.5 to 1.5 s."""
+        node = self._node()
+        link = Link(delay=0.5, jitter=1.0)
+        others = [each for each in (*BROKERS, DRIVER_HOST) if each != node]
+        return self._links({pair: link for each in others for pair in ((node, each), (each, node))})
+
+    def lossy_network(self) -> AbstractContextManager[None]:
+        """A fifth of all packets is lost."""
+        hosts = (*BROKERS, DRIVER_HOST)
+        return self._links({(a, b): Link(loss=0.2) for a in hosts for b in hosts if a != b})
+
+    # -- the driver -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def kill_driver(self) -> Iterator[None]:
+        """SIGKILL to all of its processes; who runs the trial starts another."""
+        self._world.driver.kill()
+        yield
+
+    @contextmanager
+    def kill_jvm(self) -> Iterator[None]:
+        """SIGKILL to the JVM alone; who runs the trial starts another driver when this one has ended."""
+        for member in _named(self._world.driver, "java"):
+            os.kill(member, signal.SIGKILL)
+        yield
+
+    @contextmanager
+    def kill_worker(self) -> Iterator[None]:
+        """SIGKILL to one of Spark's Python workers, or to their parent."""
+        workers = self._workers()
+        if workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(workers), signal.SIGKILL)
+        yield
+
+    def _workers(self) -> list[int]:
+        return [each for each in _named(self._world.driver, "python") if each != self._world.driver.pid]
+
+    @contextmanager
+    def pause_driver(self) -> Iterator[None]:
+        """SIGSTOP to the program and its JVM; the workers live on."""
+        self._world.driver.freeze()
+        try:
+            yield
+        finally:
+            self._world.driver.thaw()
+
+    @contextmanager
+    def pause_workers(self) -> Iterator[None]:
+        """SIGSTOP to Spark's Python workers."""
+        workers = self._workers()
+        for each in workers:
+            _signal(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in workers:
+                _signal(each, signal.SIGCONT)
+
+    @contextmanager
+    def _clock(self, seconds: float) -> Iterator[None]:
+        before = self._world.clock.read_bytes()
+        (old,) = struct.unpack("d", before)
+        _write_in_place(self._world.clock, struct.pack("d", old + seconds))
+        yield
+
+    def clock_forward(self) -> AbstractContextManager[None]:
+        """The driver's clock jumps ahead, and stays there."""
+        return self._clock(self._chance.choice([2.0, 60.0, 3600.0]))
+
+    def clock_back(self) -> AbstractContextManager[None]:
+        """The driver's clock jumps back, and stays there."""
+        return self._clock(-self._chance.choice([2.0, 60.0, 3600.0]))
+
+    @contextmanager
+    def fill_location_s_disk(self) -> Iterator[None]:
+        """No byte can be written to the checkpoint location."""
+        with _full(self._world.disks["location"]):
+            yield
+
+    # -- the database -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def kill_database(self) -> Iterator[None]:
+        """SIGKILL; it is started again."""
+        self._world.database.kill()
+        try:
+            yield
+        finally:
+            self._world.database.start()
+
+    def cut_database(self) -> AbstractContextManager[None]:
+        """The driver can't reach the database."""
+        return self._links({(DRIVER_HOST, 0): DROP, (0, DRIVER_HOST): DROP})
+
+    def mute_database(self) -> AbstractContextManager[None]:
+        """No answer of the database arrives."""
+        return self._links({(0, DRIVER_HOST): DROP})
+
+    @contextmanager
+    def fail_over(self) -> Iterator[None]:
+        """The database's stand-by, which had every commit, takes over."""
+        self._world.database.fail_over()
+        yield
+
+    # -- upgrades ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def upgrade(self) -> Iterator[None]:
+        """Restart one broker after the other with the other version: up to `NEWER`, or back."""
+        brokers = self._world.cluster.brokers
+        version = NEWER if brokers[0].version == KAFKA_VERSION else KAFKA_VERSION
+        for broker in brokers:
+            broker.terminate()
+            broker.wait(20)
+            broker.version = version
+            broker.spawn()
+            self._world.cluster.wait_until_ready()
+        yield
+
+
+def _named(driver: Driver, word: str) -> list[int]:
+    return [each for each, name in driver.members.items() if word in name]
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _write_in_place(file: Path, content: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.write(content)
+
+
+@contextmanager
+def _full(disk: Path) -> Iterator[None]:
+    """Fill a file system to its last byte; what is deleted meanwhile makes no room."""
+    filler = disk / "filler"
+    end = time.monotonic() + 30.0
+    with filler.open("wb", buffering=0) as opened:
+        try:
+            while time.monotonic() < end:
+                opened.write(b"\0" * 65536)
+        except OSError:
+            pass
+        with contextlib.suppress(OSError):
+            while True:
+                opened.write(b"\0" * 64)
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+Context = Callable[[Nemesis], AbstractContextManager[None]]
+
+KILLS: Mapping[str, Context] = {
+    "kill driver": Nemesis.kill_driver,
+    "kill JVM": Nemesis.kill_jvm,
+    "kill worker": Nemesis.kill_worker,
+    "kill broker": Nemesis.kill_broker,
+    "kill database": Nemesis.kill_database,
+}
+"""SIGKILL."""
+
+DEEDS: Mapping[str, Context] = {
+    "pause broker": Nemesis.pause_broker,
+    "stop broker": Nemesis.stop_broker,
+    "rolling restart": Nemesis.rolling_restart,
+    "elect leaders": Nemesis.elect,
+    "full disk of a broker": Nemesis.fill_broker_s_disk,
+    "isolate broker": Nemesis.isolate_broker,
+    "split brokers": Nemesis.split_brokers,
+    "mute broker": Nemesis.mute_broker,
+    "deafen broker": Nemesis.deafen_broker,
+    "cut coordinator": Nemesis.cut_coordinator,
+    "cut leader": Nemesis.cut_leader,
+    "cut controller": Nemesis.cut_controller,
+    "cut driver": Nemesis.cut_driver,
+    "slow network": Nemesis.slow_network,
+    "slow broker": Nemesis.slow_broker,
+    "lossy network": Nemesis.lossy_network,
+    "pause driver": Nemesis.pause_driver,
+    "pause workers": Nemesis.pause_workers,
+    "clock forward": Nemesis.clock_forward,
+    "clock back": Nemesis.clock_back,
+    "full disk of the location": Nemesis.fill_location_s_disk,
+    "cut database": Nemesis.cut_database,
+    "mute database": Nemesis.mute_database,
+    "fail over of the database": Nemesis.fail_over,
+    "rolling upgrade": Nemesis.upgrade,
+}
+"""Everything else."""
