@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.proof_tables import fault_tables
+
 __all__ = ["PAGE", "claims", "proof_page"]
 
 CLAIMS = Path(__file__).parent / "claims.json"
@@ -60,7 +62,7 @@ def claims() -> dict[str, dict[str, list[str]]]:
 
 def proof_page() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *(_section(page, rows) for page, rows in claims().items())])
+    return "\n".join([HEAD, fault_tables(), *(_section(page, rows) for page, rows in claims().items())])
 
 
 def _section(page: str, rows: dict[str, list[str]]) -> str:

@@ -54,6 +54,10 @@ time_t time(time_t *at) {
     return now.tv_sec;
 }
 
+int timespec_get(struct timespec *time, int base) {
+    return base == TIME_UTC && !clock_gettime(CLOCK_REALTIME, time) ? base : 0;
+}
+
 /* What the kernel's own clock shows then. No monotonic clock shows the year 2001: a time of before it is one of those. */
 static struct timespec real_time(const struct timespec *due) {
     struct timespec shifted = *due;
