@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,6 +70,13 @@ int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restr
     static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
     if (!real) real = (__typeof__(real))dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
     if (!real) real = (__typeof__(real))dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    struct timespec shifted = real_time(due);
+    return real(cond, mutex, &shifted);
+}
+
+int cnd_timedwait(cnd_t *restrict cond, mtx_t *restrict mutex, const struct timespec *restrict due) {
+    static int (*real)(cnd_t *, mtx_t *, const struct timespec *);
+    if (!real) real = (__typeof__(real))dlsym(RTLD_NEXT, "cnd_timedwait");
     struct timespec shifted = real_time(due);
     return real(cond, mutex, &shifted);
 }

@@ -1,6 +1,7 @@
 """``make simulate``: runs with new seeds for `MINUTES`. What is found is made small, and written down to be run again.
 
 ``python -m tests.simulation 10`` (minutes), ``... 10 --seed 7`` (from this seed on), ``... --again build/simulation/7.json``.
+``... --planted`` plants every bug of `tests.simulation.planted`, and says how long each takes to be found.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.simulation.choices import shrink
+from tests.simulation.planted import PLANTED, UNSEEN, planted
 from tests.simulation.product import play, violation
 from tests.simulation.world import World
 
 __all__ = ["main", "search"]
 
 FOLDER = Path("build/simulation")
+
+DISCOVERED = Path(__file__).parent.parent.parent / "docs" / "proof" / "planted.json"
 
 
 def search(first: int, seconds: float, met: Counter[str], most: int | None = None) -> tuple[int, int, World | None]:
@@ -46,18 +51,40 @@ def search(first: int, seconds: float, met: Counter[str], most: int | None = Non
     return runs, steps, None
 
 
+def discover(bug: str, most: int = 1000) -> dict[str, Any]:
+    """Plant a bug and play seeds from 0 on; return how many runs, steps and seconds it took until one showed it."""
+    began, steps = time.monotonic(), 0
+    with planted(bug) as setups:
+        for seed in range(most):
+            world = play(seed, setups)
+            steps += world.scheduler.steps
+            if world.broken:
+                seconds = time.monotonic() - began
+                shown = violation(world.broken)
+                return {"bug": bug, "runs": seed + 1, "steps": steps, "seconds": round(seconds, 1), "shown": shown}
+    return {"bug": bug, "runs": most, "steps": steps, "seconds": None}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search, or show a run that was found."""
     parser = argparse.ArgumentParser(prog="make simulate")
     parser.add_argument("minutes", type=float, nargs="?", default=10.0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--again", type=Path)
+    parser.add_argument("--planted", action="store_true")
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if given.again:
         again = play(json.loads(given.again.read_text()), trace=True)
         print("\n".join([*(again.scheduler.trace or ()), again.broken or "nothing is broken"]))
         return 1 if again.broken else 0
+    if given.planted:
+        found = []
+        for bug in (bug for bug in PLANTED if bug not in UNSEEN):
+            found.append(discover(bug))
+            print(found[-1], flush=True)
+        DISCOVERED.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n", encoding="utf-8")
+        return 0
     first, met, began = random.randrange(10**9) if given.seed is None else given.seed, Counter[str](), time.monotonic()
     print(f"seeds from {first} on, for {given.minutes:g} minutes", flush=True)
     runs, steps, world = search(first, given.minutes * 60, met)
