@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ def main() -> int:
     if not may_make_networks():
         print("Hosts of their own need root and /dev/net/tun.", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts and processes end with it
     results: list[Result] = []
     workloads = chosen.workloads.split(",")
     with stage() as ground:
