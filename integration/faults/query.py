@@ -90,7 +90,8 @@ def main() -> int:
 
     def keep(query: Query, wish: StopWish) -> None:
         try:
-            supervise(lambda: query.start(spark), FixedDelay(10**6, 0.5), options=query.sink, wish=wish)
+            options = {key: text for key, text in query.sink.items() if key != "format"}
+            supervise(lambda: query.start(spark), FixedDelay(10**6, 0.5), options=options, wish=wish)
         except BaseException as problem:  # noqa: BLE001 - reported below, in the main thread
             problems.append(problem)
             ask()
