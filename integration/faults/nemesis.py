@@ -289,17 +289,18 @@ class Nemesis:
 
     @contextmanager
     def _clock(self, seconds: float) -> Iterator[None]:
-        before = self._world.clock.read_bytes()
-        (old,) = struct.unpack("d", before)
-        _write_in_place(self._world.clock, struct.pack("d", old + seconds))
-        yield
+        _write_in_place(self._world.clock, struct.pack("d", seconds))
+        try:
+            yield
+        finally:
+            _write_in_place(self._world.clock, struct.pack("d", 0.0))
 
     def clock_forward(self) -> AbstractContextManager[None]:
-        """The driver's clock jumps ahead, and stays there."""
+        """The driver's clock jumps ahead, and back again."""
         return self._clock(self._chance.choice([2.0, 60.0, 3600.0]))
 
     def clock_back(self) -> AbstractContextManager[None]:
-        """The driver's clock jumps back, and stays there."""
+        """The driver's clock jumps back, and ahead again."""
         return self._clock(-self._chance.choice([2.0, 60.0, 3600.0]))
 
     @contextmanager
