@@ -16,6 +16,7 @@ from tenacity import Retrying, retry_if_result, wait_exponential
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import login_failed, unreachable_brokers
+from connector.kafka.client.kafka_python import import_kafka
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import RetriableError, StoreError
 
@@ -112,6 +113,7 @@ class KafkaConnection:
     """
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        import_kafka()
         from kafka.errors import KafkaError
         from kafka.net.manager import KafkaConnectionManager
         from kafka.net.selector import NetworkSelector

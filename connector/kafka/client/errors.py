@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.kafka.client.kafka_python import import_kafka
 from transactional.errors import OptionError, StoreError
 
 __all__ = ["error_name", "forbidden_option", "invalid_option", "login_failed", "missing_right", "unreachable_brokers"]
@@ -9,6 +10,7 @@ __all__ = ["error_name", "forbidden_option", "invalid_option", "login_failed", "
 
 def error_name(code: int) -> str:
     """Return the name and number of a protocol error: ``PRODUCER_FENCED (90)``."""
+    import_kafka()
     from kafka.errors import for_code
 
     return f"{getattr(for_code(code), 'message', 'UNKNOWN')} ({code})"

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from connector.kafka.client.errors import forbidden_option, invalid_option
+from connector.kafka.client.kafka_python import import_kafka
 from connector.kafka.client.tls import is_tls, ssl_context
 from connector.kafka.client.tokens import CLIENT_ID, CLIENT_SECRET, ENDPOINT, PROVIDER, TokenSource, provider_of
 from connector.options import shown_value
@@ -237,6 +238,7 @@ def for_kafka_python(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _provider(source: TokenSource) -> Any:
+    import_kafka()
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types

@@ -322,7 +322,7 @@ class TopicReader:
         """Refresh the leaders: the client keeps those that it knows for minutes, even one that has lost the role."""
         from confluent_kafka import KafkaException
 
-        if isinstance(problem, KafkaException) and problem.args[0].name() == "NOT_LEADER_FOR_PARTITION":
+        if isinstance(problem, KafkaException) and problem.args[0].name() in _OF_A_LEADER:
             with suppress(KafkaException):
                 self._admin.list_topics(timeout=1.0)  # of all topics: to ask for one could create it
 
@@ -340,7 +340,12 @@ class TopicReader:
         return StoreError("KAFKA_REFUSED", reason=message)
 
 
-_OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"})
+_OF_A_LEADER: Final = frozenset(
+    {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "_NOENT"}
+)
+"""Errors of who asks a leader that is none any more. `_NOENT` is the client's, for a question to partitions that all have none."""
+
+_OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT"})
 """Errors that may mean that a topic is deleted, or created again with fewer partitions."""
 
 _PASSING: Final = frozenset(
@@ -348,8 +353,8 @@ _PASSING: Final = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_WAIT_COORD", "_RESOLVE", "_FAIL", "_INTR"}
     | {"_UNKNOWN_BROKER", "_DESTROY_BROKER"}
     # of a broker, while partitions are created or moved
-    | {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE"}
-    | {"FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
+    | _OF_A_LEADER
+    | {"REPLICA_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"}
     | {"REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "UNKNOWN_TOPIC_ID"}
     # of a broker, without a reason
     | {"UNKNOWN"}

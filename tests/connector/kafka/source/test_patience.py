@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,15 +16,19 @@ from transactional.failure import Remedy, failure_of
 from transactional.testing import FakeClock
 
 
-def refused(name: str) -> TwoPhaseCommitError:
-    """The error of brokers that answer every question with this."""
+def refused(name: str, asked: Callable[[], None] = lambda: None) -> TwoPhaseCommitError:
+    """The error of brokers that answer every question with this; `asked` is called when all topics are asked for."""
     from confluent_kafka import KafkaError, KafkaException
 
     class Brokers:
         def list_offsets(self, *_: Any, **__: Any) -> Any:
             raise KafkaException(KafkaError(getattr(KafkaError, name)))
 
-        list_topics = describe_topics = list_offsets
+        describe_topics = list_offsets
+
+        def list_topics(self, *_: Any, **__: Any) -> Any:
+            asked()
+            self.list_offsets()
 
     config = ClientConfig("barrier-kafka", {"bootstrap.servers": "b:9092"})
     reader = TopicReader(Brokers(), config, Retries(1, 0.1), patience=0.3, clock=FakeClock())  # type: ignore[arg-type]
@@ -41,6 +46,8 @@ def refused(name: str) -> TwoPhaseCommitError:
         "_FAIL",
         "LEADER_NOT_AVAILABLE",
         "NOT_LEADER_FOR_PARTITION",
+        "FENCED_LEADER_EPOCH",
+        "_NOENT",
         "UNKNOWN",
     ],
 )
@@ -50,6 +57,13 @@ def test_brokers_that_are_away_for_longer_than_the_source_waits_are_mended_by_a_
     assert failure_of(problem).remedy is Remedy.RESTART
     assert "b:9092" in problem.message
     assert "start the query again" in problem.message
+
+
+@pytest.mark.parametrize("name", ["NOT_LEADER_FOR_PARTITION", "FENCED_LEADER_EPOCH", "_NOENT"])
+def test_who_asks_a_leader_that_is_none_any_more_looks_for_the_new_one(name: str) -> None:
+    looks: list[None] = []
+    refused(name, lambda: looks.append(None))
+    assert looks
 
 
 @pytest.mark.parametrize(
