@@ -343,7 +343,7 @@ class TopicReader:
 _OF_A_LEADER: Final = frozenset(
     {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "_NOENT"}
 )
-"""Errors of who asks a leader that is none any more. `_NOENT` is the client's, for a question to partitions that all have none."""
+"""Errors of who asks a leader that is none any more; `_NOENT` is the client's own, if none of the partitions has a leader."""
 
 _OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT"})
 """Errors that may mean that a topic is deleted, or created again with fewer partitions."""
