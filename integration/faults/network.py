@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import heapq
 import json
 import os
@@ -63,9 +64,14 @@ class Link:
     port: int = 0
 
 
+@functools.cache
 def may_make_networks() -> bool:
-    """Whether this process may make namespaces and TUN devices."""
-    return os.geteuid() == 0 and os.access("/dev/net/tun", os.R_OK | os.W_OK)
+    """Whether this process may make namespaces and TUN devices: it is tried."""
+    try:
+        with Network(1) as network:
+            return subprocess.run([*network.entrance(1), "true"], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 class Network:
@@ -89,13 +95,16 @@ class Network:
             [sys.executable, "-m", "integration.faults.network", str(self.hosts)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             cwd=ROOT,
             text=True,
             start_new_session=True,
         )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
-        assert said, "the switch did not start: is this process root's, and is there /dev/net/tun?"
+        if not said:
+            self._process.wait()
+            raise OSError("the switch did not start: it needs root, and /dev/net/tun")
         self._subnet, self._namespaces = json.loads(said)
         return self
 
@@ -129,8 +138,10 @@ class Network:
         assert self._process is not None
         assert self._process.stdin is not None
         told = [[source, target, asdict(link)] for (source, target), link in self._links.items()]
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(told) + "\n")
         self._process.stdin.flush()
+        self._process.stdout.readline()  # the switch has heard
 
 
 def _address(subnet: int, host: int) -> str:
@@ -210,6 +221,7 @@ class _Switch:
                     *lines, told = (told + more).split(b"\n")
                     if lines:
                         self._links = {(a, b): Link(**link) for a, b, link in json.loads(lines[-1])}
+                        print(flush=True)
                 else:
                     self._take(end)
             now = time.monotonic()
