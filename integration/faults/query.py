@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from barrier_kafka import FixedDelay, StopWish, supervise
 from integration.demo.query import end_with_the_demo
@@ -33,6 +33,8 @@ class Query:
     location : str
     source, sink : Mapping[str, str]
         Options; the sink's has its ``format``.
+    select : Sequence[str]
+        SQL of the sink's columns.
     stateful : bool
         Whether it takes every value once: the input repeats some.
     """
@@ -40,6 +42,7 @@ class Query:
     location: str
     source: Mapping[str, str]
     sink: Mapping[str, str]
+    select: Sequence[str]
     stateful: bool = False
 
     def start(self, spark: SparkSession) -> Any:
@@ -49,20 +52,8 @@ class Query:
             rows = rows.dropDuplicates(["value"])
         sink = dict(self.sink)
         name = sink.pop("format")
-        stream = _shaped(rows, name, sink).writeStream.format(name)
+        stream = rows.selectExpr(*self.select).writeStream.format(name)
         return stream.options(**sink).option("checkpointLocation", self.location).start()
-
-
-def _shaped(rows: DataFrame, name: str, sink: Mapping[str, str]) -> DataFrame:
-    number = "CAST(CAST(value AS STRING) AS LONG)"
-    if name == "2pc-multi":
-        names = sink["sinks"].split(",")
-        route = " ".join(f"WHEN {place} THEN '{each}'" for place, each in enumerate(names))
-        text = ("CAST(value AS STRING) AS key", "CAST(value AS STRING) AS value", "partition")
-        return rows.selectExpr(*text, f"CASE {number} % {len(names) + 1} {route} END AS route")
-    if name == "2pc-kafka":
-        return rows.select("key", "value", "partition")
-    return rows.selectExpr(f"{number} AS value")
 
 
 def write_settings(queries: Sequence[Query], file: Path) -> None:

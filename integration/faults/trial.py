@@ -22,7 +22,8 @@ from integration.faults.databases import Mariadb, Postgresql
 from integration.faults.nemesis import DEEDS, DRIVER_HOST, KILLS, Nemesis
 from integration.faults.network import Network
 from integration.faults.query import write_settings
-from integration.faults.workloads import Feed, Workload, make_workload
+from integration.faults.transfers import make_transfers
+from integration.faults.workloads import Workload, make_workload
 from integration.jobs import QUICK_JVM
 from transactional.entry import Entry
 
@@ -75,8 +76,9 @@ class Plan:
         drawn: list[str] = []
         while len(drawn) < deeds:  # each kind once before any comes twice
             drawn += chance.sample(kinds, len(kinds))
-        state = chance.random() < 0.5 and workload not in ("multi", "chain")
-        return cls(seed, workload, chance.random() < 0.5, state, drawn[:deeds])
+        state = chance.random() < 0.5 and workload not in ("multi", "chain", "transfers")
+        interval = chance.random() < 0.5 and workload != "transfers"
+        return cls(seed, workload, interval, state, drawn[:deeds])
 
 
 @dataclass
@@ -160,19 +162,24 @@ class _Trial:
         self.folder.mkdir(parents=True)
         self.locations = stage.disks["location"] / self.name
         self.locations.mkdir()
-        given = (plan.workload, self.cluster, self.locations, self.database, self.name)
-        self.workload: Workload = make_workload(*given, interval=plan.interval, stateful=plan.stateful)
+        self.workload = self._made()
         self.topic = next(iter(self.workload.topics), self.workload.source)
         self.result = Result(plan)
         self.driver: Driver
         self._chance = random.Random(f"strikes {plan.seed}")
+
+    def _made(self) -> Workload:
+        if self.plan.workload == "transfers":
+            return make_transfers(self.cluster, self.locations, self.name)
+        given = (self.plan.workload, self.cluster, self.locations, self.database, self.name)
+        return make_workload(*given, interval=self.plan.interval, stateful=self.plan.stateful)
 
     def run(self) -> Result:
         """Run the trial; leave nothing running, and the faults healed."""
         began = time.monotonic()
         self.clock.write_bytes(bytes(8))
         write_settings(self.workload.queries, self.folder / "settings")
-        feed = Feed(self.workload.servers, self.workload.source, repeat=self.plan.stateful)
+        feed = self.workload.feed()
         self._start()
         try:
             self._wait_for_progress(-1, RECOVERY_SECONDS, "the first checkpoint")
@@ -190,7 +197,7 @@ class _Trial:
             with contextlib.suppress(AssertionError):
                 feed.finish()
             self.driver.kill()
-            self.result.rows = sum(map(len, self.workload.expected().values()))
+            self.result.rows = self.workload.fed()
             self.result.seconds = time.monotonic() - began
         if not self.result.wrong:
             shutil.rmtree(self.locations, ignore_errors=True)
@@ -272,7 +279,7 @@ class _Trial:
         return entries[-1].kind if entries else ""
 
     def _drain(self) -> None:
-        rows = sum(map(len, self.workload.expected().values()))
+        rows = self.workload.fed()
 
         def whole() -> bool:
             self._look_after()

@@ -32,25 +32,30 @@ PARTITIONS = 2
 ROWS_A_SECOND = 60
 """Enough for rows in each micro-batch, little enough for two cores with three brokers and a driver."""
 
-WORKLOADS = ("kafka", "delta", "postgresql", "mysql", "multi", "chain")
+WORKLOADS = ("kafka", "delta", "postgresql", "mysql", "multi", "chain", "transfers")
 
 INTERVAL = "3s"
 
 CHAIN = 3
 
+NUMBER = "CAST(CAST(value AS STRING) AS LONG)"
+
+TO_TOPIC, TO_TABLE = ("key", "value", "partition"), (f"{NUMBER} AS value",)
+"""What a query selects."""
+
 
 class Feed:
-    """Writes rows 0, 1, 2, ... to a topic, each to a partition by its number. A thread.
+    """Writes rows to a topic, so many a second, until it is asked to finish. A thread.
 
     Parameters
     ----------
     servers, topic : str
-    repeat : bool
-        Write one row of five once more, a little later.
+    rows : Callable[[int], Sequence[tuple[str, int]]]
+        Of a number that counts up from 0: what is written then, values with their partitions.
     """
 
-    def __init__(self, servers: str, topic: str, *, repeat: bool) -> None:
-        self._topic, self._repeat = topic, repeat
+    def __init__(self, servers: str, topic: str, rows: Callable[[int], Sequence[tuple[str, int]]]) -> None:
+        self.servers, self.topic, self._rows = servers, topic, rows
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -74,11 +79,21 @@ class Feed:
     def _run(self) -> None:
         number = 0
         while not self._over.wait(0.1):
-            for row in range(number, number + ROWS_A_SECOND // 10):
-                for each in (row, row - 40) if self._repeat and row % 5 == 0 and row >= 40 else (row,):
-                    self._producer.produce(self._topic, str(each), str(each), partition=each % PARTITIONS)
+            for each in range(number, number + ROWS_A_SECOND // 10):
+                for value, partition in self._rows(each):
+                    self._producer.produce(self.topic, value, value, partition=partition)
             number += ROWS_A_SECOND // 10
             self._producer.poll(0)
+
+
+def _numbers(number: int) -> Sequence[tuple[str, int]]:
+    return [(str(number), number % PARTITIONS)]
+
+
+def _numbers_repeated(number: int) -> Sequence[tuple[str, int]]:
+    """One of five comes once more, a little later."""
+    again = _numbers(number - 40) if number % 5 == 0 and number >= 40 else ()
+    return [*_numbers(number), *again]
 
 
 @dataclass
@@ -106,12 +121,24 @@ class Workload:
     outputs: Mapping[str, tuple[Output, Callable[[int], bool]]]
     ordered: bool
 
+    def feed(self) -> Feed:
+        """Begin to write the input."""
+        return Feed(self.servers, self.source, _numbers if self.ordered else _numbers_repeated)
+
     def expected(self) -> dict[int, list[int]]:
         """Rows that the input holds, by partition, in order; those that are repeated, once."""
         found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
-        for partition, _, value in read_rows(self.servers, self.source):
+        for partition, value in self.values():
             found[partition].append(int(value))
         return {number: list(dict.fromkeys(rows)) for number, rows in found.items()}
+
+    def values(self) -> list[tuple[int, str]]:
+        """Return the input: partitions and values."""
+        return [(partition, value) for partition, _, value in read_rows(self.servers, self.source)]
+
+    def fed(self) -> int:
+        """How many different rows the input holds."""
+        return sum(map(len, self.expected().values()))
 
     def is_whole(self, rows: int) -> bool:
         """Whether the last output holds so many rows already: the end is near."""
@@ -137,15 +164,18 @@ class Workload:
                 found += _compared(f"{topic} {number}", wanted, there, ordered=self.ordered)
             if held := TopicOutput(self.servers, topic, "").held_back():
                 found.append(f"{topic}: readers are held back: {held}")
-        if opened := transactional_ids(self.servers, OPEN):
-            found.append(f"open transactions: {opened[:5]}")
         everything = [row for rows in expected.values() for row in rows]
         for name, (output, belongs) in self.outputs.items():
             wanted = [row for row in everything if belongs(row)]
             found += _compared(name, wanted, list(output.rows().elements()), ordered=False)
             if not output.is_quiet():
                 found.append(f"{name}: open: {output.open_transactions()[:5]}")
-        return found
+        return [*found, *self.left_open()]
+
+    def left_open(self) -> list[str]:
+        """Say which transactions are open in the cluster: there are no others than these queries'."""
+        opened = transactional_ids(self.servers, OPEN)
+        return [f"open transactions: {opened[:5]}"] if opened else []
 
 
 def _compared(name: str, wanted: Sequence[int], there: Sequence[int], *, ordered: bool) -> list[str]:
@@ -225,8 +255,9 @@ def make_workload(
     outputs: dict[str, tuple[Output, Callable[[int], bool]]] = {}
     queries: list[Query] = []
 
-    def add(reads: Mapping[str, str], sink: Mapping[str, str], *, stateful: bool = False) -> None:
-        queries.append(Query(str(folder / f"location-{len(queries)}"), reads, sink, stateful))
+    def add(reads: Mapping[str, str], sink: Mapping[str, str], select: Sequence[str]) -> None:
+        place = str(folder / f"location-{len(queries)}")
+        queries.append(Query(place, reads, sink, select, stateful))
 
     def to_topic(target: str) -> dict[str, str]:
         return {**brokers, "format": "2pc-kafka", "topic": target}
@@ -234,15 +265,15 @@ def make_workload(
     if kind == "kafka":
         target = topic("out")
         topics[target] = _all
-        add(first, to_topic(target), stateful=stateful)
+        add(first, to_topic(target), TO_TOPIC)
     elif kind == "delta":
         outputs["delta"] = DeltaOutput(folder / "table"), _all
-        add(first, {"format": "2pc-delta", "path": str(folder / "table")}, stateful=stateful)
+        add(first, {"format": "2pc-delta", "path": str(folder / "table")}, TO_TABLE)
     elif kind in ("postgresql", "mysql"):
         assert database is not None
         table = SqlOutput(database, f"t_{name.replace('-', '_')}", f"s_{name.replace('-', '_')}")
         outputs[kind] = table, _all
-        add(first, table.options(), stateful=stateful)
+        add(first, table.options(), TO_TABLE)
     elif kind == "multi":
         assert database is not None
         target = topic("out")
@@ -256,13 +287,16 @@ def make_workload(
         topics[target] = belongs["topic"]
         outputs.update(files=(DeltaOutput(folder / "table"), belongs["files"]), table=(table, belongs["table"]))
         options = {f"{each}.{key}": text for each, given in parts.items() for key, text in given.items()}
-        add(first, {"format": "2pc-multi", "sinks": ",".join(parts), "routeColumn": "route", **options})
+        cases = " ".join(f"WHEN {place} THEN '{each}'" for place, each in enumerate(parts))
+        route = f"CASE {NUMBER} % {len(parts) + 1} {cases} END AS route"
+        text = ("CAST(value AS STRING) AS key", "CAST(value AS STRING) AS value", "partition", route)
+        add(first, {"format": "2pc-multi", "sinks": ",".join(parts), "routeColumn": "route", **options}, text)
     else:
         reads: dict[str, str] = dict(first)
         for stage in range(CHAIN):
             target, marks = topic(f"out-{stage}"), topic(f"marks-{stage}", 1)
             topics[target] = _all
-            add(reads, {**to_topic(target), "barrierTopic": marks})
+            add(reads, {**to_topic(target), "barrierTopic": marks}, TO_TOPIC)
             reads = {**brokers, "subscribe": target, "startingOffsets": "earliest", "alignOn": marks}
     return Workload(cluster.bootstrap_servers, source, queries, topics, outputs, ordered=not stateful)
 
