@@ -1,4 +1,4 @@
-"""Transfers between accounts: A books debits, B books credits, C brings both into a table whose versions are each at one barrier.
+"""Transfers between accounts: A books debits, B books credits, C brings both into a table, each version at one barrier.
 
 A version is a read of both lists of bookings, a transfer an append to both at once: `integration.cycles` says whether one order
 explains all of them.
