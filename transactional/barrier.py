@@ -74,13 +74,25 @@ class SourceLine:
 
     @classmethod
     def parse(cls, text: str) -> SourceLine:
-        """Parse a line, of any source."""
+        """Parse a line, of any source.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, AttributeError
+            It is ours, and was changed: a part that the sink needs is of another shape.
+        """
         try:
             offset = json.loads(text)
         except ValueError:
             offset = None
         ours = isinstance(offset, dict) and offset.get("source") == "barrier-kafka"
-        return cls(text, offset if ours else None)
+        line = cls(text, offset if ours else None)
+        line.check()
+        return line
+
+    def check(self) -> None:
+        """Read each part once: who needs it later can't say which file it is of. Raises as `parse`."""
+        _ = (self.barrier, self.topics, dict(self.topic_ids), self.longest_wait, self.is_within_cut, cut_of([self]))
 
     @property
     def barrier(self) -> CheckpointBarrier | None:

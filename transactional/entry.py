@@ -13,9 +13,12 @@ from typing import Any, Final
 
 from transactional.errors import JournalError
 
-__all__ = ["FORMAT", "Entry", "EntryKind", "canonical", "decode", "encode", "torn"]
+__all__ = ["FORMAT", "UNFIT", "Entry", "EntryKind", "canonical", "checksum", "decode", "encode", "torn"]
 
 FORMAT: Final = 2
+
+UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""Errors of code that reads JSON of another shape than it expects: nobody of this version wrote it."""
 
 
 class EntryKind:
@@ -81,6 +84,11 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def checksum(value: Any) -> str:
+    """Return the checksum of a JSON value that is kept in a file of ours."""
+    return _checksum(canonical(value).encode())
+
+
 def encode(entry: Entry) -> bytes:
     """Return the entry's bytes, complete with format and checksum."""
     body = canonical(entry.body)
@@ -105,21 +113,24 @@ def decode(data: bytes, source: str) -> Entry:
         version = value["format"]
         if not isinstance(version, int):
             raise TypeError("its format is no number")
-        checksum = value.pop("checksum", None)
+        known = value.pop("checksum", None)
         # What `encode` wrote is not serialised again: with hundreds of writer tasks it has megabytes.
-        intact = checksum == _checksum(_without_checksum(data)) or checksum == _checksum(canonical(value).encode())
+        intact = known == _checksum(_without_checksum(data)) or known == checksum(value)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise torn(source, error) from error
     if version != FORMAT and version not in _UPGRADES:
-        found, known = f"journal format {version}", f"formats 1 to {FORMAT}"
-        raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=known)
+        found, readable = f"journal format {version}", f"formats 1 to {FORMAT}"
+        raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=readable)
     if not intact:
         raise JournalError("JOURNAL_DAMAGED", reason=f"the checksum of {source} does not match", file=source)
-    if value["kind"] not in EntryKind.ALL:
-        found, known = f"an entry of kind {value['kind']!r}", ", ".join(sorted(EntryKind.ALL))
-        raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=known)
-    entry = Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
-    return entry if version == FORMAT else _UPGRADES[version](entry)
+    try:
+        entry = Entry(value["number"], value["kind"], value["nonce"], value["time"], value["body"])
+        if entry.kind not in EntryKind.ALL:
+            found, kinds = f"an entry of kind {entry.kind!r}", ", ".join(sorted(EntryKind.ALL))
+            raise JournalError("FORMAT_UNKNOWN", what=source, found=found, known=kinds)
+        return entry if version == FORMAT else _UPGRADES[version](entry)
+    except UNFIT as error:
+        raise torn(source, error) from error
 
 
 def torn(source: str, why: Exception) -> JournalError:

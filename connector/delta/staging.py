@@ -7,17 +7,22 @@ and deleted when the transaction is over. Readers and VACUUM pass by folders tha
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 from urllib.parse import quote
 
 from connector.delta.storage import TableFolder
+from transactional.entry import UNFIT, checksum
 from transactional.sink import TransactionContext
 
 __all__ = ["Note", "Notes"]
 
-VERSION: Final = 1
+log = logging.getLogger(__name__)
+
+VERSION: Final = 2
+"""Notes of format 1 have no checksum; they are read."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class Notes:
 
     def put(self, note: Note) -> None:
         """Write a note, or replace it."""
-        text = json.dumps({"format": VERSION, **asdict(note)}, sort_keys=True)
+        value = {"format": VERSION, **asdict(note)}
+        text = json.dumps({**value, "checksum": checksum(value)}, sort_keys=True)
         self._folder.put(self._path(note.nonce), text.encode())
 
     def delete(self, nonces: Sequence[str]) -> None:
@@ -74,16 +80,34 @@ class Notes:
         self._folder.delete([self._path(nonce) for nonce in nonces])
 
     def all(self) -> Iterator[Note]:
-        """Read every note. Leave one of a newer format alone."""
+        """Read every note. Leave one of a newer format alone, and one that is damaged: it may name any file."""
         for name in self._folder.names(self._place):
             if not name.endswith(".json"):
                 continue
             try:
-                value = json.loads(self._folder.read(f"{self._place}/{name}"))
+                note = _parsed(self._folder.read(f"{self._place}/{name}"))
             except FileNotFoundError:
                 continue
-            if value.pop("format") == VERSION:
-                yield Note(**value)
+            except UNFIT as error:
+                log.warning(
+                    "%s/%s/%s is damaged (%s), and left alone: VACUUM deletes the files of its transaction if it has ended",
+                    *(self._folder.uri, self._place, name, error),
+                )
+                continue
+            if note is not None:
+                yield note
 
     def _path(self, nonce: str) -> str:
         return f"{self._place}/{nonce}.json"
+
+
+def _parsed(data: bytes) -> Note | None:
+    """Parse a note; None if it is of a newer format. Raises one of `UNFIT` if it is damaged."""
+    value = json.loads(data)
+    known = value.pop("checksum", None)
+    if value["format"] not in (1, VERSION):
+        return None
+    if value["format"] == VERSION and known != checksum(value):
+        raise ValueError("its checksum does not match")
+    del value["format"]
+    return Note(**value)

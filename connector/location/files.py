@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from transactional.errors import LocationError
@@ -35,7 +35,7 @@ class LocationFiles(Protocol):
         """Read a file piece by piece. Raises as `read`."""
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file or a folder of that name. Raises OSError if that is unknown."""
+        """Return whether there is a file or a folder of that name. Raises OSError or LocationError if that is unknown."""
 
     def mark(self, name: str) -> str | None:
         """Return a mark that changes when the file is replaced; None if there is no file."""
@@ -60,6 +60,17 @@ class LocationFiles(Protocol):
 
 
 _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Raise LocationError, ``LOCATION_UNREADABLE``, if the disk fails."""
+    try:
+        yield
+    except (*_GONE, PermissionError):
+        raise
+    except OSError as error:
+        raise LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)) from error
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
@@ -99,14 +110,19 @@ class LocalFiles:
     def names(self, folder: str) -> list[str]:
         """See `LocationFiles`."""
         try:
-            return os.listdir(self.shown(folder))
+            with _reading(self.shown(folder)):
+                return os.listdir(self.shown(folder))
         except FileNotFoundError:
             return []
 
     def tree(self, folder: str) -> list[str]:
         """See `LocationFiles`."""
+        def failed(error: OSError) -> None:
+            with suppress(FileNotFoundError), _reading(error.filename):
+                raise error  # os.walk passes over folders that it can't list, and their files would be missing
+
         found = []
-        for above, _, names in os.walk(self.shown(folder)):
+        for above, _, names in os.walk(self.shown(folder), onerror=failed):
             inside = os.path.relpath(above, self._path)
             found += [os.path.normpath(os.path.join(inside, name)) for name in names]
         return found
@@ -125,7 +141,8 @@ class LocalFiles:
     def exists(self, name: str) -> bool:
         """See `LocationFiles`."""
         try:
-            os.stat(self.shown(name))  # os.path.exists returns False, too, if the disk does not answer
+            with _reading(self.shown(name)):
+                os.stat(self.shown(name))  # os.path.exists returns False, too, if the disk does not answer
         except _GONE:
             return False
         except PermissionError as error:
@@ -135,7 +152,8 @@ class LocalFiles:
     def mark(self, name: str) -> str | None:
         """See `LocationFiles`."""
         try:
-            found = os.stat(self.shown(name))
+            with _reading(self.shown(name)):
+                found = os.stat(self.shown(name))
         except _GONE:
             return None
         return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"

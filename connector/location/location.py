@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Mapping
 
-from connector.location.files import LocalFiles, LocationFiles, read_file
+from connector.location.files import LocalFiles, LocationFiles
 from connector.location.object_store import ObjectFiles, canonical_url
 from connector.location.single_driver import FilesystemFiles
+from connector.location.spark_files import read_text
 from transactional.errors import LocationError, OptionError
 from transactional.journal import Journal
 from transactional.sink import Options
@@ -155,7 +156,7 @@ class CheckpointLocation:
         """
         path = self.files.shown("metadata")
         try:
-            return str(json.loads(read_file(self.files, "metadata").decode("utf-8"))["id"])
+            return str(json.loads(read_text(self.files, "metadata"))["id"])
         except OptionError:  # a ValueError, too
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:

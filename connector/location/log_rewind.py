@@ -105,7 +105,7 @@ def torn_newest(location: CheckpointLocation, ledger: Ledger) -> int | None:
     """
     batch = newest(location, "offsets")
     fresh = batch == ledger.accounted + 1 and not ledger.voided and ledger.replay is None and ledger.rewinding is None
-    if batch < 1 or not fresh or newest(location, "commits") >= batch or not is_torn(offsets_text(location, batch)):
+    if batch < 1 or not fresh or newest(location, "commits") >= batch or not is_torn(location, batch):
         return None
     return batch
 
@@ -180,7 +180,7 @@ def is_replaced(location: CheckpointLocation, batch: int, text: str) -> bool:
     """Return whether ``offsets/<batch>`` is there, and torn or with other sources than this text of it, planned ends apart."""
     if not has_offsets(location, batch):
         return False
-    if is_torn(offsets_text(location, batch)):
+    if is_torn(location, batch):
         return True
     return sources_digest(source_lines(location, batch)) != sources_digest(lines_of(location, batch, text))
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
+from connector.location.spark_files import DamagedFileError, read_text
 from connector.location.state_files import SHUFFLE_PARTITIONS, metadata_line, partitions_of
 from transactional.barrier import SourceLine
+from transactional.entry import UNFIT
 from transactional.errors import LocationError
 from transactional.recovery import QueryView
 
@@ -45,11 +46,19 @@ def source_lines(location: CheckpointLocation, batch: int) -> Sequence[SourceLin
 
 
 def offsets_text(location: CheckpointLocation, batch: int) -> str:
-    """Return the text of ``offsets/<batch>``. Raises LocationError, ``LOGS_INCONSISTENT``, ``LOCATION_UNREADABLE``."""
+    """Return the text of ``offsets/<batch>``.
+
+    Raises
+    ------
+    LocationError
+        ``LOGS_INCONSISTENT``, ``LOCATION_UNREADABLE``; ``SPARK_OFFSETS_TORN`` if its bytes are not those that were written.
+    """
+    path = location.files.shown(f"offsets/{batch}")
     try:
-        return read_file(location.files, f"offsets/{batch}").decode("utf-8")
+        return read_text(location.files, f"offsets/{batch}")
+    except DamagedFileError as error:
+        raise _torn(location, path, str(error)) from error
     except OSError as error:
-        path = location.files.shown(f"offsets/{batch}")
         raise LocationError("LOGS_INCONSISTENT", reason=f"{path} can't be read ({error})", path=path) from error
 
 
@@ -57,14 +66,32 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
     """Return the source lines in the text of an offset file."""
     lines = text.splitlines()
     path = location.files.shown(f"offsets/{batch}")
-    if is_torn(text):
-        raise LocationError("SPARK_OFFSETS_TORN", path=path, location=location.path, characters=len(text))
+    if _ends_early(text):
+        raise _torn(location, path, f"it ends after {len(text)} characters")
     if lines[0] != "v1":
         raise LocationError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]))
-    return [SourceLine.parse(line) for line in lines[2:]]
+    try:
+        return [SourceLine.parse(line) for line in lines[2:]]
+    except UNFIT as error:
+        raise _torn(location, path, f"its offset can't be read, {error!r}") from error
 
 
-def is_torn(text: str) -> bool:
+def is_torn(location: CheckpointLocation, batch: int) -> bool:
+    """Return whether ``offsets/<batch>`` is there, and is not what Spark wrote."""
+    try:
+        source_lines(location, batch)
+    except LocationError as error:
+        if error.condition not in ("SPARK_OFFSETS_TORN", "SPARK_OFFSETS_UNKNOWN"):
+            raise
+        return error.condition == "SPARK_OFFSETS_TORN"
+    return False
+
+
+def _torn(location: CheckpointLocation, path: str, why: str) -> LocationError:
+    return LocationError("SPARK_OFFSETS_TORN", path=path, location=location.path, reason=why)
+
+
+def _ends_early(text: str) -> bool:
     """Return whether an offset file is empty or ends too early, as a power failure or a full disk may leave it.
 
     A file of another version is no torn one: its first line is whole. A file that was cut between the lines of two sources

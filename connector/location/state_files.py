@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
-from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
+from connector.location.spark_files import read_text
 
 __all__ = [
     "CHANGES",
@@ -87,7 +87,7 @@ def partitions_of(metadata: Mapping[str, Any] | None) -> int | None:
 def metadata_line(location: CheckpointLocation, batch: int) -> dict[str, Any] | None:
     """Return the metadata in ``offsets/<batch>``; None if there is none. Raises LocationError, ``LOCATION_UNREADABLE``."""
     try:
-        value = json.loads(read_file(location.files, f"offsets/{batch}").decode("utf-8").splitlines()[1])
+        value = json.loads(read_text(location.files, f"offsets/{batch}").splitlines()[1])
     except (OSError, ValueError, IndexError):
         return None
     return value if isinstance(value, dict) else None

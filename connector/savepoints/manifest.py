@@ -24,7 +24,7 @@ from typing import Any, Final
 from connector.location.files import LocationFiles, read_file
 from connector.location.location import CheckpointLocation, local_path
 from transactional.clock import Clock
-from transactional.entry import canonical, decode
+from transactional.entry import UNFIT, canonical, checksum, decode
 from transactional.errors import LocationError
 from transactional.journal import snapshot_file
 from transactional.ledger import CheckpointRecord, Ledger
@@ -265,12 +265,12 @@ def read(path: str) -> Savepoint:
         ) from error
     try:
         value = json.loads(data)
-        version, checksum = value["format"], value.pop("checksum")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        version, known = value["format"], value.pop("checksum")
+    except UNFIT as error:
         raise _damaged(folder.path, MANIFEST, f"it is no manifest ({error})") from error
     if version not in (1, FORMAT):
         raise LocationError("FORMAT_UNKNOWN", what=name, found=f"format {version}", known=f"formats 1 to {FORMAT}")
-    if checksum != _checksum(value):
+    if known != checksum(value):
         raise _damaged(folder.path, MANIFEST, "its checksum does not match")
     files = [SavedFile(**file) for file in value.pop("files")]
     outside = [file.path for file in files if file.path.startswith("/") or ".." in file.path.split("/")]
@@ -353,12 +353,8 @@ def write(
         files=[journal, *saved],
     )
     value = {**found.to_json(), "format": FORMAT, "files": [asdict(file) for file in found.files]}
-    text = canonical({**value, "checksum": _checksum(value)}) + "\n"
+    text = canonical({**value, "checksum": checksum(value)}) + "\n"
     return found if folder.files.create(MANIFEST, text.encode()) else None
-
-
-def _checksum(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
 
 
 def _bytes(folder: CheckpointLocation, name: str) -> bytes:

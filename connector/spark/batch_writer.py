@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from connector.location.files import read_file
 from connector.multi.names import NAME as SEVERAL
 from connector.spark import internals
 from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
 from transactional.barrier import SourceLine
 from transactional.checkpoint import TaskPlan
-from transactional.entry import canonical
+from transactional.entry import UNFIT, canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
 from transactional.recovery import QueryView
 
@@ -123,18 +124,24 @@ class HostedBatchWriter(DataSourceArrowWriter):
         made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}
         if WHOSE not in store.names():
             store.create(WHOSE, canonical(made).encode())
-        found: dict[str, Any] = json.loads(store.read(WHOSE))
-        if found["txnAppId"] != self._app:
+        name = f"barrier/{WHOSE}"
+        try:
+            found: dict[str, Any] = json.loads(read_file(files, name))
+            app, former_target, identity = found["txnAppId"], found["target"], str(found["id"])
+        except UNFIT as error:
+            shown = files.shown(name)
+            raise LocationError("LOGS_INCONSISTENT", reason=f"{shown} can't be read ({error!r})", path=shown) from error
+        if app != self._app:
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
-                reason=f"it is for txnAppId {found['txnAppId']!r}, and this write has {self._app!r}",
+                reason=f"it is for txnAppId {app!r}, and this write has {self._app!r}",
             )
-        if found["target"] != target:
-            former, now = (" ".join(filter(None, each)) for each in (found["target"], target))
+        if former_target != target:
+            former, now = (" ".join(filter(None, each)) for each in (former_target, target))
             raise LocationError(
                 "LOCATION_TAKEN",
                 location=path,
                 reason=f"a version is written once per location, to {former}, so this write to {now} would get nothing",
             )
-        return str(found["id"])
+        return identity

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest
 from connector.spark.process import driver_text
@@ -55,7 +56,20 @@ def record_start(location: CheckpointLocation, process: Mapping[str, Any]) -> No
     if location.is_local:
         make_folders(location.path, private=False)  # as Spark would; only `barrier` is closed to others
     data = json.dumps(process, sort_keys=True).encode()
-    location.files.create(f"{STARTS}/{hashlib.sha256(data).hexdigest()[:16]}.json", data)
+    location.files.create(_record(data), data)
+
+
+def _start(location: CheckpointLocation, record: str) -> dict[str, Any]:
+    """Return the process of a record; nothing of it if the file is not the one that has its name."""
+    data = read_file(location.files, record)
+    if _record(data) != record:
+        return {}
+    process: dict[str, Any] = json.loads(data)
+    return process
+
+
+def _record(data: bytes) -> str:
+    return f"{STARTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
 def clean(
@@ -80,7 +94,7 @@ def clean(
     if not files:
         return []
     records = [f"{STARTS}/{name}" for name in location.files.names(STARTS) if name.endswith(".json")]
-    starts = [json.loads(location.files.read(name)) for name in records]
+    starts = [_start(location, name) for name in records]
     if not stopped:
         for process in starts or [{}]:
             alive = is_alive(process)

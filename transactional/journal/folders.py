@@ -10,13 +10,16 @@ import errno
 import logging
 import os
 import uuid
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 __all__ = ["file_mode", "folder_mode", "make_folders", "replace_file", "sync_file", "sync_folder"]
 
 log = logging.getLogger(__name__)
 
 OWNER, GROUP = 0o700, 0o070
+
+DISK_FAILED = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that may have lost what it was given; others say that a folder can't be opened or synced by this user."""
 
 _refused: set[str] = set()
 """Folders on file systems that can't sync them; each is logged once."""
@@ -80,8 +83,11 @@ def make_folders(path: str, private: bool = True) -> None:
         folder = os.path.dirname(folder)
     for folder in reversed(unsure):
         # a folder above may be one that this user may not read, or that can't be synced
-        with nullcontext() if folder in missing else suppress(OSError):
+        try:
             sync_folder(os.path.dirname(folder))  # else a power failure takes it away with what was synced into it
+        except OSError as error:
+            if folder in missing or error.errno in DISK_FAILED:
+                raise
     _durable.update(unsure)
 
 

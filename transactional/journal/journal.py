@@ -15,7 +15,7 @@ from typing import Any
 
 from transactional import faults
 from transactional.clock import Clock, SystemClock
-from transactional.entry import Entry, EntryKind, decode, encode
+from transactional.entry import UNFIT, Entry, EntryKind, decode, encode, torn
 from transactional.errors import FencedError, JournalError
 from transactional.journal.store import JournalStore
 from transactional.ledger import Ledger, apply
@@ -93,7 +93,7 @@ class Journal:
             ledger, anchor, unfolded = self._known(), self._anchor, self._unfolded
             if folded > ledger.position:
                 name = f"{folded}.snapshot.json"
-                data = self._store.read(name)
+                data = self._read(name)
                 ledger, anchor, unfolded = self._snapshot(data, name), (name, _digest(data)), 0
             numbers = [n for n in entries if n > ledger.position]
             first = ledger.position + 1
@@ -101,7 +101,7 @@ class Journal:
                 return None  # the listing was taken while entries came or went; the fold refuses a lasting gap
             for number in numbers:
                 name = f"{number}.json"
-                data = self._store.read(name)
+                data = self._read(name)
                 apply(ledger, self._entry(data, name))
                 anchor, unfolded = (name, _digest(data)), unfolded + len(data)
             if numbers and any(snapshot >= first for snapshot in self._list()[1]):
@@ -115,7 +115,7 @@ class Journal:
         """Return a copy of the loaded ledger if the last file that was folded into it is as it was; an empty one if not."""
         name, digest = self._anchor
         try:
-            if name and _digest(self._store.read(name)) == digest:
+            if name and _digest(self._read(name)) == digest:
                 return self.ledger.copy()
         except FileNotFoundError:
             pass
@@ -124,17 +124,45 @@ class Journal:
     def _list(self) -> tuple[list[int], list[int]]:
         entries: list[int] = []
         snapshots: list[int] = []
-        for name in self._store.names():
+        for name in self._names():
             match = _NAME.fullmatch(name)
             if match:
                 (snapshots if match.group(2) else entries).append(int(match.group(1)))
         return sorted(entries), sorted(snapshots)
 
+    def _names(self) -> list[str]:
+        try:
+            return self._store.names()
+        except OSError as error:
+            raise self._failed("the list of its files", error) from error
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._store.read(name)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._failed(name, error) from error
+
     def _entry(self, data: bytes, name: str) -> Entry:
-        return decode(data, name)
+        """Decode a file, and check that it is the one that its name says: a copy under another name is whole, too."""
+        entry = decode(data, name)
+        is_snapshot = entry.kind == EntryKind.SNAPSHOT
+        if name != f"{entry.number}.{'snapshot.' if is_snapshot else ''}json":
+            reason = f"{name} holds {'the snapshot' if is_snapshot else 'entry'} {entry.number}"
+            raise JournalError("JOURNAL_DAMAGED", reason=reason, file=name)
+        return entry
 
     def _snapshot(self, data: bytes, name: str) -> Ledger:
-        return Ledger.from_json(decode(data, name).body)
+        entry = self._entry(data, name)
+        try:
+            ledger = Ledger.from_json(entry.body)
+        except UNFIT as error:
+            raise torn(name, error) from error
+        if ledger.position != entry.number:
+            reason = f"{name} holds the entries up to {ledger.position}"
+            raise JournalError("JOURNAL_DAMAGED", reason=reason, file=name)
+        return ledger
 
     def append(self, kind: str, body: Mapping[str, Any], judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
         """Take the next number for a fact; return its entry, as it is in the journal.
@@ -196,7 +224,7 @@ class Journal:
         except OSError as error:
             failure = error
         try:
-            held = self._store.read(name)
+            held = self._read(name)
             return held if decode(held, name).nonce == entry.nonce else None
         except FileNotFoundError as error:
             if failure is None:  # taken, folded and deleted since
@@ -233,9 +261,11 @@ class Journal:
         name, data = snapshot_file(self.ledger, self._clock, self.nonce())
         try:
             self._store.create(name, data)
+            self._delete_folded()
         except OSError as error:  # it may be there or not; the entries stay, and the next planning tries again
             log.warning("the journal is not folded now: %s", error)
-            return
+
+    def _delete_folded(self) -> None:
         entries, snapshots = self._list()
         self._snapshots, self._unfolded = snapshots, 0
         if len(snapshots) < 2:

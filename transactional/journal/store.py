@@ -29,7 +29,7 @@ class JournalStore(Protocol):
         """Return all names, in any order."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's contents, or raise FileNotFoundError."""
+        """Return a file's contents, or raise FileNotFoundError. After a create that failed, what it returns is durable."""
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone is no error."""
@@ -50,6 +50,7 @@ class LocalJournalStore:
     def __init__(self, folder: str, location: str = "") -> None:
         self.folder = folder
         self._location = location
+        self._unsure = False  # whether a create has failed, and may have left a name that is not durable
 
     def create(self, name: str, data: bytes) -> bool:
         """See `JournalStore`. ``os.link`` fails if the name exists: rename would replace it."""
@@ -65,12 +66,14 @@ class LocalJournalStore:
                 os.fsync(file.fileno())
             try:
                 os.link(temporary, os.path.join(self.folder, name))
+                created = True
             except FileExistsError:
-                return False
+                created = False
         finally:
+            self._unsure = True
             os.unlink(temporary)
-        sync_folder(self.folder)
-        return True
+        self._sync()  # also if the name is taken: whoever took it may have died before this step
+        return created
 
     def names(self) -> list[str]:
         """See `JournalStore`."""
@@ -81,8 +84,14 @@ class LocalJournalStore:
         except PermissionError as error:
             raise closed_journal(error) from error
 
+    def _sync(self) -> None:
+        sync_folder(self.folder)
+        self._unsure = False
+
     def read(self, name: str) -> bytes:
         """See `JournalStore`."""
+        if self._unsure:
+            self._sync()
         try:
             with open(os.path.join(self.folder, name), "rb") as file:
                 return file.read()

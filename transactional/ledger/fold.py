@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
-from transactional.entry import Entry, EntryKind
+from transactional.entry import UNFIT, Entry, EntryKind
 from transactional.errors import JournalError
 from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring
 from transactional.ledger.records import (
@@ -42,12 +42,14 @@ def apply(ledger: Ledger, entry: Entry) -> None:
         ``JOURNAL_DAMAGED``: the entry does not fit, as the journal was changed from outside.
     """
     if entry.number != ledger.position + 1:
-        reason = f"entry {entry.number} follows entry {ledger.position}, and entries in between are missing"
+        reason = f"{entry.number}.json follows entry {ledger.position}, and entries in between are missing"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, expected=ledger.position + 1, found=entry.number)
     try:
         _FOLDS[entry.kind](ledger, entry, entry.body)
-    except KeyError as error:
-        reason = f"entry {entry.number} ({entry.kind}) refers to {error}, which the journal does not hold"
+    except UNFIT as error:
+        refers = isinstance(error, KeyError)
+        why = f"refers to {error}, which the journal does not hold" if refers else f"can't be read: {error}"
+        reason = f"{entry.number}.json ({entry.kind}) {why}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number, kind=entry.kind) from error
     ledger.position = max(entry.number, ledger.position)  # `opened` goes on above the origin's numbers
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.alignment.cut import Cut
 from transactional.barrier import CheckpointBarrier
+from transactional.entry import UNFIT
 from transactional.errors import LocationError
 
 __all__ = [
@@ -218,8 +219,15 @@ class SourceOffset:
         ------
         LocationError
             ``NOT_OUR_OFFSET`` or ``FORMAT_UNKNOWN``: the checkpoint is another source's, or a newer release's;
-            ``OFFSETS_DISAGREE``: a planned end that has planned ends itself.
+            ``OFFSETS_DISAGREE``: it was changed, or a planned end has planned ends itself.
         """
+        try:
+            return cls._from_json(value)
+        except UNFIT as error:
+            raise LocationError("OFFSETS_DISAGREE", reason=f"an offset can't be read, {error!r}", partitions=[]) from error
+
+    @classmethod
+    def _from_json(cls, value: Any) -> SourceOffset:
         if not isinstance(value, Mapping) or value.get("source") != SOURCE_NAME:
             source = value.get("source") if isinstance(value, Mapping) else type(value).__name__
             raise LocationError("NOT_OUR_OFFSET", found=str(source))

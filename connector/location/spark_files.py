@@ -1,0 +1,51 @@
+"""Reading the files that Spark writes into a checkpoint location, and comparing each with Hadoop's checksum of it.
+
+Hadoop's local file system writes ``.<name>.crc`` beside every file: ``crc\\0``, the number of bytes in a chunk, and each chunk's
+CRC-32. Spark does not compare them when it reads its own logs, and these have no other checksum: a flipped bit in
+``offsets/7`` would be another offset. Object stores have no such files, and check their bytes themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from connector.location.files import LocationFiles, read_file
+
+__all__ = ["DamagedFileError", "read_text"]
+
+MAGIC = b"crc\0"
+
+
+class DamagedFileError(ValueError):
+    """A file's bytes are not those that were written; says why."""
+
+
+def read_text(files: LocationFiles, name: str) -> str:
+    """Read a file of Spark's.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError, IsADirectoryError, LocationError
+        As `read_file`.
+    DamagedFileError
+        It differs from its checksum, or is no UTF-8.
+    """
+    data = read_file(files, name)
+    folder, slash, file = name.rpartition("/")
+    try:
+        checksums = read_file(files, f"{folder}{slash}.{file}.crc")
+    except OSError:
+        checksums = b""
+    if checksums[:4] == MAGIC and len(checksums) >= 8 and not _fits(data, checksums):
+        raise DamagedFileError(f"it differs from .{file}.crc")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(str(error)) from None
+
+
+def _fits(data: bytes, checksums: bytes) -> bool:
+    (size,) = struct.unpack(">I", checksums[4:8])
+    chunks = (data[at : at + size] for at in range(0, len(data), size)) if size else ()
+    return b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks) == checksums[8:]
