@@ -18,7 +18,7 @@ __all__ = ["FORMAT", "UNFIT", "Entry", "EntryKind", "canonical", "checksum", "de
 FORMAT: Final = 2
 
 UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""Errors of code that reads JSON of another shape than it expects: nobody of this version wrote it."""
+"""Errors of code that reads JSON of another shape than it expects: this version did not write it."""
 
 
 class EntryKind:

@@ -117,6 +117,7 @@ class LocalFiles:
 
     def tree(self, folder: str) -> list[str]:
         """See `LocationFiles`."""
+
         def failed(error: OSError) -> None:
             with suppress(FileNotFoundError), _reading(error.filename):
                 raise error  # os.walk passes over folders that it can't list, and their files would be missing

@@ -1,7 +1,7 @@
 """Reading the files that Spark writes into a checkpoint location, and comparing each with Hadoop's checksum of it.
 
-Hadoop's local file system writes ``.<name>.crc`` beside every file: ``crc\\0``, the number of bytes in a chunk, and each chunk's
-CRC-32. Spark does not compare them when it reads its own logs, and these have no other checksum: a flipped bit in
+Hadoop's local file system writes ``.<name>.crc`` beside every file: a magic word, the number of bytes in a chunk, and each
+chunk's CRC-32. Spark does not compare them when it reads its own logs, and these have no other checksum: a flipped bit in
 ``offsets/7`` would be another offset. Object stores have no such files, and check their bytes themselves.
 """
 

@@ -23,7 +23,7 @@ from tests.connector.killed_command import killed_before
 from tests.transactional.bodies import lines, settled
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.entry import EntryKind
+from transactional.entry import EntryKind, checksum
 from transactional.errors import FencedError, LocationError
 from transactional.ledger import Ledger
 from transactional.recovery import check_account, check_location
@@ -567,10 +567,8 @@ def test_a_savepoint_of_format_1_is_restored_and_disposed_of(
     value = json.loads((folder / "savepoint.json").read_text())
     value.pop("checksum")
     files = [{**file, "path": file["path"].removeprefix(saved.root)} for file in value["files"]]
-    from connector.savepoints.manifest import _checksum
-
     value = {**value, "format": 1, "files": files}
-    (folder / "savepoint.json").write_text(json.dumps({**value, "checksum": _checksum(value)}))
+    (folder / "savepoint.json").write_text(json.dumps({**value, "checksum": checksum(value)}))
     assert restore(capsys, saved, new, "--claim")[0] == 0
     goes_on(new, "other", "p")
     (folder / "checkpoint" / "more").write_text("somebody's")

@@ -85,7 +85,7 @@ def make_folders(path: str, private: bool = True) -> None:
         # a folder above may be one that this user may not read, or that can't be synced
         try:
             sync_folder(os.path.dirname(folder))  # else a power failure takes it away with what was synced into it
-        except OSError as error:
+        except OSError as error:  # noqa: PERF203 - each folder above is another one
             if folder in missing or error.errno in DISK_FAILED:
                 raise
     _durable.update(unsure)

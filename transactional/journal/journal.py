@@ -32,7 +32,7 @@ SNAPSHOT_EVERY = 64  # entries: planning reads at most twice as many small files
 SNAPSHOT_BYTES = 1 << 20  # of entries: hundreds of writer tasks make megabytes each; parsing takes 15 ms a megabyte
 RELIST = 20  # times that a listing which a snapshot changed meanwhile is repeated
 
-_NAME = re.compile(r"(\d+)\.(snapshot\.)?json")
+_NAME = re.compile(r"([1-9][0-9]*)\.(snapshot\.)?json")
 _LEFTOVER = re.compile(r"\.(\d+)\.(?:snapshot\.)?json\.[0-9a-f]{32}")  # of a create that was killed
 
 

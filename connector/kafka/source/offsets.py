@@ -224,7 +224,9 @@ class SourceOffset:
         try:
             return cls._from_json(value)
         except UNFIT as error:
-            raise LocationError("OFFSETS_DISAGREE", reason=f"an offset can't be read, {error!r}", partitions=[]) from error
+            raise LocationError(
+                "OFFSETS_DISAGREE", reason=f"an offset can't be read, {error!r}", partitions=[]
+            ) from error
 
     @classmethod
     def _from_json(cls, value: Any) -> SourceOffset:
