@@ -111,7 +111,7 @@ def test_a_disk_that_does_not_say_whether_a_file_is_there_is_not_taken_for_one_w
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "stat", away)
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(LocationError, match=r"LOCATION_UNREADABLE.*offsets/1.*Input/output"):
         files.exists("offsets/1")
 
 
