@@ -24,6 +24,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import connector
+from connector.spark import first_start
 from integration.file_sink import FileSink, committed_rows
 from integration.jars import resolve_s3a
 from integration.object_store import BUCKET, AnswerProxy
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         for state in [*torn, *(each for each in early if each not in torn), *(s for s in found if s not in early)][
             :most
         ]:
-            store.put_back({name: _of_a_dead_process(name, data) for name, data in state.items()})
+            store.put_back(dict(_of_a_dead_process(name, data) for name, data in state.items()))
             print(json.dumps([sorted(_shape(state)), *_run(spark, folder, url)]), flush=True)
         spark.stop()
     return 0
@@ -161,11 +162,13 @@ def _run(spark: SparkSession, folder: Path, url: str) -> tuple[str, list[str]]:
     return "", sorted(str(row["value"]) for row in committed_rows(folder / "root" / "output"))
 
 
-def _of_a_dead_process(name: str, data: bytes) -> bytes:
+def _of_a_dead_process(name: str, data: bytes) -> tuple[str, bytes]:
+    """Return a record of a start as a dead process wrote it, under the name that goes with it; or any other file."""
     if not re.search(r"^location/barrier/starts/[^/]*\.json$", name) or not data:
-        return data
+        return name, data
     process = json.loads(data)
-    return json.dumps({**process, "started": process["started"] - 1}).encode()
+    dead = json.dumps({**process, "started": process["started"] - 1}, sort_keys=True).encode()
+    return f"location/{first_start.record_name(dead)}", dead
 
 
 def _read(root: Path) -> Files:

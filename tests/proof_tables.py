@@ -70,7 +70,7 @@ def _histogram(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _quantile(seconds: Sequence[float], percent: int) -> float:
-    return quantiles(seconds, n=100)[percent - 1] if len(seconds) > 1 else seconds[0]
+    return quantiles(seconds, n=100, method="inclusive")[percent - 1] if len(seconds) > 1 else seconds[0]
 
 
 HEAD = """\

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from connector.location.files import LocationFiles, read_file
+from connector.location.files import LocalFiles, LocationFiles, read_file
 
 __all__ = ["DamagedFileError", "read_text"]
 
@@ -32,17 +32,22 @@ def read_text(files: LocationFiles, name: str) -> str:
         It differs from its checksum, or is no UTF-8.
     """
     data = read_file(files, name)
-    folder, slash, file = name.rpartition("/")
-    try:
-        checksums = read_file(files, f"{folder}{slash}.{file}.crc")
-    except OSError:
-        checksums = b""
-    if checksums[:4] == MAGIC and len(checksums) >= 8 and not _fits(data, checksums):
-        raise DamagedFileError(f"it differs from .{file}.crc")
+    if isinstance(files, LocalFiles):
+        _compare(files, name, data)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise DamagedFileError(str(error)) from None
+
+
+def _compare(files: LocalFiles, name: str, data: bytes) -> None:
+    folder, slash, file = name.rpartition("/")
+    try:
+        checksums = read_file(files, f"{folder}{slash}.{file}.crc")
+    except OSError:
+        return
+    if checksums[:4] == MAGIC and len(checksums) >= 8 and not _fits(data, checksums):
+        raise DamagedFileError(f"it differs from .{file}.crc")
 
 
 def _fits(data: bytes, checksums: bytes) -> bool:

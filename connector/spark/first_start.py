@@ -25,7 +25,7 @@ from connector.spark.process import driver_text
 from transactional.errors import FencedError
 from transactional.journal.folders import make_folders
 
-__all__ = ["clean", "has_begun", "left", "record_start"]
+__all__ = ["clean", "has_begun", "left", "record_name", "record_start"]
 
 log = logging.getLogger(__name__)
 
@@ -56,19 +56,20 @@ def record_start(location: CheckpointLocation, process: Mapping[str, Any]) -> No
     if location.is_local:
         make_folders(location.path, private=False)  # as Spark would; only `barrier` is closed to others
     data = json.dumps(process, sort_keys=True).encode()
-    location.files.create(_record(data), data)
+    location.files.create(record_name(data), data)
 
 
 def _start(location: CheckpointLocation, record: str) -> dict[str, Any]:
     """Return the process of a record; nothing of it if the file is not the one that has its name."""
     data = read_file(location.files, record)
-    if _record(data) != record:
+    if record_name(data) != record:
         return {}
     process: dict[str, Any] = json.loads(data)
     return process
 
 
-def _record(data: bytes) -> str:
+def record_name(data: bytes) -> str:
+    """Return the name of a record of a start: it is made of its contents."""
     return f"{STARTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
