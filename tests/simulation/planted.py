@@ -340,6 +340,7 @@ UNSEEN = frozenset(
         "what hangs is left",
         "a request that comes late is another query's",
         # Shown by hundreds of runs.
+        "a commit locks nothing",
         "a run takes no id",
         "two plannings guard for one run",
         # A commit that was judged before an abort, and comes after it.
