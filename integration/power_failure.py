@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from integration.preloaded import built
+
 __all__ = ["Call", "Disk", "Kept", "record_calls"]
 
 SOURCE: Final = Path(__file__).with_name("durable_calls.c")
@@ -35,10 +37,7 @@ def record_calls(
     AssertionError
         No C compiler is there, or the command failed.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "simulating a power failure needs a C compiler: install gcc"
-    library, log = work / "file_calls.so", work / "file_calls.log"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
+    library, log = built(SOURCE, work), work / "file_calls.log"
     preloaded = {"LD_PRELOAD": str(library), "FILE_CALLS_ROOT": str(root), "FILE_CALLS_LOG": str(log)}
     done = subprocess.run(
         command, env={**os.environ, **(environment or {}), **preloaded}, capture_output=True, text=True, check=False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from connector.operations.recovery import recover
 from connector.spark.first_start import clean, left, record_start
 from connector.spark.process import is_alive, this_process
 from integration.object_store import BUCKET, ObjectStoreServer
+from integration.preloaded import built
 from tests.connector.cli_place import dead_process
 from transactional.errors import FencedError
 
@@ -27,13 +27,8 @@ def states(folder: Path, most: int, url: str = "") -> list[tuple[list[str], str,
     """Start from the states in which a kill leaves a first start; what each came to."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     if not url:
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        assert compiler, "this test builds a shim: install a C compiler"
-        shim = folder / "file_calls.so"
-        source = ROOT / "integration" / "file_calls.c"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(shim), str(source), "-ldl"], check=True)
         environment |= {
-            "LD_PRELOAD": str(shim),
+            "LD_PRELOAD": str(built(ROOT / "integration" / "file_calls.c", folder)),
             "FILE_CALLS_ROOT": str(folder / "root" / ""),
             "FILE_CALLS_STATES": str(folder / "states"),
         }

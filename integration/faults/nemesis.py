@@ -8,8 +8,9 @@ import random
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from kafka.protocol.admin import DescribeQuorumRequest
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
-from integration.broker import Cluster
+from integration.broker import Broker, Cluster
 from integration.demo.driver import Driver
 from integration.faults.network import Link, Network
 from integration.jars import KAFKA_VERSION
@@ -31,6 +32,7 @@ NEWER = "4.3.1"
 
 BROKERS = (1, 2, 3)
 DRIVER_HOST = 4
+HOSTS = (*BROKERS, DRIVER_HOST)
 
 DROP = Link(drop=True)
 
@@ -107,10 +109,13 @@ class Nemesis:
 
     # -- brokers ----------------------------------------------------------------------------------------------------
 
+    def _broker(self) -> Broker:
+        return self._world.cluster.brokers[self._node() - 1]
+
     @contextmanager
     def pause_broker(self) -> Iterator[None]:
         """SIGSTOP."""
-        broker = self._world.cluster.brokers[self._node() - 1]
+        broker = self._broker()
         broker.pause()
         try:
             yield
@@ -120,7 +125,7 @@ class Nemesis:
     @contextmanager
     def kill_broker(self) -> Iterator[None]:
         """SIGKILL; it is started again."""
-        broker = self._world.cluster.brokers[self._node() - 1]
+        broker = self._broker()
         broker.kill()
         try:
             yield
@@ -130,7 +135,7 @@ class Nemesis:
     @contextmanager
     def stop_broker(self) -> Iterator[None]:
         """SIGTERM; it is started again."""
-        broker = self._world.cluster.brokers[self._node() - 1]
+        broker = self._broker()
         broker.terminate()
         broker.wait(20)
         try:
@@ -141,12 +146,22 @@ class Nemesis:
     @contextmanager
     def rolling_restart(self) -> Iterator[None]:
         """Restart one broker after the other."""
+        self._restart_each(self._world.cluster.brokers[0].version)
+        yield
+
+    @contextmanager
+    def upgrade(self) -> Iterator[None]:
+        """Restart one broker after the other with the other version: up to `NEWER`, or back."""
+        self._restart_each(NEWER if self._world.cluster.brokers[0].version == KAFKA_VERSION else KAFKA_VERSION)
+        yield
+
+    def _restart_each(self, version: str) -> None:
         for broker in self._world.cluster.brokers:
             broker.terminate()
             broker.wait(20)
+            broker.version = version
             broker.spawn()
             self._world.cluster.wait_until_ready()
-        yield
 
     @contextmanager
     def elect(self) -> Iterator[None]:
@@ -161,13 +176,14 @@ class Nemesis:
     @contextmanager
     def fill_broker_s_disk(self) -> Iterator[None]:
         """A broker's disk is full: it gives up, and is started again when there is room."""
-        node = self._node()
-        with _full(self._world.disks[f"broker-{node}"]):
-            yield
-        broker = self._world.cluster.brokers[node - 1]
-        if broker.alive:
-            broker.kill()
-        broker.spawn()
+        broker = self._broker()
+        try:
+            with _full(self._world.disks[f"broker-{broker.node_id}"]):
+                yield
+        finally:
+            if broker.alive:
+                broker.kill()
+            broker.spawn()
 
     # -- network ----------------------------------------------------------------------------------------------------
 
@@ -179,65 +195,59 @@ class Nemesis:
         finally:
             self._world.network.heal()
 
+    def _between(self, some: Iterable[int], others: Iterable[int], link: Link = DROP) -> AbstractContextManager[None]:
+        """Change all links between some hosts and others, both ways."""
+        pairs = [(a, b) for a, b in product(some, others) if a != b]
+        return self._links({way: link for a, b in pairs for way in ((a, b), (b, a))})
+
     def isolate_broker(self) -> AbstractContextManager[None]:
         """Cut a broker off from everybody."""
-        node = self._node()
-        others = [each for each in (*BROKERS, DRIVER_HOST) if each != node]
-        return self._links({pair: DROP for each in others for pair in ((node, each), (each, node))})
+        return self._between([self._node()], HOSTS)
 
     def split_brokers(self) -> AbstractContextManager[None]:
         """Two brokers can't see each other, and everybody else sees both."""
         a, b = self._chance.sample(BROKERS, 2)
-        return self._links({(a, b): DROP, (b, a): DROP})
+        return self._between([a], [b])
 
     def mute_broker(self) -> AbstractContextManager[None]:
         """Nothing that a broker sends arrives: one way."""
         node = self._node()
-        return self._links({(node, each): DROP for each in (*BROKERS, DRIVER_HOST) if each != node})
+        return self._links({(node, each): DROP for each in HOSTS if each != node})
 
     def deafen_broker(self) -> AbstractContextManager[None]:
         """Nothing that is sent to a broker arrives: one way."""
         node = self._node()
-        return self._links({(each, node): DROP for each in (*BROKERS, DRIVER_HOST) if each != node})
+        return self._links({(each, node): DROP for each in HOSTS if each != node})
 
     def cut_coordinator(self) -> AbstractContextManager[None]:
         """The driver can't reach the coordinator of a transaction."""
-        node = self._coordinator()
-        return self._links({(node, DRIVER_HOST): DROP, (DRIVER_HOST, node): DROP})
+        return self._between([self._coordinator()], [DRIVER_HOST])
 
     def cut_leader(self) -> AbstractContextManager[None]:
         """The driver can't reach a leader."""
-        node = self._leader()
-        return self._links({(node, DRIVER_HOST): DROP, (DRIVER_HOST, node): DROP})
+        return self._between([self._leader()], [DRIVER_HOST])
 
     def cut_controller(self) -> AbstractContextManager[None]:
         """Other nodes can't reach the active controller, as a controller."""
         node = self._controller()
         port = Link(drop=True, port=self._world.cluster.controller_port(node - 1))
-        others = [each for each in BROKERS if each != node]
-        return self._links({pair: port for each in others for pair in ((node, each), (each, node))})
+        return self._between([node], BROKERS, port)
 
     def cut_driver(self) -> AbstractContextManager[None]:
         """The driver reaches no broker."""
-        return self._links({pair: DROP for each in BROKERS for pair in ((DRIVER_HOST, each), (each, DRIVER_HOST))})
+        return self._between([DRIVER_HOST], BROKERS)
 
     def slow_network(self) -> AbstractContextManager[None]:
         """Everything takes 0.1 to 0.3 s."""
-        hosts = (*BROKERS, DRIVER_HOST)
-        link = Link(delay=0.1, jitter=0.2)
-        return self._links({(a, b): link for a in hosts for b in hosts if a != b})
+        return self._between(HOSTS, HOSTS, Link(delay=0.1, jitter=0.2))
 
     def slow_broker(self) -> AbstractContextManager[None]:
         """What goes to a broker and comes from it takes 0.5 to 1.5 s."""
-        node = self._node()
-        link = Link(delay=0.5, jitter=1.0)
-        others = [each for each in (*BROKERS, DRIVER_HOST) if each != node]
-        return self._links({pair: link for each in others for pair in ((node, each), (each, node))})
+        return self._between([self._node()], HOSTS, Link(delay=0.5, jitter=1.0))
 
     def lossy_network(self) -> AbstractContextManager[None]:
         """A fifth of all packets is lost."""
-        hosts = (*BROKERS, DRIVER_HOST)
-        return self._links({(a, b): Link(loss=0.2) for a in hosts for b in hosts if a != b})
+        return self._between(HOSTS, HOSTS, Link(loss=0.2))
 
     # -- the driver -------------------------------------------------------------------------------------------------
 
@@ -251,7 +261,7 @@ class Nemesis:
     def kill_jvm(self) -> Iterator[None]:
         """SIGKILL to the JVM alone; who runs the trial starts another driver when this one has ended."""
         for member in _named(self._world.driver, "java"):
-            os.kill(member, signal.SIGKILL)
+            _signal(member, signal.SIGKILL)
         yield
 
     @contextmanager
@@ -259,8 +269,7 @@ class Nemesis:
         """SIGKILL to one of Spark's Python workers, or to their parent."""
         workers = self._workers()
         if workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(workers), signal.SIGKILL)
+            _signal(self._chance.choice(workers), signal.SIGKILL)
         yield
 
     def _workers(self) -> list[int]:
@@ -322,7 +331,7 @@ class Nemesis:
 
     def cut_database(self) -> AbstractContextManager[None]:
         """The driver can't reach the database."""
-        return self._links({(DRIVER_HOST, 0): DROP, (0, DRIVER_HOST): DROP})
+        return self._between([DRIVER_HOST], [0])
 
     def mute_database(self) -> AbstractContextManager[None]:
         """No answer of the database arrives."""
@@ -332,21 +341,6 @@ class Nemesis:
     def fail_over(self) -> Iterator[None]:
         """The database's stand-by, which had every commit, takes over."""
         self._world.database.fail_over()
-        yield
-
-    # -- upgrades ---------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def upgrade(self) -> Iterator[None]:
-        """Restart one broker after the other with the other version: up to `NEWER`, or back."""
-        brokers = self._world.cluster.brokers
-        version = NEWER if brokers[0].version == KAFKA_VERSION else KAFKA_VERSION
-        for broker in brokers:
-            broker.terminate()
-            broker.wait(20)
-            broker.version = version
-            broker.spawn()
-            self._world.cluster.wait_until_ready()
         yield
 
 

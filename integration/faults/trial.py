@@ -21,16 +21,18 @@ from integration.driver_process import Place, wait_until
 from integration.faults.databases import Mariadb, Postgresql
 from integration.faults.nemesis import DEEDS, DRIVER_HOST, KILLS, Nemesis
 from integration.faults.network import Network
-from integration.faults.query import write_settings
+from integration.faults.query import Query, write_settings
 from integration.faults.transfers import make_transfers
 from integration.faults.workloads import Workload, make_workload
 from integration.jobs import QUICK_JVM
-from transactional.entry import Entry
+from integration.preloaded import built
 
 __all__ = ["Plan", "Result", "Stage", "Strike", "run"]
 
 RECOVERY_SECONDS = 240.0
 """In which a query has to go on after a fault: a session of Spark's takes 10 to 20 s to start on a busy machine."""
+
+CLOCK_JUMPS = Path(__file__).with_name("clock_jumps.c")
 
 BROKER_DISK, LOCATION_DISK = "600m", "200m"
 
@@ -131,7 +133,7 @@ class Stage:
             }
             self.disks["location"] = stack.enter_context(_disk(self.folder / "locations", LOCATION_DISK))
             self.cluster = stack.enter_context(Cluster(3, PROPERTIES, data, network=self.network))
-            self.clock, self.clock_library = self.folder / "clock", _built_clock(self.folder)
+            self.clock, self.clock_library = self.folder / "clock", built(CLOCK_JUMPS, self.folder)
             self._stack = stack.pop_all()
         return self
 
@@ -229,8 +231,7 @@ class _Trial:
             done = time.monotonic()
             if deed not in KILLS or deed == "kill broker":
                 self._wait_a_while(self._chance.uniform(2.0, 12.0))
-        if not self.driver.alive:
-            self._start_again()
+        self._look_after()
         ended = time.monotonic()
         strike = Strike(deed, at, ended - done)
         self.result.strikes.append(strike)
@@ -268,15 +269,11 @@ class _Trial:
 
     def _settled(self) -> int:
         """The newest settled checkpoint of the last query; -1 if there is none."""
-        place = Place(Path(self.workload.queries[-1].location), None)  # type: ignore[arg-type]
-        if not place.entries():
-            return -1
-        newest = place.ledger().completed
+        newest = _place(self.workload.queries[-1]).ledger().completed
         return -1 if newest is None else newest.id
 
     def _newest_entry(self) -> str:
-        entries: list[Entry] = Place(Path(self.workload.queries[-1].location), None).entries()  # type: ignore[arg-type]
-        return entries[-1].kind if entries else ""
+        return next(reversed(_place(self.workload.queries[-1]).kinds()), "")
 
     def _drain(self) -> None:
         rows = self.workload.fed()
@@ -291,7 +288,7 @@ class _Trial:
         said = self.driver.log_tail()
         assert status == 0, f"the driver ended with {status}, when it was asked to stop:\n{said}"
         for query in self.workload.queries:
-            ledger = Place(Path(query.location), None).ledger()  # type: ignore[arg-type]
+            ledger = _place(query).ledger()
             assert ledger.unsettled() == [], f"unsettled in {query.location}"
             assert ledger.undecided() == [], f"undecided in {query.location}"
 
@@ -299,6 +296,11 @@ class _Trial:
 def run(stage: Stage, plan: Plan, told: Callable[[Strike], None]) -> Result:
     """Run a trial; `told` is called after each fault from which the query has recovered."""
     return _Trial(stage, plan, told).run()
+
+
+def _place(query: Query) -> Place:
+    """Return a query's location, to look at its journal alone."""
+    return Place(Path(query.location), None)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -310,15 +312,6 @@ def _disk(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _built_clock(folder: Path) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "clocks that jump need a C compiler: install gcc"
-    library = folder / "clock_jumps.so"
-    source = Path(__file__).with_name("clock_jumps.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], check=True)
-    return library
 
 
 @contextmanager

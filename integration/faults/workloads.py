@@ -142,9 +142,8 @@ class Workload:
 
     def is_whole(self, rows: int) -> bool:
         """Whether the last output holds so many rows already: the end is near."""
-        name = list(self.topics)[-1] if self.topics else ""
-        if name:
-            belongs = self.topics[name]
+        if self.topics:
+            name, belongs = list(self.topics.items())[-1]
             return len(read_rows(self.servers, name)) >= sum(map(belongs, range(rows)))
         output, belongs = next(iter(self.outputs.values()))
         return output.rows().total() >= sum(map(belongs, range(rows)))
@@ -156,7 +155,7 @@ class Workload:
         for topic, belongs in self.topics.items():
             seen = read_rows(self.servers, topic)
             by_java = read_with_java(self.servers, topic)
-            if [(at, offset, value) for at, offset, value in seen] != by_java:
+            if seen != by_java:
                 found.append(f"{topic}: librdkafka's consumer sees {len(seen)} rows, Java's {len(by_java)}: others")
             for number, rows in expected.items():
                 wanted = [row for row in rows if belongs(row)]
@@ -262,6 +261,11 @@ def make_workload(
     def to_topic(target: str) -> dict[str, str]:
         return {**brokers, "format": "2pc-kafka", "topic": target}
 
+    def to_table() -> SqlOutput:
+        assert database is not None
+        own = name.replace("-", "_")
+        return SqlOutput(database, f"t_{own}", f"s_{own}")
+
     if kind == "kafka":
         target = topic("out")
         topics[target] = _all
@@ -270,8 +274,7 @@ def make_workload(
         outputs["delta"] = DeltaOutput(folder / "table"), _all
         add(first, {"format": "2pc-delta", "path": str(folder / "table")}, TO_TABLE)
     elif kind in ("postgresql", "mysql"):
-        assert database is not None
-        table = SqlOutput(database, f"t_{name.replace('-', '_')}", f"s_{name.replace('-', '_')}")
+        table = to_table()
         outputs[kind] = table, _all
         add(first, table.options(), TO_TABLE)
     elif kind == "multi":
