@@ -162,12 +162,11 @@ class Engine:
             Whether an injected fault is an error, after which Spark aborts, or the death of the driver.
         """
         MortalSink.dying = not error
-        location = Path(self.work.location)
-        if not (location / "metadata").exists():
+        if not self._begun():
             self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
         last = self.work.batches if batches is None else batches
         while (batch := self._next()) < last:
-            if newest(location, "offsets") < batch:
+            if self._newest("offsets") < batch:
                 line = self._line(batch)
                 if line is None:
                     return
@@ -184,7 +183,7 @@ class Engine:
         return [self.work.task(batch, partition) for partition in range(self.work.writers)]
 
     def _next(self) -> int:
-        return max(newest(self.work.location, "offsets"), newest(self.work.location, "commits") + 1)
+        return max(self._newest("offsets"), self._newest("commits") + 1)
 
     def _micro_batch(self, batch: int, error: bool) -> None:
         rows = self._rows(batch)
@@ -206,7 +205,7 @@ class Engine:
         self, planned: HostedStreamWriter, batch: int, partition: int, rows: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         writer: HostedStreamWriter = pickle.loads(pickle.dumps(planned))
-        query = json.loads((Path(self.work.location) / "metadata").read_text())["id"]
+        query = json.loads(self._read("metadata"))["id"]
         attempt, self.attempt = self.attempt, self.attempt + 1
         with mock.patch.object(internals, "task_batch", return_value=(query, batch, partition, attempt)):
             message = writer.write(rows)
@@ -226,6 +225,15 @@ class Engine:
         if self.work.routes:
             return MultiSink
         return find_sink(self.work.format) if self.work.format else MortalSink
+
+    def _newest(self, log: str) -> int:
+        return newest(self.work.location, log)
+
+    def _begun(self) -> bool:
+        return (Path(self.work.location) / "metadata").exists()
+
+    def _read(self, name: str) -> str:
+        return (Path(self.work.location) / name).read_text(encoding="utf-8")
 
     def _write(self, name: str, text: str) -> None:
         """Whole or not at all, as Spark writes its logs."""

@@ -6,11 +6,13 @@ for one key.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,9 +23,14 @@ from typing import Any
 from integration.driver_process import wait_until
 from integration.ports import HOST, Ports
 
-__all__ = ["BUCKET", "AnswerProxy", "ObjectStoreServer"]
+__all__ = ["BUCKET", "LATE_SECONDS", "AnswerProxy", "ObjectStoreServer"]
 
 BUCKET = "barrier"
+
+REFUSALS = {"conflict": (409, "ConditionalRequestConflict"), "busy": (503, "SlowDown")}
+
+LATE_SECONDS = 1.0
+"""Longer than the clients of such tests wait."""
 
 HOP_BY_HOP = ("connection", "transfer-encoding", "keep-alive", "content-length")
 
@@ -112,13 +119,17 @@ class AnswerProxy:
     spoil : list[str]
         What becomes of the next puts of journal entries, in order: ``lose`` (done, and the connection ends without an
         answer), ``fail`` (done, and answered with an error of the server), ``conflict`` (not done, answered with 409),
-        ``refuse`` (not done, the connection ends).
+        ``refuse`` (not done, the connection ends), ``busy`` (not done, answered with 503), ``twice`` (done twice, the second
+        answer is given), ``late`` (done after `LATE_SECONDS`, when its client has given up), ``slow`` (answered as late).
+    trouble : Callable[[str, str], str]
+        What becomes of any other request, by its method and path: one of these words, or nothing.
     asked : list[str]
         Every request, as ``PUT /bucket/key``.
     """
 
     def __init__(self, server: ObjectStoreServer | str, before: Callable[[], object] = lambda: None) -> None:
         self.spoil: list[str] = []
+        self.trouble: Callable[[str, str], str] = lambda method, path: ""
         self.asked: list[str] = []
         endpoint = server if isinstance(server, str) else server.endpoint
         proxy, port = self, int(endpoint.rpartition(":")[2])
@@ -127,30 +138,40 @@ class AnswerProxy:
             def _pass(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 entry = self.command == "PUT" and self.path.endswith(".json")
-                what = proxy.spoil.pop(0) if entry and proxy.spoil else ""
+                what = proxy.spoil.pop(0) if entry and proxy.spoil else proxy.trouble(self.command, self.path)
                 proxy.asked.append(f"{self.command} {self.path}")
                 if self.command not in ("GET", "HEAD"):
                     before()
                 self.close_connection = True
                 if what == "refuse":
                     return
-                if what == "conflict":
-                    self._answer(409, [], b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+                if what in REFUSALS:
+                    status, code = REFUSALS[what]
+                    self._answer(status, [], f"<Error><Code>{code}</Code></Error>".encode())
                     return
-                onward = http.client.HTTPConnection(HOST, port)
-                headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP_BY_HOP}
-                onward.request(self.command, self.path, body, headers)
-                answer = onward.getresponse()
-                data = answer.read()
-                onward.close()
-                if what == "lose":
+                if what == "late":
+                    time.sleep(LATE_SECONDS)
+                for _ in range(1 + (what == "twice")):
+                    onward = http.client.HTTPConnection(HOST, port)
+                    headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP_BY_HOP}
+                    onward.request(self.command, self.path, body, headers)
+                    answer = onward.getresponse()
+                    data = answer.read()
+                    onward.close()
+                if what in ("lose", "late"):
                     return
+                if what == "slow":
+                    time.sleep(LATE_SECONDS)
                 if what == "fail":
                     self._answer(500, [], b"<Error><Code>InternalError</Code></Error>")
                     return
                 self._answer(answer.status, answer.getheaders(), data)
 
             def _answer(self, status: int, headers: Iterable[tuple[str, str]], data: bytes) -> None:
+                with contextlib.suppress(ConnectionError):  # its client has given up
+                    self._send(status, headers, data)
+
+            def _send(self, status: int, headers: Iterable[tuple[str, str]], data: bytes) -> None:
                 self.send_response_only(status)
                 length = str(len(data))
                 for key, value in headers:

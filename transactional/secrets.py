@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -73,8 +74,11 @@ _IN_QUERY = re.compile(rf"""(?:^|[?&;,\s({{"'])[\w.-]*(?:{_NAME})[\w.-]*["']?\s*
 """A secret in an address, or in a text of names and values."""
 _USER_IN_URL = re.compile(r"://[^\s/@:]*:.*@")
 """A password that is not escaped may hold anything."""
+_MAY_HIDE = re.compile("[=%]|://")
+"""What each of these patterns, or an escape, has in it; most values have none of it."""
 
 
+@lru_cache(maxsize=1024)
 def hides_value(key: str) -> bool:
     """Return whether an option of this name may never be shown."""
     return _SECRET.search(key) is not None or _STORAGE.match(key) is not None
@@ -84,6 +88,8 @@ def is_secret(key: str, value: str) -> bool:
     """Return whether this value may never be shown: for its option's name, or as a URL with a password."""
     if hides_value(key):
         return True
+    if not _MAY_HIDE.search(value):
+        return False
     plain = value
     for _ in range(MOST_ESCAPES):
         if any(each.search(plain) for each in (_USER_IN_URL, _IN_QUERY)):

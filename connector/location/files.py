@@ -6,14 +6,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, Protocol
 
 from transactional.errors import LocationError
 from transactional.journal import JournalStore, LocalJournalStore, closed_journal
 from transactional.journal.folders import file_mode, make_folders, sync_folder
 
-__all__ = ["CHUNK", "LocalFiles", "LocationFiles", "read_file"]
+__all__ = ["CHUNK", "GONE", "GuardedFiles", "LocalFiles", "LocationFiles", "read_file"]
 
 CHUNK: Final = 1 << 20
 """Bytes per read."""
@@ -35,7 +35,7 @@ class LocationFiles(Protocol):
         """Read a file piece by piece. Raises as `read`."""
 
     def exists(self, name: str) -> bool:
-        """Return whether there is a file or a folder of that name. Raises OSError or LocationError if that is unknown."""
+        """Return whether there is a file or a folder of that name. Raises OSError if that is unknown."""
 
     def mark(self, name: str) -> str | None:
         """Return a mark that changes when the file is replaced; None if there is no file."""
@@ -59,18 +59,8 @@ class LocationFiles(Protocol):
         """Return a file's whole name, for messages."""
 
 
-_GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Raise LocationError, ``LOCATION_UNREADABLE``, if the disk fails."""
-    try:
-        yield
-    except (*_GONE, PermissionError):
-        raise
-    except OSError as error:
-        raise LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)) from error
+GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""There is no such file."""
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
@@ -85,11 +75,108 @@ def read_file(files: LocationFiles, name: str) -> bytes:
     """
     try:
         return files.read(name)
-    except _GONE:
+    except GONE:
         raise
     except OSError as error:
         path = files.shown(name)
         raise LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)) from error
+
+
+@contextmanager
+def _guarded(condition: str, path: str) -> Iterator[None]:
+    """Raise LocationError of this condition if the disk or the store fails, JournalError if another user's rights forbid it."""
+    try:
+        yield
+    except GONE:
+        raise
+    except PermissionError as error:
+        raise closed_journal(error) from error
+    except OSError as error:
+        raise LocationError(condition, path=path, reason=str(error)) from error
+
+
+class GuardedFiles:
+    """Files of any store; an error of the disk or the store names the file: no command ends with a bare ``OSError``.
+
+    Only `read` passes an ``OSError`` on, for `read_file`; and `journal_store`, as a journal judges its store's errors itself.
+
+    Parameters
+    ----------
+    inner : LocationFiles
+
+    Raises
+    ------
+    LocationError
+        ``LOCATION_UNREADABLE``, or ``LOCATION_UNWRITABLE``: then a change may be done or not.
+    JournalError
+        ``LOCATION_NOT_OURS``
+    """
+
+    def __init__(self, inner: LocationFiles) -> None:
+        self.inner = inner
+
+    def names(self, folder: str) -> list[str]:
+        """See `LocationFiles`."""
+        with self._reading(folder):
+            return self.inner.names(folder)
+
+    def tree(self, folder: str) -> list[str]:
+        """See `LocationFiles`."""
+        with self._reading(folder):
+            return self.inner.tree(folder)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See `LocationFiles`."""
+        with self._reading(name):
+            yield from self.inner.chunks(name)
+
+    def exists(self, name: str) -> bool:
+        """See `LocationFiles`."""
+        with self._reading(name):
+            return self.inner.exists(name)
+
+    def mark(self, name: str) -> str | None:
+        """See `LocationFiles`."""
+        with self._reading(name):
+            return self.inner.mark(name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `LocationFiles`."""
+        with self._changing(name):
+            return self.inner.create(name, data)
+
+    def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        """See `LocationFiles`."""
+        with self._changing(name):
+            self.inner.put(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `LocationFiles`."""
+        with self._changing(""):
+            self.inner.delete(names)
+
+    def remove(self, folder: str) -> None:
+        """See `LocationFiles`."""
+        with self._changing(folder):
+            self.inner.remove(folder)
+
+    def read(self, name: str) -> bytes:
+        """See `LocationFiles`."""
+        return self.inner.read(name)
+
+    def journal_store(self, folder: str) -> JournalStore:
+        """See `LocationFiles`."""
+        return self.inner.journal_store(folder)
+
+    def shown(self, name: str) -> str:
+        """See `LocationFiles`."""
+        return self.inner.shown(name)
+
+    def _reading(self, name: str) -> AbstractContextManager[None]:
+        return _guarded("LOCATION_UNREADABLE", self.shown(name))
+
+    def _changing(self, name: str) -> AbstractContextManager[None]:
+        return _guarded("LOCATION_UNWRITABLE", self.shown(name))
 
 
 class LocalFiles:
@@ -110,8 +197,7 @@ class LocalFiles:
     def names(self, folder: str) -> list[str]:
         """See `LocationFiles`."""
         try:
-            with _reading(self.shown(folder)):
-                return os.listdir(self.shown(folder))
+            return os.listdir(self.shown(folder))
         except FileNotFoundError:
             return []
 
@@ -119,7 +205,7 @@ class LocalFiles:
         """See `LocationFiles`."""
 
         def failed(error: OSError) -> None:
-            with suppress(FileNotFoundError), _reading(error.filename):
+            with suppress(FileNotFoundError):
                 raise error  # os.walk passes over folders that it can't list, and their files would be missing
 
         found = []
@@ -142,20 +228,16 @@ class LocalFiles:
     def exists(self, name: str) -> bool:
         """See `LocationFiles`."""
         try:
-            with _reading(self.shown(name)):
-                os.stat(self.shown(name))  # os.path.exists returns False, too, if the disk does not answer
-        except _GONE:
+            os.stat(self.shown(name))  # os.path.exists returns False, too, if the disk does not answer
+        except GONE:
             return False
-        except PermissionError as error:
-            raise closed_journal(error) from error
         return True
 
     def mark(self, name: str) -> str | None:
         """See `LocationFiles`."""
         try:
-            with _reading(self.shown(name)):
-                found = os.stat(self.shown(name))
-        except _GONE:
+            found = os.stat(self.shown(name))
+        except GONE:
             return None
         return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
 

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from connector.location.files import LocalFiles, LocationFiles
+from connector.location.files import GuardedFiles, LocalFiles, LocationFiles
 from connector.location.object_store import ObjectFiles, canonical_url
 from connector.location.single_driver import FilesystemFiles
 from connector.location.spark_files import read_text
@@ -82,20 +82,21 @@ class CheckpointLocation:
         path, url = local_path(location), canonical_url(location)
         self._given = location
         self._store, self._single_driver = dict(options or {}), single_driver
-        self.files: LocationFiles
+        files: LocationFiles
         self.is_local = path is not None
         if path is not None:
             self.path = os.path.realpath(path)
-            self.files = LocalFiles(self.path)
+            files = LocalFiles(self.path)
         elif url is not None:
             self.path = url
-            self.files = ObjectFiles(url, options or {})
+            files = ObjectFiles(url, options or {})
         else:
             allowed = os.environ.get(SINGLE_DRIVER, "") == "true" if single_driver is None else single_driver
             if not allowed:
                 raise OptionError("NO_EXCLUSIVE_CREATE", location=location, option="checkpointLocation")
             self.path = location.rstrip("/")
-            self.files = FilesystemFiles(self.path)
+            files = FilesystemFiles(self.path)
+        self.files: LocationFiles = GuardedFiles(files)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> CheckpointLocation:

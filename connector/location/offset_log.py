@@ -174,4 +174,4 @@ def stopped_view(location: CheckpointLocation) -> QueryView:
 
 def has_offsets(location: CheckpointLocation, batch: int) -> bool:
     """Return whether Spark has begun a micro-batch."""
-    return location.files.exists(f"offsets/{batch}")
+    return batch >= 0 and location.files.exists(f"offsets/{batch}")

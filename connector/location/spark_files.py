@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from connector.location.files import LocalFiles, LocationFiles, read_file
+from connector.location.files import GuardedFiles, LocalFiles, LocationFiles, read_file
 
 __all__ = ["DamagedFileError", "read_text"]
 
@@ -32,7 +32,7 @@ def read_text(files: LocationFiles, name: str) -> str:
         It differs from its checksum, or is no UTF-8.
     """
     data = read_file(files, name)
-    if isinstance(files, LocalFiles):
+    if isinstance(files, GuardedFiles) and isinstance(files.inner, LocalFiles):
         _compare(files, name, data)
     try:
         return data.decode()
@@ -40,7 +40,7 @@ def read_text(files: LocationFiles, name: str) -> str:
         raise DamagedFileError(str(error)) from None
 
 
-def _compare(files: LocalFiles, name: str, data: bytes) -> None:
+def _compare(files: LocationFiles, name: str, data: bytes) -> None:
     folder, slash, file = name.rpartition("/")
     try:
         checksums = read_file(files, f"{folder}{slash}.{file}.crc")

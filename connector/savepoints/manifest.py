@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from connector.location.files import LocationFiles, read_file
+from connector.location.files import GONE, LocationFiles, read_file
 from connector.location.location import CheckpointLocation, local_path
 from transactional.clock import Clock
 from transactional.entry import UNFIT, canonical, checksum, decode
@@ -353,14 +353,16 @@ def write(
         files=[journal, *saved],
     )
     value = {**found.to_json(), "format": FORMAT, "files": [asdict(file) for file in found.files]}
-    text = canonical({**value, "checksum": checksum(value)}) + "\n"
-    return found if folder.files.create(MANIFEST, text.encode()) else None
+    data = (canonical({**value, "checksum": checksum(value)}) + "\n").encode()
+    # An object store's client repeats a create whose answer was lost, and is told that the name is taken: by itself.
+    ours = folder.files.create(MANIFEST, data) or read_file(folder.files, MANIFEST) == data
+    return found if ours else None
 
 
 def _bytes(folder: CheckpointLocation, name: str) -> bytes:
     try:
-        return folder.files.read(name)
-    except OSError as error:
+        return read_file(folder.files, name)
+    except GONE as error:
         raise _damaged(folder.path, name, error.strerror or str(error)) from error
 
 

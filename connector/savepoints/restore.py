@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
+from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import AT_ONCE, SavedFile, Savepoint, read
 from connector.savepoints.repartition import repartition
@@ -313,7 +314,7 @@ class Restore:
                 self._put(savepoint, file, name, scratch)
             self.repartitioned = repartition(scratch, self._partitions)
             names = [name for name in scratch.files.tree("") if name.rpartition("/")[2][0] != "."]
-            yield names, lambda name: self._put_named(scratch.files.read(name), name, self._location)
+            yield names, lambda name: self._put_named(read_file(scratch.files, name), name, self._location)
 
     def _put(self, savepoint: Savepoint, file: SavedFile, name: str, target: CheckpointLocation) -> None:
         if name == "metadata":
@@ -321,7 +322,7 @@ class Restore:
             assert begun is not None, "N2"
             target.files.put(name, json.dumps({"id": begun.query}).encode())
         elif "_metadata" in name.split("/"):
-            self._put_named(savepoint.folder.files.read(file.path), name, target)
+            self._put_named(read_file(savepoint.folder.files, file.path), name, target)
         else:
             savepoint.copy(file, target.files, name)
 

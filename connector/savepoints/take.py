@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from connector.location.files import LocalFiles
+from connector.location.files import GuardedFiles, LocalFiles, read_file
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import check_can_go_back
 from connector.location.offset_log import source_lines
@@ -127,7 +127,7 @@ def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
     """
     folder = folder_of(target)
     if folder.is_local:
-        folder.files = LocalFiles(folder.path, private=True)
+        folder.files = GuardedFiles(LocalFiles(folder.path, private=True))
     try:
         free = all(is_leftover(name) for name in folder.files.names(""))
     except NotADirectoryError:
@@ -255,7 +255,7 @@ def _copy(
 def _shared(place: CheckpointLocation, name: str) -> list[str]:
     """Return the files that a RocksDB snapshot shares with others."""
     store = name.rpartition("/")[0]
-    known = files_of_snapshot(place.files.read(name))
+    known = files_of_snapshot(read_file(place.files, name))
     return [f"{store}/{path}" for path in (known if known is not None else shared_files(place, store))]
 
 

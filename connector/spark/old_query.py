@@ -213,7 +213,7 @@ def _kafka_positions(line: str) -> Positions | None:
 def _initial_line(location: CheckpointLocation, number: int) -> str:
     """Return where a source began, as Spark's Kafka source keeps it; else the line of a source without offset."""
     try:
-        data = location.files.read(f"sources/{number}/0")
+        data = read_file(location.files, f"sources/{number}/0")
         head, _, text = data.lstrip(b"\0").decode("utf-8").partition("\n")
     except (FileNotFoundError, UnicodeDecodeError):
         return _VOID

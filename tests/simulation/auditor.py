@@ -90,9 +90,9 @@ DEATH = ("kill a process", "kill a driver", "start again")
 
 TRUE_IF: dict[str, tuple[str, ...]] = {
     "SparkFailed": (*DEATH, *RIVAL, *FAULT),
-    "OSError": FAULT,
     "Interrupted": ("interrupt",),
     "LOCATION_UNREADABLE": FAULT,
+    "LOCATION_UNWRITABLE": FAULT,
     "JOURNAL_STORE_FAILED": FAULT,
     "RUN_SUPERSEDED": RIVAL,
     "RUN_ENDED": RIVAL,
