@@ -1,18 +1,18 @@
-"""Tables of the faults that trials have put queries through: docs/proof/*.json, which `make faults` and `make soak` extend."""
+"""Tables of what was tried: docs/proof/*.json, which `make simulate`, `make faults`, `make soak` and `make mutants` write."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
-__all__ = ["FAULTS", "SOAK", "fault_tables"]
+from tests.results import FOLDER, read_results
 
-FOLDER = Path(__file__).parent.parent / "docs" / "proof"
-FAULTS, SOAK = FOLDER / "faults.json", FOLDER / "soak.json"
+__all__ = ["TABLES"]
+
+FAULTS, SOAK, MUTANTS = FOLDER / "faults.json", FOLDER / "soak.json", FOLDER / "mutants.json"
+SEARCHES, DISCOVERED = FOLDER / "simulation.json", FOLDER / "planted.json"
 
 BINS = (1, 2, 5, 10, 20, 40, 80, 240)
 """Seconds: upper bounds of the histogram of recovery times."""
@@ -20,17 +20,62 @@ BINS = (1, 2, 5, 10, 20, 40, 80, 240)
 BAR = 40  # characters of the longest
 
 
-def fault_tables() -> str:
-    """Return the section of the page."""
-    faults, soak = _trials(FAULTS), _trials(SOAK)
-    return "\n".join(
-        [HEAD, *_by_fault(faults), "", *_by_workload(faults), KILLS, *_by_workload(soak), "", *_histogram(soak), ""]
-    )
+def _summary() -> Iterator[str]:
+    searches, faults, soak = map(read_results, (SEARCHES, FAULTS, SOAK))
+    mutants = [row for row in read_results(MUTANTS) if row["room"] == "all"]
+    runs, steps = (sum(row[what] for row in searches) for what in ("runs", "steps"))
+    rows = {
+        "simulated runs of the real protocol": (runs, f"`make simulate`; {steps:,} steps", searches),
+        "faults of three brokers, networks, disks, clocks, databases": (_strikes(faults), "`make faults`", faults),
+        "`kill -9` at random moments": (_strikes(soak), "`make soak`", soak),
+        "bugs of one line, planted into the product": (
+            sum(row["planted"] for row in mutants),
+            f"`make mutants`; the quick tests find {sum(row['found'] for row in mutants)}",
+            mutants,
+        ),
+    }
+    yield "| what | how many | with | commits |"
+    yield "|---|---|---|---|"
+    for what, (times, how, results) in rows.items():
+        commits = ", ".join(f"`{name}`" for name in dict.fromkeys(row["commit"] for row in results))
+        yield f"| {what} | {times:,} | {how} | {commits} |"
 
 
-def _trials(file: Path) -> Sequence[Mapping[str, Any]]:
-    found: Sequence[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+def _searches() -> Iterator[str]:
+    yield "| commit | seeds from | runs | steps | steps in a minute of CPU |"
+    yield "|---|---|---|---|---|"
+    for row in read_results(SEARCHES):
+        speed = row["steps"] / row["seconds"] * 60
+        yield f"| `{row['commit']}` | {row['seed']} | {row['runs']:,} | {row['steps']:,} | {speed:,.0f} |"
+
+
+def _planted() -> Iterator[str]:
+    yield "| planted bug | runs | steps | seconds of CPU | shown as |"
+    yield "|---|---|---|---|---|"
+    for row in read_results(DISCOVERED):
+        shown = row["shown"] or f"no, in {row['runs']:,} runs"
+        yield f"| {row['bug']} | {row['runs']:,} | {row['steps']:,} | {row['seconds']:.1f} | {shown} |"
+
+
+def _mutants() -> Iterator[str]:
+    yield "| part | planted | found |"
+    yield "|---|---|---|"
+    for row in read_results(MUTANTS):
+        yield f"| {row['room']} | {row['planted']} | {row['found']} ({row['found'] / row['planted']:.0%}) |"
+
+
+def _strikes(trials: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(trial["strikes"]) for trial in trials)
+
+
+def _by_moment(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Count kills by what the journal's newest entry was: where in a checkpoint they hit."""
+    met = Counter((deed, at) for trial in trials for deed, at, _ in trial["strikes"])
+    moments = sorted({at for _, at in met})
+    yield f"| killed, while the journal's newest entry was | {' | '.join(f'`{at}`' for at in moments)} |"
+    yield "|" + "---|" * (len(moments) + 1)
+    for deed in sorted({deed for deed, _ in met}):
+        yield f"| {deed} | {' | '.join(str(met[deed, at]) for at in moments)} |"
 
 
 def _by_fault(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -73,23 +118,15 @@ def _quantile(seconds: Sequence[float], percent: int) -> float:
     return quantiles(seconds, n=100, method="inclusive")[percent - 1] if len(seconds) > 1 else seconds[0]
 
 
-HEAD = """\
-## Faults of clusters, networks, disks and clocks
-
-Three brokers with three replicas, each at a host of its own (a network namespace), the driver at another. A real Spark query
-copies rows that are written all the time, and a seed draws what happens to it: the words of the first table. Each fault lasts
-up to 12 s; the query has to settle another checkpoint afterwards. At the end every row of the input is in the output once, and
-in its order where the query has no state; Java's consumer sees the same as librdkafka's; nothing is open; and the driver has
-never ended with an error that calls for a person. Recovery is the time from the end of the fault, or from a kill, to the next
-settled checkpoint, on a machine of two cores that runs all of it; a driver that starts takes most of it. Only trials that went
-well are in the tables: what did not is a bug, and is in the change log when it is fixed. `make faults` runs more, and
-`docs/proof/faults.json` has every trial with its commit and seed.
-"""
-
-KILLS = """
-## Kills
-
-SIGKILL at random moments, likewise: to the driver, its JVM, one of its Python workers, a broker, the database. `chain` is three
-queries, each aligned on the barriers of the one before. `make soak` runs more; `docs/proof/soak.json` has every kill with the
-newest entry of the journal at that moment.
-"""
+TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "summary": _summary,
+    "searches": _searches,
+    "planted": _planted,
+    "faults": lambda: _by_fault(read_results(FAULTS)),
+    "faulty_queries": lambda: _by_workload(read_results(FAULTS)),
+    "killed_queries": lambda: _by_workload(read_results(SOAK)),
+    "moments": lambda: _by_moment(read_results(SOAK)),
+    "recoveries": lambda: _histogram(read_results(SOAK)),
+    "mutants": _mutants,
+}
+"""By the name that stands for each in the page: its lines."""

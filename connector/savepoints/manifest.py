@@ -354,7 +354,7 @@ def write(
     )
     value = {**found.to_json(), "format": FORMAT, "files": [asdict(file) for file in found.files]}
     data = (canonical({**value, "checksum": checksum(value)}) + "\n").encode()
-    # An object store's client repeats a create whose answer was lost, and is told that the name is taken: by itself.
+    # An object store's client repeats a create whose answer was lost; the store then answers that the name is taken.
     ours = folder.files.create(MANIFEST, data) or read_file(folder.files, MANIFEST) == data
     return found if ours else None
 

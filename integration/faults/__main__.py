@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,8 +15,7 @@ from pathlib import Path
 from integration.faults.network import may_make_networks
 from integration.faults.trial import Plan, Result, Strike, run, stage
 from integration.faults.workloads import WORKLOADS
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.results import add_result
 
 
 def main() -> int:
@@ -71,14 +68,10 @@ def _tell(result: Result) -> None:
 
 
 def _record(file: Path, result: Result) -> None:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    trials = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     plan = result.plan
-    trials.append(
+    add_result(
+        file,
         {
-            "commit": commit.stdout.strip(),
             "seed": plan.seed,
             "workload": plan.workload,
             "interval": plan.interval,
@@ -86,10 +79,8 @@ def _record(file: Path, result: Result) -> None:
             "rows": result.rows,
             "starts": result.starts,
             "strikes": [[s.deed, s.at, round(s.recovery or 0.0, 1)] for s in result.strikes],
-        }
+        },
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("[\n" + ",\n".join(json.dumps(trial) for trial in trials) + "\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import Mutant, MutantError, read_patches
 from tests.mutants.workshop import Finding, Workshop
+from tests.results import FOLDER, commit, write_results
 
 ROOT = Path(__file__).parent.parent.parent
 GOAL = 0.9
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only bugs whose description has this text")
     parser.add_argument("--likely", action="store_true", help="run only the tests that should find a bug")
     parser.add_argument("--list", action="store_true", help="see that every patch fits, and run nothing")
+    parser.add_argument("--record", action="store_true", help="write the table into docs/proof/mutants.json")
     parser.add_argument("--workers", type=int, default=2, help="bugs at once, each in a copy of its own")
     given = parser.parse_args(arguments)
     rooms = {path.stem: read_patches(path) for path in sorted((Path(__file__).parent / "planted").glob("*.patch"))}
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         print(problem, file=sys.stderr)
         return 2
     known = [Finding(mutant, "") for mutant in chosen if mutant.is_known]
-    return _report([*findings, *known])
+    return _report([*findings, *known], given.record)
 
 
 def _stale(mutants: Sequence[Mutant]) -> list[str]:
@@ -101,13 +103,17 @@ def _borrowed(shops: queue.SimpleQueue[Workshop]) -> Iterator[Workshop]:
         shops.put(shop)
 
 
-def _report(findings: Sequence[Finding]) -> int:
+def _report(findings: Sequence[Finding], record: bool) -> int:
     print(f"\n{'room':14} {'planted':>7} {'found':>6} {'rate':>6}")
     counted = [finding for finding in findings if not finding.mutant.is_equivalent]
+    rows = []
     for room in [*dict.fromkeys(finding.mutant.room for finding in counted), ""]:
         here = [finding for finding in counted if room in ("", finding.mutant.room)]
         found = sum(bool(finding.test) for finding in here)
+        rows.append({"commit": commit(), "room": room or "all", "planted": len(here), "found": found})
         print(f"{room or 'all':14} {len(here):7} {found:6} {found / max(1, len(here)):6.0%}")
+    if record:
+        write_results(FOLDER / "mutants.json", rows)
     missed = [finding.mutant for finding in findings if not finding.test]
     for mutant in missed:
         print(f"not found: {mutant.room}: {mutant.breaks} ({mutant.found_by if mutant.is_known else 'EXPECTED TO BE'})")

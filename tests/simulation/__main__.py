@@ -2,6 +2,7 @@
 
 ``python -m tests.simulation 10`` (minutes), ``... 10 --seed 7`` (from this seed on), ``... --again build/simulation/7.json``.
 ``... --planted`` plants every bug of `tests.simulation.planted`, and says how long each takes to be found.
+``--record`` adds a search that found nothing to ``docs/proof/simulation.json``.
 """
 
 from __future__ import annotations
@@ -16,16 +17,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.results import FOLDER as RESULTS
+from tests.results import add_result, commit, write_results
 from tests.simulation.choices import shrink
 from tests.simulation.planted import PLANTED, UNSEEN, planted
 from tests.simulation.product import play, violation
 from tests.simulation.world import World
 
-__all__ = ["main", "search"]
+__all__ = ["first_seed", "main", "search"]
 
 FOLDER = Path("build/simulation")
 
-DISCOVERED = Path(__file__).parent.parent.parent / "docs" / "proof" / "planted.json"
+SEARCHES, DISCOVERED = RESULTS / "simulation.json", RESULTS / "planted.json"
+
+MOST_RUNS = 1000
+"""In which a planted bug is looked for."""
+
+
+def first_seed() -> int:
+    """Return where `make test` begins: each commit has seeds of its own, so that a run that is red stays red."""
+    return int(commit() or "0", 16) % 10**9
 
 
 def search(first: int, seconds: float, met: Counter[str], most: int | None = None) -> tuple[int, int, World | None]:
@@ -51,18 +62,17 @@ def search(first: int, seconds: float, met: Counter[str], most: int | None = Non
     return runs, steps, None
 
 
-def discover(bug: str, most: int = 1000) -> dict[str, Any]:
-    """Plant a bug and play seeds from 0 on; return how many runs, steps and seconds it took until one showed it."""
-    began, steps = time.monotonic(), 0
+def discover(bug: str, most: int = MOST_RUNS) -> dict[str, Any]:
+    """Plant a bug and play seeds from 0 on; return how many runs, steps and seconds of CPU it took until one showed it."""
+    began, runs, steps = time.process_time(), 0, 0
+    shown = ""
     with planted(bug) as setups:
-        for seed in range(most):
-            world = play(seed, setups)
-            steps += world.scheduler.steps
-            if world.broken:
-                seconds = time.monotonic() - began
-                shown = violation(world.broken)
-                return {"bug": bug, "runs": seed + 1, "steps": steps, "seconds": round(seconds, 1), "shown": shown}
-    return {"bug": bug, "runs": most, "steps": steps, "seconds": None}
+        while runs < most and not shown:
+            world = play(runs, setups)
+            runs, steps = runs + 1, steps + world.scheduler.steps
+            shown = violation(world.broken) if world.broken else ""
+    seconds = round(time.process_time() - began, 1)
+    return {"bug": bug, "runs": runs, "steps": steps, "seconds": seconds, "shown": shown}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--again", type=Path)
     parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--record", action="store_true")
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if given.again:
@@ -81,16 +92,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.planted:
         found = []
         for bug in (bug for bug in PLANTED if bug not in UNSEEN):
-            found.append(discover(bug))
+            found.append({"commit": commit(), **discover(bug)})
             print(found[-1], flush=True)
-        DISCOVERED.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n", encoding="utf-8")
+        write_results(DISCOVERED, found)
         return 0
-    first, met, began = random.randrange(10**9) if given.seed is None else given.seed, Counter[str](), time.monotonic()
+    first, met, began = (
+        random.randrange(10**9) if given.seed is None else given.seed,
+        Counter[str](),
+        time.process_time(),
+    )
     print(f"seeds from {first} on, for {given.minutes:g} minutes", flush=True)
     runs, steps, world = search(first, given.minutes * 60, met)
-    print(f"{runs} runs, {steps} steps, {steps / (time.monotonic() - began) * 60:,.0f} a minute")
+    seconds = time.process_time() - began
+    print(f"{runs} runs, {steps} steps, {steps / seconds * 60:,.0f} in a minute of CPU")
     print("\n".join(f"{count:8d} {what}" for what, count in met.most_common()))
     if world is None:
+        if given.record:
+            add_result(SEARCHES, {"seed": first, "runs": runs, "steps": steps, "seconds": round(seconds)})
         return 0
     print(f"seed {first + runs - 1}: {world.broken}\nmaking it small ...", flush=True)
     kind = violation(world.broken)
