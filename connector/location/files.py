@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, Protocol
 
@@ -83,8 +83,8 @@ def read_file(files: LocationFiles, name: str) -> bytes:
 
 
 @contextmanager
-def _guarded(condition: str, path: str) -> Iterator[None]:
-    """Raise LocationError of this condition if the disk or the store fails, JournalError if another user's rights forbid it."""
+def _guarded(failed: Callable[[OSError], LocationError]) -> Iterator[None]:
+    """Raise this error if the disk or the store fails, JournalError if another user's rights forbid it."""
     try:
         yield
     except GONE:
@@ -92,7 +92,7 @@ def _guarded(condition: str, path: str) -> Iterator[None]:
     except PermissionError as error:
         raise closed_journal(error) from error
     except OSError as error:
-        raise LocationError(condition, path=path, reason=str(error)) from error
+        raise failed(error) from error
 
 
 class GuardedFiles:
@@ -173,10 +173,12 @@ class GuardedFiles:
         return self.inner.shown(name)
 
     def _reading(self, name: str) -> AbstractContextManager[None]:
-        return _guarded("LOCATION_UNREADABLE", self.shown(name))
+        path = self.shown(name)
+        return _guarded(lambda error: LocationError("LOCATION_UNREADABLE", path=path, reason=str(error)))
 
     def _changing(self, name: str) -> AbstractContextManager[None]:
-        return _guarded("LOCATION_UNWRITABLE", self.shown(name))
+        path = self.shown(name)
+        return _guarded(lambda error: LocationError("LOCATION_UNWRITABLE", path=path, reason=str(error)))
 
 
 class LocalFiles:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from connector.location.files import LocalFiles
+from connector.location.location import CheckpointLocation
 from connector.savepoints.take import take
 from tests.connector.cli_place import CliPlace
+from transactional.errors import TwoPhaseCommitError
 
 DURABLE = ("fsync", "link", "rename")
 
@@ -103,3 +105,26 @@ def test_the_location_itself_is_removed_only_if_no_file_is_in_it(tmp_path: Path)
     files.remove("")
     assert not (tmp_path / "location").exists()
     files.remove("")
+
+
+READING = ("names", "tree", "chunks", "exists", "mark")
+CHANGING = ("create", "put", "delete", "remove")
+
+
+@pytest.mark.parametrize("method", [*READING, *CHANGING])
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), PermissionError(13, "no", "file"), NotADirectoryError()]
+)
+def test_whatever_a_store_fails_with_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: OSError
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    location = CheckpointLocation(str(tmp_path))
+    monkeypatch.setattr(LocalFiles, method, fails)
+    wanted = "LOCATION_UNREADABLE" if method in READING else "LOCATION_UNWRITABLE"
+    expected: Any = {PermissionError: "LOCATION_NOT_OURS.*file", OSError: f"{wanted}.*{tmp_path}.*Input/output"}
+    given = (("a/b", b"") if method in ("create", "put") else (["a/b"],)) if method in CHANGING[:3] else ("a/b",)
+    with pytest.raises((TwoPhaseCommitError, NotADirectoryError), match=expected.get(type(error))):
+        list(getattr(location.files, method)(*given) or ())

@@ -90,6 +90,7 @@ DEATH = ("kill a process", "kill a driver", "start again")
 
 TRUE_IF: dict[str, tuple[str, ...]] = {
     "SparkFailed": (*DEATH, *RIVAL, *FAULT),
+    "OSError": FAULT,  # of Spark's own files, and of a sink's store
     "Interrupted": ("interrupt",),
     "LOCATION_UNREADABLE": FAULT,
     "LOCATION_UNWRITABLE": FAULT,

@@ -231,7 +231,9 @@ def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, c
     except RetriableError:
         if transaction.admin is not None:
             # The client may have lost the reason and name a consequence of it; the coordinator knows.
-            _described(transaction.admin, transaction)
+            description = transaction.admin.describe([transaction.name]).get(transaction.name)
+            if not _has_not_begun(description, transaction):
+                _check_open(description, transaction)
         raise
     if waiting:
         raise RetriableError("WRITE_FAILED", reason=f"{waiting} rows were not delivered in time", rows=waiting)
@@ -305,8 +307,11 @@ def _give_up(producer: Producer | ArrowProducer, in_transaction: bool) -> None:
 
 
 def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
-    description = admin.describe([transaction.name]).get(transaction.name)
-    if description is None or not _is_open(description, transaction):
+    return _check_open(admin.describe([transaction.name]).get(transaction.name), transaction)
+
+
+def _check_open(description: Description | None, transaction: KafkaTransaction) -> Description:
+    if description is None or description.state != "Ongoing" or not _is_ours(description, transaction):
         seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
         raise RetriableError(
             "LANE_TAKEN",
@@ -316,6 +321,11 @@ def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
     return description
 
 
-def _is_open(description: Description, transaction: KafkaTransaction) -> bool:
+def _has_not_begun(description: Description | None, transaction: KafkaTransaction) -> bool:
+    """Return whether no partition was added to it yet: an end, of whatever kind, would have another epoch or state."""
+    return description is not None and description.state == "Empty" and _is_ours(description, transaction)
+
+
+def _is_ours(description: Description, transaction: KafkaTransaction) -> bool:
     ours = (transaction.producer_id, transaction.producer_epoch)
-    return description.state == "Ongoing" and (description.producer_id, description.producer_epoch) == ours
+    return (description.producer_id, description.producer_epoch) == ours

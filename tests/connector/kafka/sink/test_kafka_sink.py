@@ -262,6 +262,15 @@ def test_a_failure_that_follows_from_a_lost_id_is_named_by_the_coordinator(clust
         made.preCommit(transaction)
 
 
+def test_rows_that_no_broker_took_before_their_transaction_began_have_no_other_taker(cluster: FakeCluster) -> None:
+    made, transaction = begun(cluster)
+    made.write(transaction, rows("a"))
+    cluster.producers[0].rejected = [("_MSG_TIMED_OUT", b"x", 1)]
+    cluster.state(transaction.name, "Empty", epoch=transaction.producer_epoch)
+    with pytest.raises(RetriableError, match="WRITE_FAILED"):
+        made.preCommit(transaction)
+
+
 def test_a_rollback_aborts_and_drops_everything_and_fails_never(cluster: FakeCluster) -> None:
     made, transaction = begun(cluster)
     made.write(transaction, rows("a"))
