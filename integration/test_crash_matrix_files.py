@@ -30,6 +30,19 @@ PROVOKED_BY = {
 
 REPAIRS = ("repair.verdict", "repair.handles")
 
+ON_KAFKA = frozenset(
+    {
+        "task.written",
+        "task.prepared",
+        "commit.looked",
+        "decision.written",
+        "commit.one",
+        "commit.done",
+        "settled.written",
+    }
+)
+"""Points at which `test_kafka_spark_crashes` kills a JVM, too."""
+
 RESTARTS = 12
 """More than any cell needs: two faults at a point, with what provokes them, and their pairs."""
 
@@ -68,7 +81,7 @@ def fail_in_one_session(query: LiveQuery, faults: Faults, point: str, times: int
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_once(tmp_path: Path) -> None:
-    """One place, as many lives as there are points; what one death leaves is what the next life recovers."""
+    """One place, a life for each point that is not `ON_KAFKA`; what one death leaves is what the next life recovers."""
     with DriverProcess(tmp_path, Job("", "", batches=5)) as driver:
         place = driver.place
 
@@ -85,15 +98,7 @@ def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_
             place.output.lose(pending)
 
         # Nothing is decided: every life writes micro-batch 0 anew.
-        for point in (
-            "recovery.claimed",
-            "recovery.swept",
-            "task.begun",
-            "task.written",
-            "task.prepared",
-            "commit.called",
-            "commit.looked",
-        ):
+        for point in ("recovery.claimed", "recovery.swept", "task.begun", "commit.called"):
             die(point)
             assert place.output.rows() == {}
             assert "decided" not in place.kinds()
@@ -101,7 +106,7 @@ def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_
         # The create of the decision succeeds, its answer never comes. (The first create of a life is that of its run.)
         driver.faults.arm("commit.looked", "pause")
         driver.start()
-        driver.wait_fired("commit.looked", 2)
+        driver.wait_fired("commit.looked")
         driver.faults.arm("journal.created", "kill-jvm")
         driver.faults.resume("commit.looked")
         driver.wait_death("journal.created")
@@ -115,16 +120,13 @@ def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_
         lose_what_is_pending()
         die("repair.verdict")
         die("repair.handles")
-        die("commit.done")  # in the recovery of the repaired one
-        die("mark.published")
+        die("mark.published")  # in the recovery of the repaired one
         assert place.kinds()[-1] != "settled"
-        die("settled.written")  # of micro-batch 2
-        assert place.kinds()[-1] == "settled"
         driver.faults.arm("task.written", "raise")
-        die("abort.journalled")  # of micro-batch 3
+        die("abort.journalled")  # of the next micro-batch
         assert place.kinds()[-1] == "aborted"
 
-        assert {name.rsplit(".", 2)[0] for name in driver.faults.fired()} == set(POINTS)
+        assert {name.rsplit(".", 2)[0] for name in driver.faults.fired()} | ON_KAFKA == set(POINTS)
         assert driver.faults.armed() == []
         driver.finish()
 

@@ -17,7 +17,7 @@ from integration.broker import Cluster
 from integration.driver_process import DriverProcess, Faults, Place, wait_until
 from integration.jobs import Job
 from integration.live_query import LiveQuery
-from integration.test_crash_matrix_files import fail_in_one_session
+from integration.test_crash_matrix_files import ON_KAFKA, fail_in_one_session
 from integration.topic_output import COMMITTED, LiveReader, TopicOutput
 from transactional.faults import POINTS
 
@@ -92,6 +92,7 @@ def test_a_topic_is_copied_once_by_a_query_whose_every_life_is_killed_at_another
         assert place.kinds()[-1] == "settled"
         assert place.committed() == 0
         assert driver.faults.armed() == []
+        assert {name.rsplit(".", 2)[0] for name in driver.faults.fired()} > ON_KAFKA
         driver.finish()
         assert reader.finish(output.ends(COMMITTED)) == Counter(range(driver.expected))
     assert not {"verdict", "repair", "void"} & set(place.kinds()), "something decided was lost"
