@@ -353,6 +353,34 @@ def test_each_store_is_compared_with_its_own_history(spark: SeveralSinks) -> Non
     assert (left.seen, left.binding, left.queryId[-5:]) == ({"of": "l"}, True, "-left")
 
 
+class Restorable(Memory):
+    """A store that can be taken back."""
+
+    restored: ClassVar[list[Any]] = []
+
+    @classmethod
+    def name(cls) -> str:
+        return "2pc-restorable"
+
+    def checkRestore(self, output: Any) -> None:
+        pass
+
+    def restoreOutput(self, output: Any, rewind: int) -> None:
+        self.restored.append((self.place, output, rewind))
+
+
+def test_nothing_goes_back_unless_every_store_can(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Several, "own", {**Several.own, "2pc-restorable": Restorable})
+    monkeypatch.setattr(Restorable, "restored", [])
+    one = built(spark, **{"left.format": "2pc-restorable"})
+    with pytest.raises(TwoPhaseCommitError, match="Sink right"):
+        one.checkRestore({"left": {"version": 3}})
+    both = built(spark, **{"left.format": "2pc-restorable", "right.format": "2pc-restorable"})
+    both.checkRestore({"left": {"version": 3}})
+    both.restoreOutput({"left": {"version": 3}}, 7)
+    assert Restorable.restored == [("l", {"version": 3}, 7), ("r", {}, 7)], "also one without rows at that checkpoint"
+
+
 def test_transactions_that_are_not_named_are_swept_in_both_stores(spark: SeveralSinks) -> None:
     spark.part(spark.planned(0), 0, 0, *ROWS)  # its driver dies
     spark.drive("second driver")
