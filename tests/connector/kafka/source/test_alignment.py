@@ -537,6 +537,26 @@ def test_a_run_that_goes_on_does_not_wait_for_what_is_late() -> None:
     assert query.start["topics"]["a"]["0"] > 5
 
 
+def test_a_channel_that_is_past_its_mark_in_one_partition_does_not_go_back() -> None:
+    brokers = FakeBrokers({})
+    a, b, c = Upstream(brokers, "a", partitions=2), Upstream(brokers, "b"), Upstream(brokers, "c")
+    options = {"subscribe": "a,b,c", "alignOn": "a-marks,b-marks,c-marks", "alignment": "unaligned"}
+    query = Query(brokers, FakeReaders(a, b, c), **options, maxOffsetsPerTrigger="12")
+    a.rows(1, 1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    c.rows(1).mark(origin(1))
+    query.go_on()
+    a.rows(1, 60).mark(origin(2)).rows(5, 5)
+    b.mark(origin(2))
+    while query.start["topics"]["a"]["0"] <= 2:
+        query.go_on()
+    before = query.start["topics"]["a"]
+    assert before["1"] < 61
+    query.run()
+    assert [name for name, _, _ in query.go_on()] == ["a-1"], "the rest of what is late"
+    assert query.start["topics"]["a"]["0"] == before["0"]
+
+
 def test_barriers_of_two_origins_that_overtake_each_other_are_taken_once() -> None:
     a, b, query = pair(alignment="unaligned")
     a.rows(1).mark({"s/1": 1, "t/1": 1})
