@@ -8,7 +8,8 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -16,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from connector.cli import main
+from connector.kafka.client.topics import Partition, TopicInfo, short_id
+from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.serving import watcher
-from connector.serving.facts import QueryFacts, look_at_query
+from connector.serving.facts import QueryFacts, _lags, look_at_query
 from connector.serving.samples import METRICS, samples
 from connector.serving.web import _options, _tone
 from connector.spark.process import this_process
@@ -316,6 +319,28 @@ def test_rows_that_wait_for_a_decision_are_counted_as_prepared_only(place: CliPl
     found = {sample.name: sample.value for sample in samples([looked(place)], (), 0)}
     assert (found["barrier_committed_rows_total"], found["barrier_committed_bytes_total"]) == (3, 24)
     assert (found["barrier_prepared_rows"], found["barrier_prepared_transactions"]) == (7, 1)
+
+
+class Brokers:
+    """In place of a cluster's client: a topic of 10 rows that are stable."""
+
+    def __init__(self, admin: object, identity: str = "") -> None:
+        self.identity = identity
+
+    def topics(self, names: Iterable[str], awaited: Collection[Partition]) -> dict[str, TopicInfo]:
+        return {"orders": TopicInfo(self.identity, {0: 1}, None)}
+
+    def ends(self, topic: str) -> dict[Partition, tuple[int, int]]:
+        return {Partition(topic, 0): (10, 12)}
+
+
+def test_a_lag_is_none_of_a_topic_that_was_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.serving.facts.PartitionAdmin", Brokers)
+    was, now = str(uuid.uuid4()), str(uuid.uuid4())
+    place = Partition("orders", 0)
+    source = SourceOffset(topics={place: 7}, start={place: 0}, ids={"orders": short_id(was)})
+    assert _lags(Brokers(None, was), [source, source]) == {"orders": 6}  # type: ignore[arg-type]
+    assert _lags(Brokers(None, now), [source]) == {}  # type: ignore[arg-type]
 
 
 def test_a_location_that_is_being_restored_counts_nothing(place: CliPlace, tmp_path: Path) -> None:
