@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,8 +19,8 @@ from transactional.transaction import TransactionContext
 class Owner:
     """A sink without anything else; it remembers the statements, and what they were asked about."""
 
-    locking = " FOR UPDATE"
-    at_once = 500
+    locking: ClassVar[str] = " FOR UPDATE"
+    at_once: ClassVar[int] = 500
 
     def __init__(self) -> None:
         self.said: list[tuple[str, tuple[Any, ...]]] = []
@@ -37,8 +37,8 @@ class Owner:
 class OneByOne(Owner):
     """As MySQL, which would lock the whole table for several."""
 
-    locking = ""
-    at_once = 1
+    locking: ClassVar[str] = ""
+    at_once: ClassVar[int] = 1
 
 
 def add(control: ControlTables, cursor: Cursor, *nonces: str) -> None:
