@@ -276,13 +276,15 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Refuse what `restoreOutput` would refuse, if that is known; change nothing. *Driver, before a rewind is begun.*
 
-        Default: nothing is refused.
+        Default: a sink that does not override `restoreOutput` refuses, all others refuse nothing.
 
         Raises
         ------
         StoreError
             Why it would be refused, and what to do before anything was begun.
         """
+        if type(self).restoreOutput is TwoPhaseCommitSink.restoreOutput:
+            self.restoreOutput(output, 0)
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
         """Take the store back to what `output` said after an earlier checkpoint. *Driver; repeated after a crash.*

@@ -287,6 +287,9 @@ def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path
     place = three_checkpoints(tmp_path / "fixed")
     status, document, _ = answer(capsys, "rewind", str(place), *asked)
     assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
+    status, document, _ = answer(capsys, "rewind", str(place), "--to", "2", "--yes")
+    assert (status, document["condition"]) == (1, "OUTPUT_COMMITTED")
+    assert "--restore-tables" not in document["message"]
     assert place.ledger().rewinding is None
     empty = CliPlace(tmp_path / "empty", RestorableSink)
     empty.run(process=dead_process())

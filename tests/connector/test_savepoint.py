@@ -158,6 +158,7 @@ def test_a_running_query_is_asked_to_close_a_checkpoint_first(running: CliPlace,
     clock = Waiting(lambda: None, lambda: running.decided(2))
     saved = take(str(running), str(tmp_path / "saved"), clock=clock)
     assert (saved.batch, saved.checkpoint) == (2, running.checkpoints[-1])
+    assert [*saved.checkpoint_files()] == ["commits/2", "metadata", "offsets/1", "offsets/2"]
     assert saved.ledger().checkpoints[saved.checkpoint].batches == [1, 2]
 
 

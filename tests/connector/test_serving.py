@@ -8,24 +8,31 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from connector.cli import main
+from connector.kafka.client.topics import Partition, TopicInfo, short_id
+from connector.kafka.source.offsets import SourceOffset
 from connector.location.location import CheckpointLocation
 from connector.serving import watcher
-from connector.serving.facts import QueryFacts, look_at_query
-from connector.serving.samples import samples
-from connector.serving.web import _tone
+from connector.serving.facts import QueryFacts, _lags, look_at_query
+from connector.serving.samples import METRICS, samples
+from connector.serving.web import _options, _tone
 from connector.spark.process import this_process
 from connector.views.queries import QueryState
 from integration.served import Served
 from tests.connector.cli_place import CliPlace, dead_process
-from transactional.entry import EntryKind
+from transactional.entry import EntryKind, canonical
+from transactional.errors import OptionError
 from transactional.journal import Journal
+from transactional.ledger import Restoring
+from transactional.restore import cut
 
 Serve = Callable[..., Served]
 
@@ -153,6 +160,12 @@ def test_a_location_with_credentials_is_refused(capsys: pytest.CaptureFixture[st
         assert "swordfish" not in said.err + said.out
 
 
+def test_a_signature_in_a_location_is_one_of_its_credentials() -> None:
+    with pytest.raises(OptionError, match="INVALID_OPTION") as refused:
+        watcher.location_of("s3://bucket/orders?X-Amz-Signature=swordfish")
+    assert "swordfish" not in str(refused.value)
+
+
 def test_a_failed_query_whose_driver_is_gone_is_called_so(tmp_path: Path, serve: Serve) -> None:
     place = CliPlace(tmp_path)
     place.run(process=dict(dead_process()))
@@ -173,7 +186,8 @@ def test_nothing_can_be_changed(place: CliPlace, serve: Serve) -> None:
 
 def test_another_site_s_name_for_this_machine_is_refused(place: CliPlace, serve: Serve) -> None:
     served = serve(str(place))
-    assert served.ask(headers={"Host": "evil.example"}).status == 421
+    for name in ("evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example"):
+        assert served.ask(headers={"Host": name}).status == 421
     assert served.ask(headers={"Host": "localhost:8400"}).status == 200
     assert served.ask(headers={"Host": "[::1]:8400"}).status == 200
 
@@ -189,10 +203,19 @@ def test_who_is_not_on_this_machine_needs_the_token(place: CliPlace, serve: Serv
     assert served.ask(headers={"Authorization": f"Bearer {token}"}).status == 200
     entered = served.ask(f"queries/0?token={token}")
     assert (entered.status, entered.headers["Location"]) == (303, "/queries/0")
+    assert served.ask(f"queries/0?a=b&token={token}").headers["Location"] == "/queries/0?a=b"
     cookie = entered.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     assert served.ask("queries/0", headers={"Cookie": cookie.partition(";")[0]}).status == 200
+
+
+def test_a_part_of_the_token_is_not_the_token(place: CliPlace, serve: Serve) -> None:
+    served = serve(str(place), BARRIER_SERVE_TOKEN="seventeen")
+    for text in ("", "s", "sevente", "seventeen1", "SEVENTEEN"):
+        assert served.ask(f"?token={text}").status == 401
+        assert served.ask(headers={"Cookie": f"barrier_token={text}"}).status == 401
+        assert served.ask(headers={"Authorization": f"Bearer {text}"}).status == 401
 
 
 def test_a_token_can_be_chosen(place: CliPlace, serve: Serve) -> None:
@@ -275,3 +298,82 @@ def test_a_query_that_died_before_its_first_entry_is_a_problem_and_not_one_that_
     (tmp_path / "offsets" / name).write_text("v1")
     found = look_at_query(location, location.journal())
     assert (found.state, _tone(found)) == (QueryState.BEGUN, "problem")
+
+
+def looked(place: CliPlace) -> QueryFacts:
+    location = CheckpointLocation(str(place))
+    return look_at_query(location, location.journal())
+
+
+def test_the_metrics_of_a_journal_that_can_t_be_read_say_so_and_nothing_else(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    (place.path / "barrier" / "log").mkdir(parents=True)
+    (place.path / "barrier" / "log" / "1.json").write_text("{")
+    found = {sample.name: sample.value for sample in samples([looked(place)], (), 0)}
+    assert found.pop("barrier_last_look_timestamp_seconds") > 0
+    assert found == {"barrier_journal_readable": 0}
+
+
+def test_rows_that_wait_for_a_decision_are_counted_as_prepared_only(place: CliPlace) -> None:
+    place.prepared(3, rows=7)
+    found = {sample.name: sample.value for sample in samples([looked(place)], (), 0)}
+    assert (found["barrier_committed_rows_total"], found["barrier_committed_bytes_total"]) == (3, 24)
+    assert (found["barrier_prepared_rows"], found["barrier_prepared_transactions"]) == (7, 1)
+
+
+class Brokers:
+    """In place of a cluster's client: a topic of 10 rows that are stable."""
+
+    def __init__(self, admin: object, identity: str = "") -> None:
+        self.identity = identity
+
+    def topics(self, names: Iterable[str], awaited: Collection[Partition]) -> dict[str, TopicInfo]:
+        return {"orders": TopicInfo(self.identity, {0: 1}, None)}
+
+    def ends(self, topic: str) -> dict[Partition, tuple[int, int]]:
+        return {Partition(topic, 0): (10, 12)}
+
+
+def test_a_lag_is_none_of_a_topic_that_was_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.serving.facts.PartitionAdmin", Brokers)
+    was, now = str(uuid.uuid4()), str(uuid.uuid4())
+    place = Partition("orders", 0)
+    source = SourceOffset(topics={place: 7}, start={place: 0}, ids={"orders": short_id(was)})
+    assert _lags(Brokers(None, was), [source, source]) == {"orders": 6}  # type: ignore[arg-type]
+    assert _lags(Brokers(None, now), [source]) == {}  # type: ignore[arg-type]
+
+
+def test_a_location_that_is_being_restored_counts_nothing(place: CliPlace, tmp_path: Path) -> None:
+    """Its counters will be those of the origin: an increase would count all of what the origin has done."""
+    saved = json.loads(canonical(cut(place.ledger(), place.checkpoints[0]).to_json()))
+    new = CliPlace(tmp_path / "new")
+    body = Restoring("s", str(place), place.checkpoints[0], True, str(new), "q", None, False, saved)
+    new.append(EntryKind.RESTORING, asdict(body))
+    counted = {name for name, metric in METRICS.items() if metric.grows}
+    for facts, wanted in ((looked(place), counted), (looked(new), set())):
+        assert counted & {sample.name for sample in samples([facts], (), 0)} == wanted
+
+
+def test_a_secret_that_a_forged_journal_holds_is_not_shown(tmp_path: Path) -> None:
+    place = CliPlace(tmp_path)
+    options = {"path": "out", "kafka.sasl.password": "swordfish", "x.authorization": "Basic swordfish"}
+    place.run(setup={"class": "", "options": options, "schema": {}})
+    run = looked(place).ledger.newest_run
+    assert run is not None
+    shown = dict(_options(run))
+    assert shown["path"] == "out"
+    assert sorted(shown) == sorted(options)
+    assert "swordfish" not in str(shown)
+
+
+@pytest.mark.parametrize(("left", "tone"), [("nothing", "well"), ("prepared", "problem"), ("decided", "problem")])
+def test_a_driver_that_is_gone_is_a_problem_only_if_it_has_left_something(tmp_path: Path, left: str, tone: str) -> None:
+    place = CliPlace(tmp_path)
+    place.run(process=dict(dead_process()))
+    place.decided(0)
+    if left == "prepared":
+        place.prepared(1)
+    if left == "decided":
+        place.decided(1, settle=False)
+    found = looked(place)
+    assert (found.state, _tone(found)) == (QueryState.GONE, tone)

@@ -353,6 +353,94 @@ def test_each_store_is_compared_with_its_own_history(spark: SeveralSinks) -> Non
     assert (left.seen, left.binding, left.queryId[-5:]) == ({"of": "l"}, True, "-left")
 
 
+def test_a_store_is_told_which_of_its_own_checkpoints_came_before(
+    spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, list[DecidedCheckpoint]] = {"l": [], "r": []}
+    plain = Memory.commit
+
+    def commit(self: Memory, handles: Sequence[Any], checkpoint: DecidedCheckpoint) -> None:
+        told[self.place].append(checkpoint)
+        plain(self, handles, checkpoint)
+
+    monkeypatch.setattr(Memory, "commit", commit)
+    spark.batch(0, [(1, "left"), (2, "right")])
+    spark.batch(1, [(3, "left")])
+    spark.batch(2, [(4, None)])
+    first, second, _ = sorted(spark.ledger().checkpoints)
+    assert [each.after for each in told["l"]] == [0, first, second]
+    assert [each.after for each in told["r"]] == [0, first]
+    assert {(each.queryId[-6:], each.prefix, len(each.routes)) for each in told["r"]} == {("-right", "q-right", 0)}
+
+
+def test_each_transaction_gets_the_answer_of_its_own_store(spark: SeveralSinks) -> None:
+    sink, handles = built(spark), []
+    for batch in (0, 1):
+        for route in sink.routes:
+            context = TransactionContext("q", batch, 0, 0, "p", f"{batch}{route}", route=route)
+            handle = sink.preCommit(sink.beginTransaction(context))
+            assert handle is not None
+            handles.append(handle)
+    Memory.stores["l"].expire(1)
+    sink.commit(handles[1:2], DecidedCheckpoint(9, [0], 0, "q", "p"))
+    found = [state.outcome for state in sink.inspect(handles)]
+    assert found == [Outcome.LOST, Outcome.COMMITTED, Outcome.PREPARED, Outcome.PREPARED]
+
+
+def test_the_store_that_keeps_least_decides_for_all(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (built(spark).lifetime(), built(spark).maxPrepared) == (None, None)
+    for kind, seconds, most in ((Memory, 60.0, 50), (Together, 900.0, 5)):
+        monkeypatch.setattr(kind, "lifetime", lambda self, seconds=seconds: seconds)
+        monkeypatch.setattr(kind, "maxPrepared", most)
+    for names in ("left,right", "right,left"):
+        assert (built(spark, sinks=names).lifetime(), built(spark, sinks=names).maxPrepared) == (60.0, 5)
+
+
+def test_the_order_in_which_sinks_are_named_changes_nothing(spark: SeveralSinks) -> None:
+    assert built(spark).identify() == built(spark, sinks="right,left").identify()
+
+
+class Restorable(Memory):
+    """A store that can be taken back."""
+
+    restored: ClassVar[list[Any]] = []
+
+    @classmethod
+    def name(cls) -> str:
+        return "2pc-restorable"
+
+    def checkRestore(self, output: Any) -> None:
+        pass
+
+    def restoreOutput(self, output: Any, rewind: int) -> None:
+        self.restored.append((self.place, output, rewind))
+
+
+def test_nothing_goes_back_unless_every_store_can(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Several, "own", {**Several.own, "2pc-restorable": Restorable})
+    monkeypatch.setattr(Restorable, "restored", [])
+    one = built(spark, **{"left.format": "2pc-restorable"})
+    with pytest.raises(TwoPhaseCommitError, match="Sink right"):
+        one.checkRestore({"left": {"version": 3}})
+    both = built(spark, **{"left.format": "2pc-restorable", "right.format": "2pc-restorable"})
+    both.checkRestore({"left": {"version": 3}})
+    both.restoreOutput({"left": {"version": 3}}, 7)
+    assert Restorable.restored == [("l", {"version": 3}, 7), ("r", {}, 7)], "also one without rows at that checkpoint"
+
+
+def test_all_sinks_are_closed_also_if_one_raises(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    def close(self: Memory) -> None:
+        closed.append(self.place)
+        raise OSError(self.place)
+
+    monkeypatch.setattr(Memory, "close", close)
+    with pytest.raises(OSError, match=r"^[lr]$"):
+        built(spark).close()
+    assert sorted(closed) == ["l", "r"]
+
+
 def test_transactions_that_are_not_named_are_swept_in_both_stores(spark: SeveralSinks) -> None:
     spark.part(spark.planned(0), 0, 0, *ROWS)  # its driver dies
     spark.drive("second driver")

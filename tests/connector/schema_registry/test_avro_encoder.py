@@ -116,6 +116,16 @@ def test_a_column_of_another_type_is_refused_before_its_first_row(kind: pa.DataT
 
 
 @pytest.mark.parametrize(
+    ("kind", "schema"),
+    [(pa.float64(), "float"), (pa.int64(), "int"), (pa.int32(), "float"), (pa.float32(), "long")],
+    ids=str,
+)
+def test_a_number_that_the_schema_could_not_keep_is_refused_whatever_its_value(kind: pa.DataType, schema: str) -> None:
+    with pytest.raises(RowRefusedError, match=f"COLUMNS_MISMATCH.*it is {kind} in the column"):
+        AvroEncoder(definition(schema))(pa.array([1], kind))
+
+
+@pytest.mark.parametrize(
     ("value", "told"),
     [
         ({"id": None}, "field.*id does not fit"),

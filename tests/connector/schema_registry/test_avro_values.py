@@ -77,6 +77,17 @@ def test_every_record_is_resolved_to_the_columns_schema_and_each_id_is_asked_for
     assert [path.partition("?")[0] for path in server.asked] == [f"/schemas/ids/{old}", f"/schemas/ids/{new}"]
 
 
+def test_an_id_of_one_registry_is_none_of_another() -> None:
+    """A worker decodes for several queries. Both registries give the same ids, and the columns have the same schema."""
+    value = {"number": 7, "origin": "JFK"}
+    with RegistryServer() as one, RegistryServer() as two:
+        for server, fields in ((one, FLIGHT["fields"]), (two, FLIGHT["fields"][::-1])):
+            writer = {**FLIGHT, "fields": fields}
+            assert server.register("read-value", LATER) + 1 == (number := server.register("written-value", writer))
+            made = decoder(server, "read-value", "FAILFAST")
+            assert decoded(made, encoded(number, writer, value)) == [{**value, "delay": None}]
+
+
 def test_a_renamed_field_is_found_by_its_alias_and_a_number_is_widened(server: RegistryServer) -> None:
     old = server.register("renamed", FLIGHT)
     fields = [{"name": "id", "aliases": ["number"], "type": "long"}, {"name": "by", "type": "string", "default": "?"}]
@@ -287,6 +298,13 @@ def test_no_secret_is_shown(server: RegistryServer) -> None:
         assert right.subject("s", "latest", "AVRO").kind == "AVRO"
 
 
+def test_a_password_in_an_address_is_masked_as_it_stands_there_and_as_it_is_meant() -> None:
+    registry = Registry({"url": "http://a:1, http://me:hunter%333@b:1"})
+    said = registry.scrub("no answer of http://me:hunter%333@b:1 to me with hunter33")
+    assert "hunter" not in said + repr(registry)
+    assert "no answer of" in said
+
+
 def test_options_are_refused_by_name(server: RegistryServer) -> None:
     registry = {"url": server.url}
     server.register("typed-value", {"type": "object"}, "JSON")
@@ -333,6 +351,7 @@ def test_a_json_schema_becomes_columns() -> None:
         "properties": {
             "id": {"type": "integer"},
             "price": {"type": ["number", "null"]},
+            "weight": {"type": ["integer", "number"]},
             "open": {"oneOf": [{"type": "null"}, {"type": "boolean"}]},
             "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}},
             "more": {"type": "object", "additionalProperties": {"type": "integer"}},
@@ -341,7 +360,8 @@ def test_a_json_schema_becomes_columns() -> None:
     }
     found = json_type(Definition(json.dumps(schema), "JSON", (("address.json", json.dumps(address)),)))
     assert found.simpleString() == (
-        "struct<id:bigint,price:double,open:boolean,tags:array<string>,more:map<string,bigint>,address:struct<city:string>>"
+        "struct<id:bigint,price:double,weight:double,open:boolean,tags:array<string>,more:map<string,bigint>,"
+        "address:struct<city:string>>"
     )
 
 

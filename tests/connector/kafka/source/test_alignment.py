@@ -472,6 +472,22 @@ def test_a_query_that_was_past_barriers_is_aligned_at_the_next_cut_behind_its_ro
     assert cut(query) == ({"a": 2, "b": 2}, True)
 
 
+@pytest.mark.parametrize("limit", [None, ReadAllAvailable()], ids=["always", "once"])
+def test_a_barrier_that_one_channel_is_past_is_no_stop(limit: ReadAllAvailable | None) -> None:
+    """A checkpoint there would hold rows that are behind the barrier."""
+    a, b, query = pair(alignment="at-least-once")
+    a.rows(3).mark(origin(1)).rows(2).mark(origin(2)).rows(1)
+    b.rows(2).mark(origin(1)).rows(1)
+    assert query.go_on() == [("a-0", 0, 6), ("b-0", 0, 3)]
+    assert cut(query) == ({"a": 1, "b": 1}, False)
+    b.mark(origin(2)).rows(4)
+    assert query.run(alignment="exactly-once").ask(limit) is None
+    a.rows(1).mark(origin(3))
+    b.mark(origin(3))
+    assert query.run().go_on(limit) == [("a-0", 6, 7), ("b-0", 3, 7)]
+    assert cut(query) == ({"a": 3, "b": 3}, True)
+
+
 # -- unaligned -------------------------------------------------------------------------------------------------------
 
 
@@ -507,6 +523,40 @@ def test_what_is_late_is_read_first_by_a_new_run() -> None:
     assert cut(query) == ({"a": 2, "b": 2}, True)
 
 
+def test_a_run_that_goes_on_does_not_wait_for_what_is_late() -> None:
+    a, b, query = pair(alignment="unaligned", maxOffsetsPerTrigger="10")
+    a.rows(1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    query.go_on()
+    a.rows(4).mark(origin(2)).rows(6)
+    b.rows(40)
+    query.go_on()
+    b.mark(origin(2)).rows(3)
+    query.go_on()
+    query.go_on()
+    assert query.start["topics"]["a"]["0"] > 5
+
+
+def test_a_channel_that_is_past_its_mark_in_one_partition_does_not_go_back() -> None:
+    brokers = FakeBrokers({})
+    a, b, c = Upstream(brokers, "a", partitions=2), Upstream(brokers, "b"), Upstream(brokers, "c")
+    options = {"subscribe": "a,b,c", "alignOn": "a-marks,b-marks,c-marks", "alignment": "unaligned"}
+    query = Query(brokers, FakeReaders(a, b, c), **options, maxOffsetsPerTrigger="12")
+    a.rows(1, 1).mark(origin(1))
+    b.rows(1).mark(origin(1))
+    c.rows(1).mark(origin(1))
+    query.go_on()
+    a.rows(1, 60).mark(origin(2)).rows(5, 5)
+    b.mark(origin(2))
+    while query.start["topics"]["a"]["0"] <= 2:
+        query.go_on()
+    before = query.start["topics"]["a"]
+    assert before["1"] < 61
+    query.run()
+    assert [name for name, _, _ in query.go_on()] == ["a-1"], "the rest of what is late"
+    assert query.start["topics"]["a"]["0"] == before["0"]
+
+
 def test_barriers_of_two_origins_that_overtake_each_other_are_taken_once() -> None:
     a, b, query = pair(alignment="unaligned")
     a.rows(1).mark({"s/1": 1, "t/1": 1})
@@ -538,6 +588,17 @@ def test_barriers_that_come_in_time_are_aligned() -> None:
     b.mark(origin(2))
     assert query.go_on() == []
     assert cut(query) == ({"a": 2, "b": 2}, True)
+
+
+def test_barriers_that_come_in_time_are_aligned_in_several_steps_too() -> None:
+    a, b, query = pair(alignment="unaligned", alignedTimeout="8s", maxOffsetsPerTrigger="4")
+    a.rows(6).mark(origin(1))
+    b.rows(2).mark(origin(1))
+    query.go_on()
+    assert not {"taken", "late"} & query.start["cut"].keys(), "no checkpoint of the barrier is taken on the way to it"
+    query.go_on()
+    assert (cut(query), query.start["cut"]["taken"]["s/1"]) == (({"a": 1, "b": 1}, True), 1)
+    assert "late" not in query.start["cut"]
 
 
 class Ticking(FakeClock):
