@@ -363,13 +363,18 @@ class Cluster:
         epoch, left = broker.epoch(place), set(ending.places)
         commits = ending.state == "PrepareCommit"
 
+        def resigned() -> bool:
+            return broker.down or not broker.leads(place) or broker.epoch(place) != epoch
+
         def ended() -> None:
+            if resigned():
+                return
             state = "CompleteCommit" if commits else "CompleteAbort"
             complete = replace(ending, state=state, places=frozenset())
             self.change(broker, name, complete, lambda code: self._again(broker, code, ended))
 
         def send(number: int) -> None:
-            if broker.down or not broker.leads(place) or broker.epoch(place) != epoch:
+            if resigned():
                 return
             rows = self.rows[number]
             leader = self.brokers[broker.view[TOPIC, number][0]]
