@@ -276,12 +276,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Refuse what `restoreOutput` would refuse, if that is known; change nothing. *Driver, before a rewind is begun.*
 
-        Default: a sink that does not override `restoreOutput` refuses, all others refuse nothing.
-
         Raises
         ------
         StoreError
-            Why it would be refused, and what to do before anything was begun.
+            Why, and what to do before anything was begun. Default: if `restoreOutput` is not overridden.
         """
         if type(self).restoreOutput is TwoPhaseCommitSink.restoreOutput:
             self.restoreOutput(output, 0)
