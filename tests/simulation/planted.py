@@ -247,7 +247,7 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "rows are committed before the decision": (Decision, "decide", _commits_first),
     "an abort does not ask the journal": (CheckpointCoordinator, "abort", _aborts_first),
     "an abort is not journalled": (CheckpointCoordinator, "abort", _aborts_in_silence),
-    "a commit asks nobody whose run it is": (
+    "a commit does not ask whose run it is": (
         CheckpointCoordinator,
         "_token",
         lambda _: lambda self, *__: newest_run(self._journal.ledger).token,
@@ -257,7 +257,7 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "lost without proof": (Settlement, "settle", _proves_nothing),
     "a sweep forgets what is known": (RecordingSink, "abortLingering", _sweeps_all),
     "what is prepared is written again": (Planning, "plan_tasks", _writes_again),
-    "nobody looks at what a decision rests on": (Settlement, "look", lambda _: lambda *_: []),
+    "a decision does not look at what it rests on": (Settlement, "look", lambda _: lambda *_: []),
     "settled before the commit": (Settlement, "commit", _settled_first),
     "an answer that says taken is believed": (Journal, "_create", _trusts_taken),
     "a create without an answer is none": (Journal, "_create", _gives_lost_answers_up),
@@ -305,7 +305,7 @@ PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
 PLANTED_IN_SQL: Mapping[str, Sequence[Change]] = {
     "a commit locks nothing": ((SimulatedSqlSink, "locking", lambda _: ""),),
     "what is committed is committed again": ((ControlTables, "states", _forgets_commits),),
-    "nobody counts what is staged": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
+    "what is staged is not counted": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
     "an abort leaves its state as it is": ((ControlTables, "end", _ends_commits_only),),
     "a sweep takes what may still be decided": ((StagedSqlSink, "_sweep", _sweeps_everything),),
     "an answer that is lost is a commit": ((database.Session, "commit", _believes_in_commits),),
@@ -326,7 +326,7 @@ UNSEEN = frozenset(
         "an abort is not journalled",
         "no listing after a create",
         "lost without proof",
-        "nobody looks at what a decision rests on",
+        "a decision does not look at what it rests on",
         "an answer that says taken is believed",
         "a snapshot deletes all that it covers",
         "gaps are filled behind what follows",
