@@ -40,6 +40,8 @@ def test_what_names_itself_a_secret_is_hidden(text: str, shown: str) -> None:
 
 def test_of_two_secrets_the_longer_is_hidden_first() -> None:
     assert masked("abc and ab", ["ab", "abc"]) == "(hidden) and (hidden)"
+    long = "correct-horse-battery"
+    assert masked(f"{long}-staple and {long}", [long, f"{long}-staple"]) == "(hidden) and (hidden)"
 
 
 def test_an_error_of_somebody_else_is_kept_without_its_secrets() -> None:

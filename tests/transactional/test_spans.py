@@ -73,6 +73,7 @@ def test_whatever_changes_in_a_span_changes_its_hash(value: bytes, data: st.Data
     if value:
         at, bit = data.draw(st.integers(0, len(value) - 1)), data.draw(st.integers(0, 7))
         others.add(value[:at] + bytes([value[at] ^ (1 << bit)]) + value[at + 1 :])
+        others.add(value[:-1] + bytes([value[-1] ^ 1]))
     words = [value[start : start + 8] for start in range(0, len(value) - 7, 8)]
     if len(words) > 1:
         first, second = sorted(data.draw(st.sets(st.integers(0, len(words) - 1), min_size=2, max_size=2)))
