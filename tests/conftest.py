@@ -21,13 +21,6 @@ for _name in ("kafka.cluster", "kafka.net.manager"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
-def pytest_report_header() -> str:
-    """Say which seeds the simulation plays."""
-    from tests.simulation.__main__ import first_seed
-
-    return f"simulation: seeds from {first_seed()} on"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def allowed() -> Iterator[None]:
     """As an operator allows it."""
