@@ -129,7 +129,8 @@ class AnswerProxy:
 
     def __init__(self, server: ObjectStoreServer | str, before: Callable[[], object] = lambda: None) -> None:
         self.spoil: list[str] = []
-        self.trouble: Callable[[str, str], str] = lambda method, path: ""
+        self.trouble: Callable[[str, str], str]
+        self.calm()
         self.asked: list[str] = []
         endpoint = server if isinstance(server, str) else server.endpoint
         proxy, port = self, int(endpoint.rpartition(":")[2])
@@ -195,6 +196,10 @@ class AnswerProxy:
     def endpoint(self) -> str:
         """Its URL."""
         return f"http://{HOST}:{self._server.server_port}"
+
+    def calm(self) -> None:
+        """Have no trouble with any request."""
+        self.trouble = lambda method, path: ""
 
     def __enter__(self) -> AnswerProxy:
         self._thread.start()

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -70,12 +71,13 @@ class Life:
     def run_on(self) -> list[TwoPhaseCommitError]:
         """Start it until it has come to its end; return the errors of its lives."""
         errors: list[TwoPhaseCommitError] = []
-        while len(errors) < BATCHES + 3 and (error := self._failure()) is not None:
+        while len(errors) < BATCHES + 3 and (error := self.failure()) is not None:
             errors.append(error)
-            self.proxy.trouble = lambda method, path: ""
+            self.proxy.calm()
         return errors
 
-    def _failure(self) -> TwoPhaseCommitError | None:
+    def failure(self) -> TwoPhaseCommitError | None:
+        """Start it once; return the error that has ended it."""
         try:
             self.run()
         except TwoPhaseCommitError as error:
@@ -103,6 +105,7 @@ def site_of(method: str, path: str) -> Site:
 def quick(s3: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[AnswerProxy]:
     """Stands before the store; the product's clients come through it, and give up soon. Snapshots come soon."""
 
+    @cache
     def client(url: str, options: tuple[tuple[str, str], ...]) -> Any:
         from obstore.store import S3Store
 
@@ -119,10 +122,7 @@ def quick(s3: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
 
     monkeypatch.setattr(Journal.fold, "__defaults__", (3,))
     with AnswerProxy(s3) as proxy:
-        kept: dict[Any, Any] = {}
-        monkeypatch.setattr(
-            object_store, "_client", lambda url, given: kept.setdefault((url, given), client(url, given))
-        )
+        monkeypatch.setattr(object_store, "_client", client)
         yield proxy
 
 
@@ -138,14 +138,11 @@ def test_a_query_survives_a_store_that_has_a_trouble_with_every_fifth_request(
         met[what] += 1
         return what.removesuffix(" for good")
 
+    quick.trouble = trouble
     for _ in range(BATCHES + 3):
-        quick.trouble = trouble
-        try:
-            life.run()
+        if life.failure() is None:
             break
-        except TwoPhaseCommitError:
-            continue
-    quick.trouble = lambda method, path: ""
+    quick.calm()
     life.run_on()
     life.judge()
     assert sum(met.values()) - met[""] > 8, met
@@ -184,9 +181,8 @@ def test_each_trouble_at_each_kind_of_request_costs_no_row(
         assert left[0] < 0, f"{site} was not reached"
         for error in errors:
             assert life.location in str(error) or "barrier/log" in str(error) or ".json" in str(error), (site, error)
-        quick.trouble = lambda method, path: ""
+        quick.calm()
         life.judge()
-    print(what, len(moments), sites)
 
 
 @pytest.mark.parametrize("what", ["lose", "fail", "twice"])

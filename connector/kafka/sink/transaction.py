@@ -7,7 +7,7 @@ task hands over these three and drops its producer, without closing it: closing 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -231,9 +231,8 @@ def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, c
     except RetriableError:
         if transaction.admin is not None:
             # The client may have lost the reason and name a consequence of it; the coordinator knows.
-            description = transaction.admin.describe([transaction.name]).get(transaction.name)
-            if not _has_not_begun(description, transaction):
-                _check_open(description, transaction)
+            # No partition was added to an empty one yet: an end, of whatever kind, would have another epoch or state.
+            _described(transaction.admin, transaction, states=("Ongoing", "Empty"))
         raise
     if waiting:
         raise RetriableError("WRITE_FAILED", reason=f"{waiting} rows were not delivered in time", rows=waiting)
@@ -306,12 +305,14 @@ def _give_up(producer: Producer | ArrowProducer, in_transaction: bool) -> None:
         _abandoned.append(producer)
 
 
-def _described(admin: KafkaAdmin, transaction: KafkaTransaction) -> Description:
-    return _check_open(admin.describe([transaction.name]).get(transaction.name), transaction)
-
-
-def _check_open(description: Description | None, transaction: KafkaTransaction) -> Description:
-    if description is None or description.state != "Ongoing" or not _is_ours(description, transaction):
+def _described(admin: KafkaAdmin, transaction: KafkaTransaction, states: Collection[str] = ("Ongoing",)) -> Description:
+    description = admin.describe([transaction.name]).get(transaction.name)
+    ours = (transaction.producer_id, transaction.producer_epoch)
+    if (
+        description is None
+        or description.state not in states
+        or (description.producer_id, description.producer_epoch) != ours
+    ):
         seen = "unknown" if description is None else f"{description.state}, epoch {description.producer_epoch}"
         raise RetriableError(
             "LANE_TAKEN",
@@ -319,13 +320,3 @@ def _check_open(description: Description | None, transaction: KafkaTransaction) 
             transactionalId=transaction.name,
         )
     return description
-
-
-def _has_not_begun(description: Description | None, transaction: KafkaTransaction) -> bool:
-    """Return whether no partition was added to it yet: an end, of whatever kind, would have another epoch or state."""
-    return description is not None and description.state == "Empty" and _is_ours(description, transaction)
-
-
-def _is_ours(description: Description, transaction: KafkaTransaction) -> bool:
-    ours = (transaction.producer_id, transaction.producer_epoch)
-    return (description.producer_id, description.producer_epoch) == ours

@@ -506,15 +506,21 @@ def test_an_unaligned_checkpoint_is_taken_at_the_first_mark_and_records_what_is_
     assert query.start["topics"]["a"]["0"] > 5, "the barrier is taken: nothing waits for b"
 
 
-def test_what_is_late_is_read_first_by_a_new_run() -> None:
+def with_something_late(rows: int) -> Query:
+    """A query that has taken its second barrier, of which so many rows of b are late."""
     a, b, query = pair(alignment="unaligned", maxOffsetsPerTrigger="10")
     a.rows(1).mark(origin(1))
     b.rows(1).mark(origin(1))
     query.go_on()
     a.rows(4).mark(origin(2)).rows(6)
-    b.rows(20)
+    b.rows(rows)
     query.go_on()
     b.mark(origin(2)).rows(3)
+    return query
+
+
+def test_what_is_late_is_read_first_by_a_new_run() -> None:
+    query = with_something_late(20)
     query.run()
     late = []
     while "late" in query.start["cut"]:
@@ -524,14 +530,7 @@ def test_what_is_late_is_read_first_by_a_new_run() -> None:
 
 
 def test_a_run_that_goes_on_does_not_wait_for_what_is_late() -> None:
-    a, b, query = pair(alignment="unaligned", maxOffsetsPerTrigger="10")
-    a.rows(1).mark(origin(1))
-    b.rows(1).mark(origin(1))
-    query.go_on()
-    a.rows(4).mark(origin(2)).rows(6)
-    b.rows(40)
-    query.go_on()
-    b.mark(origin(2)).rows(3)
+    query = with_something_late(40)
     query.go_on()
     query.go_on()
     assert query.start["topics"]["a"]["0"] > 5
