@@ -244,6 +244,29 @@ def test_staged_rows_that_someone_deleted_are_lost_and_never_half_committed(
     assert bench.rows() == []
 
 
+@pytest.mark.parametrize("key", ["", "id"])
+def test_staged_rows_that_someone_deletes_while_they_are_committed_are_lost_and_said_to_be(
+    database: DatabaseServer, table: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After they were counted, before they are copied: both see only what is committed, each as it is then."""
+    database.ask(f"CREATE TABLE {table} (id bigint PRIMARY KEY, value varchar(9))")
+    bench = Bench(database, table, **({"upsertKey": key} if key else {}))
+    handles = [bench.prepare([[1, "a"], [2, "b"]]), bench.prepare([[3, "c"]], partition=1)]
+    sink_type = type(bench.sink())
+    lock = sink_type.lock
+
+    def then_deleted(sink: Any, cursor: Any) -> None:
+        lock(sink, cursor)
+        database.ask(f"DELETE FROM {handles[0]['staging']} WHERE barrier_nonce = '{handles[0]['nonce']}' AND id = 1")
+
+    monkeypatch.setattr(sink_type, "lock", then_deleted)
+    with pytest.raises(TransactionLostError) as lost:
+        bench.commit(*handles)
+    assert lost.value.handles == handles[:1]
+    assert bench.rows() == []
+    assert [state.outcome for state in bench.sink().inspect(handles)] == [Outcome.LOST, Outcome.PREPARED]
+
+
 def test_a_sweep_touches_only_what_is_over(database: DatabaseServer, table: str) -> None:
     bench = Bench(database, table)
     earlier, same, later = (

@@ -208,6 +208,21 @@ def test_available_now_stops_at_its_target_and_leaves_new_partitions_to_the_next
     assert start["topics"][topic_name] == {"0": 0}
 
 
+def test_partitions_that_are_added_while_a_query_runs_are_read(kafka: Cluster, topic_name: str) -> None:
+    """The client's list of a topic's partitions is minutes old; the brokers' is not."""
+    kafka.create_topic(topic_name)
+    produce(kafka, topic_name, range(5), partitions=1)
+    reader = reader_of(kafka, topic_name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert values(rows_between(reader, start, end)) == list(range(5))
+    add_partitions(kafka, topic_name, 2)
+    produce(kafka, topic_name, range(5, 9), partitions=2)
+    after = reader.latestOffset(end, ReadAllAvailable())
+    assert values(rows_between(reader, end, after)) == list(range(5, 9))
+    assert after["start"][topic_name] == {"0": 5, "1": 0}
+
+
 def batches_of_from(
     reader: BarrierKafkaStreamReader, start: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], list[Row]]]:
@@ -221,6 +236,7 @@ def add_partitions(kafka: Cluster, topic: str, total: int) -> None:
     from confluent_kafka import TopicPartition
 
     def has_leaders() -> bool:
+        admin.list_topics(timeout=10)  # else a client that has once seen fewer partitions believes it for minutes
         question = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(total)}
         return all(answer.exception(10) is None for answer in admin.list_offsets(question).values())
 

@@ -17,8 +17,7 @@ settings.load_profile("untimed")
 
 # A worker of pytest keeps admins for their next use. Their threads log when the brokers of an earlier test are gone, and a test
 # that looks at its own warnings would see theirs.
-for _name in ("kafka.cluster", "kafka.net.manager"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
 @pytest.fixture(scope="session", autouse=True)

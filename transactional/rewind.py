@@ -33,6 +33,9 @@ class QueryLogs(Protocol):
     def highest(self) -> tuple[int, int]:
         """Return the highest micro-batch of ``offsets/`` and of ``commits/``; -1 if there is none."""
 
+    def repartitions(self, before: int) -> Sequence[int]:
+        """Return the micro-batches directly before this one that the engine's repartition of the state has added."""
+
     def check_can_go_back(self, batch: int) -> None:
         """Raise LocationError if the query can't go on after that micro-batch any more."""
 
@@ -259,11 +262,15 @@ class Rewinder:
 def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
     """Return whether a driver that stood still has changed the query's logs since: a rewind without a target puts them right.
 
-    It has written an ``offsets/N`` that a rewind had deleted, or that its successor had written and recorded.
+    It has written an ``offsets/N`` or ``commits/N`` that a rewind had deleted, or an ``offsets/N`` that its successor had
+    written and recorded.
     """
     offsets, commits = logs.highest()
-    strays = commits <= ledger.accounted and offsets > ledger.accounted + 1
-    return strays or bool(replaced(ledger, logs))
+    if commits <= ledger.accounted:
+        late = offsets > ledger.accounted + 1
+    else:
+        late = commits <= ledger.reached and commits not in logs.repartitions(commits + 1)
+    return late or bool(replaced(ledger, logs))
 
 
 def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:

@@ -36,7 +36,16 @@ from functools import partial
 from typing import Any
 
 from connector.location.location import CheckpointLocation
-from connector.location.offset_log import has_offsets, is_torn, lines_of, newest, offsets_text, source_lines, spark_view
+from connector.location.offset_log import (
+    has_offsets,
+    is_torn,
+    lines_of,
+    newest,
+    offsets_text,
+    repartitions_before,
+    source_lines,
+    spark_view,
+)
 from connector.location.state_files import CHANGES, VERSIONED, is_of_partition, shuffle_partitions, stores_of
 from transactional import faults
 from transactional.barrier import sources_digest
@@ -71,6 +80,7 @@ class LocationLogs:
 
     def __init__(self, location: CheckpointLocation) -> None:
         self.highest = lambda: (newest(location, "offsets"), newest(location, "commits"))
+        self.repartitions = partial(repartitions_before, location)
         self.check_can_go_back = partial(check_can_go_back, location)
         self.delete_after = partial(delete_after, location)
         self.replay = partial(replay, location)

@@ -24,6 +24,7 @@ from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
     RowRefusedError,
+    StoreError,
     StoreReplacedError,
     TransactionLostError,
     TwoPhaseCommitError,
@@ -53,6 +54,10 @@ class StagedHandle(TypedDict):
     staging: str
     target: str
     more: dict[str, Any]
+
+
+class _RowsDeletedError(Exception):
+    """Something has deleted staged rows between the first look of a commit and its end, so it is rolled back."""
 
 
 @dataclass
@@ -286,10 +291,14 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         """Move the rows of all into the target, in one database transaction."""
         if not handles:
             return
+
+        def attempt(seconds: float) -> list[StagedHandle]:
+            while True:
+                with suppress(_RowsDeletedError):  # the next look finds them gone
+                    return self._commit(handles, checkpoint, seconds)
+
         try:
-            lost = self.database.retried(
-                lambda seconds: self._commit(handles, checkpoint, seconds), f"the commit of checkpoint {checkpoint.id}"
-            )
+            lost = self.database.retried(attempt, f"the commit of checkpoint {checkpoint.id}")
         except RowRefusedError as problem:
             raise problem.with_note(
                 f"Checkpoint {checkpoint.id} is decided, so its rows stay as they are: ALTER TABLE (or drop the constraint, "
@@ -321,12 +330,25 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
             self.lock(cursor)
             self._must_be_known(cursor, living, checkpoint)
             living.sort(key=lambda handle: (handle["batch"], handle["partition"]))
-            self.publish(cursor, living)
+            self._publish(cursor, living)
             for staging, nonces in _by_staging(living).items():
                 self.unstage(cursor, staging, nonces)
             self._control.end(cursor, [handle["nonce"] for handle in living], "committed")
             self._control.record(cursor, checkpoint.queryId, checkpoint.id)
         return []
+
+    def _publish(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
+        """Insert the rows, if all that were counted are staged to the end: each statement sees what is committed by then."""
+        try:
+            self.publish(cursor, handles)
+        except StoreError:  # it may have counted too few
+            self._must_be_staged(cursor, handles)
+            raise
+        self._must_be_staged(cursor, handles)
+
+    def _must_be_staged(self, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
+        if self._gone(cursor, handles):
+            raise _RowsDeletedError
 
     def abort(self, handles: Sequence[StagedHandle]) -> Sequence[StagedHandle]:
         """Set the state of those that are not committed, and delete their staged rows."""

@@ -410,6 +410,19 @@ class Cluster:
         if code not in (NONE, NOT_COORDINATOR) and not broker.down:
             self.at(self.now + 0.1, act)
 
+    def abort_hanging(self, number: int, start: int) -> None:
+        """Write the marker of what hangs from an offset on, as an administrator does as soon as a leader answers."""
+        place = self.rows[number]
+        if place.leader < 0 or not self.is_awake(self.brokers[place.leader]):
+            self.at(self.now + 1.0, lambda: self.abort_hanging(number, start))
+            return
+        leader, log = self.brokers[place.leader], place.logs[place.leader]
+        for producer, known in list(log.producers.items()):
+            if known.start == start:
+                by = known.coordinator_epoch
+                marker = Record(leader.epoch(place), producer, known.epoch, commits=False, coordinator_epoch=by)
+                self.mark(leader, place, marker, lambda _: None)
+
     def mark(self, leader: Broker, place: Place, marker: Record, then: Then) -> None:
         """Append a marker as a leader does, who refuses one of a producer or coordinator that was replaced."""
         known = place.logs[leader.number].producers.get(marker.producer)

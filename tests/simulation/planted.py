@@ -306,6 +306,7 @@ PLANTED_IN_SQL: Mapping[str, Sequence[Change]] = {
     "a commit locks nothing": ((SimulatedSqlSink, "locking", lambda _: ""),),
     "what is committed is committed again": ((ControlTables, "states", _forgets_commits),),
     "what is staged is not counted": ((StagedSqlSink, "_gone", lambda _: lambda *_: []),),
+    "what is staged is counted once": ((StagedSqlSink, "_must_be_staged", nothing),),
     "an abort leaves its state as it is": ((ControlTables, "end", _ends_commits_only),),
     "a sweep takes what may still be decided": ((StagedSqlSink, "_sweep", _sweeps_everything),),
     "an answer that is lost is a commit": ((database.Session, "commit", _believes_in_commits),),

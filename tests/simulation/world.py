@@ -13,7 +13,7 @@ from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import request_stop
 from connector.spark.sinks import SinkType
-from tests.simulation.auditor import Auditor
+from tests.simulation.auditor import Auditor, condition_of
 from tests.simulation.choices import Choices
 from tests.simulation.processes import FIRST_MOMENT, Process, Scheduler, Stuck
 from tests.simulation.spark import LOCATION, QUERY, Query
@@ -86,6 +86,8 @@ class World:
         What has happened, for the judge of reasons.
     seen : Counter[str]
         What was met, for the reader of the run.
+    remedies : dict[str, Callable[[BaseException], None]]
+        By condition: what a person does whom an error calls.
     """
 
     def __init__(self, source: int | Sequence[int], setups: Sequence[Setup]) -> None:
@@ -95,6 +97,7 @@ class World:
         self.wait_until, self.sleep = self.scheduler.wait_until, self.scheduler.sleep
         self.did: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
+        self.remedies: dict[str, Callable[[BaseException], None]] = {}
         self.disk: dict[str, dict[str, bytes]] = {}
         self.faults = Faults(self)
         self.files = SimulatedFiles(self, LOCATION)
@@ -276,6 +279,9 @@ class World:
         if process.error is not None:
             self._needs_rewind |= isinstance(process.error, RewindRequiredError)
             self._told_to_recover = "`barrier recover LOCATION`" in str(process.error)
+            remedy = self.remedies.get(condition_of(process.error))
+            if remedy is not None:
+                remedy(process.error)
             self.auditor.stopped(process.name, process.error)
         return process.error is None and not process.dead
 

@@ -107,6 +107,10 @@ class SparkFiles:
         """See `transactional.rewind.QueryLogs`."""
         return self.newest, max(self.commits, default=-1)
 
+    def repartitions(self, before: int) -> Sequence[int]:
+        """See `transactional.rewind.QueryLogs`."""
+        return ()
+
     def check_can_go_back(self, batch: int) -> None:
         """See `transactional.rewind.QueryLogs`."""
         if batch > self.newest:

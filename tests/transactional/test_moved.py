@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -39,6 +39,9 @@ class Logs:
 
     def highest(self) -> tuple[int, int]:
         return 1, 0
+
+    def repartitions(self, before: int) -> Sequence[int]:
+        raise AssertionError
 
     def check_can_go_back(self, batch: int) -> None:
         """It can."""

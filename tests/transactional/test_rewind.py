@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,8 @@ from transactional.checkpoint import Mode
 from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, FencedError, LocationError
 from transactional.journal import Journal
-from transactional.rewind import Rewinder
+from transactional.ledger import Ledger
+from transactional.rewind import Rewinder, out_of_step
 from transactional.sink import Options
 from transactional.testing import RecordingSink
 
@@ -651,6 +653,35 @@ def test_a_prepared_transaction_that_somebody_else_has_committed_stops_the_rewin
     assert again.finish() == 0
 
 
+@pytest.mark.parametrize(
+    ("offsets", "commits", "added", "late"),
+    [
+        (5, 4, (), False),
+        (5, 5, (), False),
+        (6, 5, (), False),
+        (7, 5, (), True),
+        (5, 6, (), True),
+        (7, 7, (), True),
+        (8, 8, (), False),  # no rewind has deleted it: the journal is older
+        (6, 6, (6,), False),
+        (7, 7, (6,), True),
+    ],
+)
+def test_what_a_driver_that_stood_still_has_written_is_told_from_what_the_engine_has(
+    offsets: int, commits: int, added: Sequence[int], late: bool
+) -> None:
+    """The journal accounts for micro-batches up to 5, and did so up to 7 before a rewind."""
+
+    class Logs(ReplacedFile):
+        def highest(self) -> tuple[int, int]:
+            return offsets, commits
+
+        def repartitions(self, before: int) -> Sequence[int]:
+            return [number for number in added if number == before - 1]
+
+    assert out_of_step(Ledger(base=5, reached=7), Logs()) is late
+
+
 class ReplacedFile:
     """Spark's logs, of which a driver that stood still has written ``offsets/0`` late."""
 
@@ -659,6 +690,9 @@ class ReplacedFile:
 
     def highest(self) -> tuple[int, int]:
         return 0, 0
+
+    def repartitions(self, before: int) -> Sequence[int]:
+        raise AssertionError("nothing is ahead")
 
     def check_can_go_back(self, batch: int) -> None:
         assert batch == 0

@@ -303,6 +303,7 @@ def _rewind_done(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     last, kept = body["batch"], body["keep"]
     _add(ledger, rewound=1)
     ledger.rewinding = None
+    ledger.reached = max(ledger.reached, ledger.accounted, *ledger.voided)
     ledger.batches = {n: b for n, b in ledger.batches.items() if n <= last or (kept and b.checkpoint == kept)}
     ledger.checkpoints = {k: c for k, c in ledger.checkpoints.items() if max(c.batches) <= last or k == kept}
     ledger.voided = [number for number in ledger.voided if number <= last]
@@ -344,7 +345,7 @@ def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         ledger.originals = sorted({*ledger.originals, *(run.prefix for run in ledger.runs.values())})
     ledger.identity_suffix = body["suffix"]
     ledger.base = body["base"]
-    ledger.logs = {}  # the query's logs are accepted as they are
+    ledger.logs, ledger.reached = {}, -1  # the query's logs are accepted as they are
     if body["drop"]:  # the unsettled entries are another location's, or about batches that the query no longer has
         ledger.checkpoints = {
             k: c for k, c in ledger.checkpoints.items() if c.settled and max(c.batches) <= ledger.base

@@ -61,6 +61,9 @@ class Ledger:
     failures : list[FailureRecord]
         The last ones.
     rewinding : Rewind or None
+    reached : int
+        The last micro-batch that was recorded before a rewind took the query back: a driver that stood still may write
+        ``commits/N`` up to it, of micro-batches that are not done any more. -1 without a rewind.
     replay : int or None
         A rewind kept a part-committed checkpoint: its micro-batches run again from this one.
     request : int or None
@@ -100,6 +103,7 @@ class Ledger:
     declined: list[Declined] = field(default_factory=list)
     failures: list[FailureRecord] = field(default_factory=list)
     rewinding: Rewind | None = None
+    reached: int = -1
     replay: int | None = None
     request: int | None = None
     moved: Moved | None = None
@@ -305,7 +309,7 @@ class Restoring:
         found = Ledger.from_json(self.ledger)
         batch = max(found.checkpoints[self.checkpoint].batches)
         found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)
-        found.location, found.position = self.location, position
+        found.location, found.position, found.reached = self.location, position, -1
         if origin is not None:
             found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
             found.stamp = max(found.stamp, origin["stamp"])

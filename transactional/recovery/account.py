@@ -90,15 +90,17 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
     LocationError, RewindRequiredError
         Half of the location was deleted, restored or rewound by hand.
     """
-    if view.committed > view.batch - 1:
+    last = ledger.accounted + len(unrecorded_repartitions(ledger, view))
+    late = (
+        last < view.committed <= ledger.reached
+    )  # of a driver that stood still until a rewind had deleted the micro-batch
+    if view.committed > view.batch - 1 and not late:
         raise LocationError(
             "LOGS_INCONSISTENT",
             reason=f"commits/{view.committed} exists, and the newest of offsets/ is {view.batch}",
             committed=view.committed,
             batch=view.batch,
         )
-    last = ledger.accounted
-    last += len(unrecorded_repartitions(ledger, view))
     if view.gaps:
         check_version(ledger, view.batch)
         return
@@ -113,7 +115,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
             batch=view.batch,
         )
     first = last if ledger.replay is None else ledger.replay
-    if view.batch > last + 1 and view.committed <= last:
+    if late or (view.batch > last + 1 and view.committed <= last):
         raise LocationError("LOGS_AHEAD", batch=view.batch, accounted=last)
     if not first <= view.batch <= last + 1:
         reason = f"the query is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}"

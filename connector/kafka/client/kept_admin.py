@@ -17,7 +17,8 @@ from transactional.clock import Clock, Deadline, SystemClock
 __all__ = ["borrow_admin", "give_back"]
 
 IDLE_SECONDS: Final = 10.0
-"""How long an admin is kept for the next call. What becomes of brokers and addresses meanwhile, a new one finds out."""
+"""How long an admin is kept for the next call: then it is closed, or its thread would look for brokers, and log that they are
+away, for as long as the process lives."""
 
 LIFE_SECONDS: Final = 60.0
 """How long an admin is used, however short the pauses are: settings of brokers, and addresses, change while queries run."""
@@ -71,12 +72,25 @@ def give_back(admin: KafkaAdmin) -> None:
         admin.close()
         return
     admin.limit = None
+    key, idle = _key(admin.config), _Idle(admin, Deadline(IDLE_SECONDS))
     with _lock:
-        others = [_idle.pop(key).admin for key in list(_idle) if key[0] == os.getpid()]
+        others = [_idle.pop(each).admin for each in list(_idle) if each[0] == os.getpid()]
         others = [other for other in others if other is not admin]
-        _idle[_key(admin.config)] = _Idle(admin, Deadline(IDLE_SECONDS))
+        _idle[key] = idle
     for other in others:
         other.close()
+    end = threading.Timer(IDLE_SECONDS, _let_go, (key, idle))
+    end.daemon = True
+    end.start()
+
+
+def _let_go(key: tuple[Any, ...], idle: _Idle) -> None:
+    """Close an admin if no one has borrowed it since."""
+    with _lock:
+        if _idle.get(key) is not idle:
+            return
+        del _idle[key]
+    idle.admin.close()
 
 
 def _key(config: ClientConfig) -> tuple[Any, ...]:

@@ -192,12 +192,29 @@ class PartitionAdmin:
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted, leader_epoch=epoch)
 
     def held_back(self, topic: str) -> list[Partition]:
-        """Return partitions of a topic whose stable offset is behind the high watermark, of the leaders that answer."""
-        return [partition for partition, (stable, high) in self.ends(topic).items() if stable != high]
+        """Return partitions of a topic whose stable offset is behind the high watermark.
+
+        Raises
+        ------
+        RetriableError
+            ``KAFKA_TIMEOUT``: a partition has no leader, or its leader does not answer, or not yet. That is no evidence of
+            anything.
+        """
+
+        def attempt() -> list[Partition] | None:
+            info = self._admin.topics([topic], ()).get(topic)
+            ends = self._ends(topic, info)
+            if info is not None and len(ends) < len(info.leaders):
+                return None
+            return [partition for partition, (stable, high) in ends.items() if stable != high]
+
+        return self._admin.until(attempt, f"where the partitions of {topic} end")
 
     def ends(self, topic: str) -> dict[Partition, tuple[int, int]]:
         """Return the stable offset and the high watermark of a topic's partitions, of the leaders that answer."""
-        info = self._admin.topics([topic], ()).get(topic)
+        return self._ends(topic, self._admin.topics([topic], ()).get(topic))
+
+    def _ends(self, topic: str, info: TopicInfo | None) -> dict[Partition, tuple[int, int]]:
         leaders = {Partition(topic, number): leader for number, leader in (info.leaders if info else {}).items()}
         by_leader: dict[int, list[Partition]] = {}
         for partition, leader in sorted(leaders.items()):

@@ -341,11 +341,15 @@ class TopicReader:
 
 
 _OF_A_LEADER: Final = frozenset(
-    {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "_NOENT"}
+    {"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"}
+    | {"_NOENT", "_UNKNOWN_PARTITION"}
 )
-"""Errors of who asks a leader that is none any more; `_NOENT` is the client's own, if none of the partitions has a leader."""
+"""Errors of who asks a leader that is none any more. Two are the client's own: `_NOENT` if it knows no leader of any partition,
+`_UNKNOWN_PARTITION` if what it knows of the topic is older than the partition."""
 
-_OF_A_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT"})
+_OF_A_TOPIC: Final = frozenset(
+    {"UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "_NOENT", "_UNKNOWN_PARTITION"}
+)
 """Errors that may mean that a topic is deleted, or created again with fewer partitions."""
 
 _PASSING: Final = frozenset(

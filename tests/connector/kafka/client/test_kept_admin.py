@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -70,6 +71,21 @@ def test_one_that_was_idle_for_too_long_is_closed(clock: FakeClock) -> None:
     first: Any = borrow_admin(HERE)
     give_back(first)
     clock.sleep(IDLE_SECONDS + 0.1)
+    assert borrow_admin(HERE) is not first
+    assert first.closed == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_that_no_one_borrows_is_closed_without_being_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_admin, "IDLE_SECONDS", 0.05)
+    first: Any = borrow_admin(HERE)
+    give_back(first)
+    assert borrow_admin(HERE) is first
+    give_back(first)
+    deadline = time.monotonic() + 60
+    while not first.closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert borrow_admin(HERE) is not first
     assert first.closed == 1
 

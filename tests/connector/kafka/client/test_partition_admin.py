@@ -222,12 +222,13 @@ class Coordinator(Brokers):
         return self.version
 
 
-def latest(offset: int) -> Any:
-    one = SimpleNamespace(partition_index=0, error_code=0, offset=offset)
+def latest(offset: int, number: int = 0, code: int = 0) -> Any:
+    one = SimpleNamespace(partition_index=number, error_code=code, offset=offset)
     return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[one])])
 
 
-HELD = [latest(4), ConnectionError("gone"), latest(20), ConnectionError("gone")]
+HELD = [latest(4), latest(9, 1), latest(20), latest(9, 1)]
+QUIET = [latest(20), latest(9, 1)] * 2
 WRITTEN = SimpleNamespace(
     markers=[SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])])]
 )
@@ -259,9 +260,30 @@ def end(coordinator: Coordinator, known: Sequence[tuple[str, int, int]] = ()) ->
 
 
 def test_where_no_reader_is_held_back_nobody_else_is_asked() -> None:
-    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), [latest(20)] * 4)
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), QUIET)
     assert end(coordinator) == 0
     assert len(coordinator.sent) == 1
+
+
+@pytest.mark.parametrize("missing", [ConnectionError("gone"), latest(-1, code=78), latest(-1, code=6)])
+@pytest.mark.parametrize("of", [0, 2])
+def test_a_leader_that_does_not_answer_is_no_proof_that_nothing_hangs(missing: Any, of: int) -> None:
+    """A new one answers `OFFSET_NOT_AVAILABLE` until it knows what readers have seen."""
+    unknown = [missing if at == of else answer for at, answer in enumerate(QUIET)]
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), unknown, *SEEN, *HANGS, WRITTEN)
+    assert end(coordinator) == 1
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), [latest(20)] * 2, QUIET)
+    both = coordinator.known
+
+    def elected(names: Iterable[str], places: Any = None) -> dict[str, TopicInfo]:
+        return {"t": TopicInfo(TOPIC_ID, {0: 1, 1: -1}, None)} if not coordinator.sent else both
+
+    coordinator.topics = elected  # type: ignore[method-assign]
+    assert end(coordinator) == 0
+    assert len(coordinator.sent) == 2
 
 
 @pytest.mark.parametrize(
@@ -320,12 +342,12 @@ def test_what_hangs_and_may_not_be_ended_stops_the_query_with_the_right_to_grant
 
 def test_what_a_replaced_leader_still_calls_open_does_not_hang() -> None:
     """It wakes, answers once from what it knew, and learns that another one leads."""
-    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), *HANGS, [latest(20)] * 4)
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), *HANGS, QUIET)
     assert end(coordinator) == 0
 
 
 def test_a_marker_that_somebody_newer_has_made_needless_is_looked_at_again() -> None:
-    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), *SEEN, *HANGS, fenced(), [latest(20)] * 4)
+    coordinator = Coordinator("q.0.1", described("CompleteAbort", 1), *SEEN, *HANGS, fenced(), QUIET)
     assert end(coordinator) == 0
 
 

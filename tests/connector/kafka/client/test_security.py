@@ -251,7 +251,7 @@ def test_an_endpoint_that_quotes_the_secret_is_quoted_without_it_in_every_proces
 def test_requests_that_log_in_are_in_no_debug_log(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     import logging
 
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "kafka"):
         logging.getLogger("kafka.protocol.parser").debug("Send: %r", SECRET)
         logging.getLogger("kafka.net.connection").debug("Request: %r", SECRET)
         logging.getLogger("kafka.admin.client").debug("configuration: %s", config_of(**SASL).for_kafka_python())

@@ -48,6 +48,7 @@ def refused(name: str, asked: Callable[[], None] = lambda: None) -> TwoPhaseComm
         "NOT_LEADER_FOR_PARTITION",
         "FENCED_LEADER_EPOCH",
         "_NOENT",
+        "_UNKNOWN_PARTITION",
         "UNKNOWN",
     ],
 )
@@ -59,7 +60,7 @@ def test_brokers_that_are_away_for_longer_than_the_source_waits_are_mended_by_a_
     assert "start the query again" in problem.message
 
 
-@pytest.mark.parametrize("name", ["NOT_LEADER_FOR_PARTITION", "FENCED_LEADER_EPOCH", "_NOENT"])
+@pytest.mark.parametrize("name", ["NOT_LEADER_FOR_PARTITION", "FENCED_LEADER_EPOCH", "_NOENT", "_UNKNOWN_PARTITION"])
 def test_who_asks_a_leader_that_is_none_any_more_looks_for_the_new_one(name: str) -> None:
     looks: list[None] = []
     refused(name, lambda: looks.append(None))
