@@ -2,7 +2,7 @@
 
 What deltalake does is said here once more: it writes the version after the one that it has read, and where that is taken, it
 reads what took it and goes on to the next, unless that is of the same application. Versions of the log are cleaned up once no
-transaction is noted that began before them.
+transaction that is not over began before them: Delta keeps them for 30 days.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
+from tests.simulation.spark import LOCATION
 from tests.simulation.stores import ONCE, READ
 from transactional.errors import StoreError
+from transactional.journal import Journal, MemoryJournalStore
 
 if TYPE_CHECKING:
     from tests.simulation.processes import Process
@@ -74,9 +76,17 @@ class SimulatedDelta:
             self.world.see("table: another writer")
             self.take(self.newest + 1, [{"txn": {"appId": OTHERS, "version": self.newest}}])
         elif self.newest - self.kept > KEPT:
-            noted = [json.loads(data)["version"] for path, data in self.files.items() if path.startswith("_barrier")]
             self.world.see("table: the log is cleaned up")
-            self.clean(min([self.newest - self.world.choices.below(KEPT), *noted]))
+            self.clean(min([self.newest - self.world.choices.below(KEPT), *self._needed()]))
+
+    def _needed(self) -> list[int]:
+        """Return the versions at which transactions began that are noted, or that the journal does not know to be over."""
+        noted = [json.loads(data)["version"] for path, data in self.files.items() if path.startswith("_barrier")]
+        store = MemoryJournalStore()
+        prefix = "barrier/log/"
+        found = self.world.disk[LOCATION].items()
+        store.files = {path.removeprefix(prefix): data for path, data in found if path.startswith(prefix)}
+        return [*noted, *(handle["version"] for handle in Journal(store).load().known_handles())]
 
     def clean(self, before: int) -> None:
         """Delete the log's versions from before this one: a checkpoint of the log has them."""

@@ -12,8 +12,9 @@ from connector.delta import commits, delta_log, handles
 from connector.delta import sink as delta_sink
 from connector.delta.staging import Notes
 from connector.kafka.client.connection import KafkaConnection
+from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.partition_log import Ending
-from connector.kafka.client.topics import TopicInfo
+from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.sink import end_txn, fates, kafka_sink, transactional_ids
 from connector.kafka.sink.end_txn import Answer, TransactionEnder
 from connector.kafka.sink.fates import Fate
@@ -49,6 +50,13 @@ Change = tuple[Any, str, Callable[[Any], Any]]
 def nothing(_: Any) -> Callable[..., None]:
     """Make something that does nothing."""
     return lambda *_, **__: None
+
+
+def _believes_silence(_: Any) -> Any:
+    def held_back(self: PartitionAdmin, topic: str) -> list[Partition]:
+        return [partition for partition, (stable, high) in self.ends(topic).items() if stable != high]
+
+    return held_back
 
 
 def _commits_first(decide: Any) -> Any:
@@ -295,6 +303,7 @@ PLANTED_IN_KAFKA: Mapping[str, Sequence[Change]] = {
     ),
     "what was committed may be aborted": ((TransactionEnder, "abort", _aborts_blindly),),
     "what hangs is left": ((kafka_sink, "end_hanging", lambda _: lambda *_: 0),),
+    "who does not answer holds nobody back": ((PartitionAdmin, "held_back", _believes_silence),),
     "a run takes no id": ((kafka_sink.KafkaSink, "guardRun", lambda _: lambda *_: {}),),
     "two plannings guard for one run": ((claim, "whose_run", _takes_without_mark),),
     "a request that comes late is another query's": (
@@ -341,6 +350,8 @@ UNSEEN = frozenset(
         "what hangs is left",
         "a request that comes late is another query's",
         # Shown by hundreds of runs.
+        "what is staged is counted once",
+        "who does not answer holds nobody back",
         "a commit locks nothing",
         "a run takes no id",
         "two plannings guard for one run",

@@ -91,9 +91,8 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         Half of the location was deleted, restored or rewound by hand.
     """
     last = ledger.accounted + len(unrecorded_repartitions(ledger, view))
-    late = (
-        last < view.committed <= ledger.reached
-    )  # of a driver that stood still until a rewind had deleted the micro-batch
+    # A driver that stood still until a rewind had deleted a micro-batch may have written its commit since.
+    late = last < view.committed <= ledger.reached
     if view.committed > view.batch - 1 and not late:
         raise LocationError(
             "LOGS_INCONSISTENT",

@@ -186,6 +186,31 @@ def test_a_table_that_is_replaced_until_it_is_locked_is_not_written_into(place: 
     assert place.rows() == [1]
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_rows_that_are_deleted_after_they_were_counted_are_not_committed_in_part(
+    place: Place, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement of a database transaction may see what others have done by then; the sink may count what it inserts."""
+    handle = place.prepared("a", 1, 2)
+    tried: list[None] = []
+
+    def delete(cursor: Cursor) -> None:
+        tried.append(None)
+        if len(tried) == 1:
+            cursor.execute("DELETE FROM staged WHERE value = 1")
+
+    def publish(sink: Numbers, cursor: Cursor, handles: Sequence[StagedHandle]) -> None:
+        real(sink, cursor, handles)
+        if counts and sink.run(cursor, "SELECT COUNT(*) FROM numbers") != [(2,)]:
+            raise StoreError("DATABASE_REFUSED", owner="numbers", table="numbers", reason="it took 1 row of 2")
+
+    real = Numbers.publish
+    monkeypatch.setattr(Numbers, "publish", publish)
+    place.sink.until_locked = delete
+    place.sink.commit([handle], decided(1))
+    assert (len(tried), place.rows()) == (2, [1, 2])
+
+
 def test_what_is_committed_or_aborted_leaves_no_staged_row(place: Place) -> None:
     committed, aborted, _ = (place.prepared(nonce, number) for number, nonce in enumerate("abc"))
     place.sink.commit([committed], decided(1))
