@@ -20,6 +20,13 @@ settings.load_profile("untimed")
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
+def pytest_report_header() -> str:
+    """Say which seeds the simulation plays."""
+    from tests.simulation.__main__ import first_seed
+
+    return f"simulation: seeds from {first_seed()} on"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def allowed() -> Iterator[None]:
     """As an operator allows it."""

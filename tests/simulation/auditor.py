@@ -104,11 +104,12 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "BATCHES_NOT_ACCOUNTED": RIVAL,
     "LOCATION_BUSY": ("command",),
     "QUERY_RUNS": RIVAL,
-    "CONCURRENT_COMMIT": RIVAL,
+    "CONCURRENT_COMMIT": (*RIVAL, *FAULT),  # a create of its own may arrive late
     "HOOK_FAILED": ("hook",),
     "KAFKA_TIMEOUT": STILL,
     "MARKERS_PENDING": STILL,
     "MARKERS_SKIPPED": ("marker skipped",),
+    "OUTCOME_UNKNOWN": ("marker skipped",),
     "DATABASE_UNREACHABLE": FAULT,
     "DATABASE_SLOW": (*STILL, *RIVAL),
     "DATABASE_FAILED_OVER": ("fail over",),

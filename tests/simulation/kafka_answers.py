@@ -204,7 +204,8 @@ class Answers:
             log = self._cluster.coordination_of(request.name).logs[broker.number]
             # A coordinator loads what its log has, also what an election may take away: then nobody ends the transaction.
             if log.high < log.end:
-                self._cluster.skip(f"{request.name} is perhaps in no other coordinator's log")
+                what = f"{request.name} is perhaps in no other coordinator's log"
+                self._cluster.skip(what, request.place, request.producer)
             return [Answer(error_code=NONE)]
         places = frozenset((*found.places, request.place)) if ongoing else frozenset((request.place,))
         started = found.started if ongoing else self._cluster.now

@@ -44,7 +44,7 @@ class SimulatedKafka:
         self._world = world
         self.cluster = Cluster(world)
         self._answers = Answers(self.cluster)
-        world.remedies["MARKERS_SKIPPED"] = self._administer
+        world.remedies |= dict.fromkeys(("MARKERS_SKIPPED", "OUTCOME_UNKNOWN"), lambda _: self.cluster.write_skipped())
 
     # -- what a world does with its store ---------------------------------------------------------------------------------
 
@@ -88,12 +88,6 @@ class SimulatedKafka:
         for _ in range(600):
             self._world.scheduler.time += 0.1
             self.cluster.advance()
-
-    def _administer(self, error: Any) -> None:
-        """An administrator writes the marker of what hangs (``kafka-transactions.sh abort``): nothing of it was decided."""
-        if "does not know any more" in str(error):
-            number = int(error.parameters["partition"].split("[")[1].rstrip("]"))
-            self.cluster.abort_hanging(number, error.parameters["offset"])
 
     # -- requests ---------------------------------------------------------------------------------------------------------
 

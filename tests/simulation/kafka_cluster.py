@@ -115,12 +115,15 @@ class Cluster:
         The finalized ``transaction.version``: from 2 on, the end of a transaction raises its epoch.
     skips : bool
         Whether a marker can be left out for good (KAFKA-20734).
+    skipped : dict[tuple[int, int], bool]
+        By partition and producer id: whether the marker that was left out commits.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.level = world.choices.one_of((2, 2, 1))
         self.skips = world.choices.one_of((False, False, True))
+        self.skipped: dict[tuple[int, int], bool] = {}
         self.rows = [Place(TOPIC, number) for number in range(KEYS)]
         self.coordination = [Place(TRANSACTION_LOG, number) for number in range(COORDINATORS)]
         self.places = {(place.name, place.number): place for place in (*self.coordination, *self.rows)}
@@ -331,10 +334,11 @@ class Cluster:
             if found.state.startswith("Prepare"):
                 self.send_markers(broker, place, name, found)
 
-    def skip(self, what: str) -> None:
+    def skip(self, what: str, number: int, producer: int, commits: bool = False) -> None:
         """Note that a partition may never get a transaction's marker."""
         self._world.did["marker skipped"] += 1
         self._world.note(what)
+        self.skipped[number, producer] = commits
 
     def coordinated(self, broker: Broker, place: Place) -> int:
         """Return NONE if a broker believes that it coordinates these transactions, else the code that it answers."""
@@ -391,7 +395,7 @@ class Cluster:
                 self.at(broker.until, lambda: send(number))
             elif broker.view[TOPIC, number][0] < 0 or not self.is_awake(leader) or not leader.leads(rows):
                 if self.skips and self._world.choices.below(4) == 3:
-                    self.skip(f"the marker of {name} for {number} is skipped")
+                    self.skip(f"the marker of {name} for {number} is skipped", number, ending.producer, commits)
                     done(NONE)
                 else:
                     self._again(broker, TIMED_OUT, lambda: send(number))
@@ -410,18 +414,19 @@ class Cluster:
         if code not in (NONE, NOT_COORDINATOR) and not broker.down:
             self.at(self.now + 0.1, act)
 
-    def abort_hanging(self, number: int, start: int) -> None:
-        """Write the marker of what hangs from an offset on, as an administrator does as soon as a leader answers."""
-        place = self.rows[number]
-        if place.leader < 0 or not self.is_awake(self.brokers[place.leader]):
-            self.at(self.now + 1.0, lambda: self.abort_hanging(number, start))
-            return
-        leader, log = self.brokers[place.leader], place.logs[place.leader]
-        for producer, known in list(log.producers.items()):
-            if known.start == start:
+    def write_skipped(self) -> None:
+        """Write the markers that were left out, as an administrator does who knows how the transactions have ended."""
+        for (number, producer), commits in list(self.skipped.items()):
+            place = self.rows[number]
+            leader = self.brokers[place.leader]
+            if place.leader < 0 or not self.is_awake(leader):
+                continue
+            known = place.logs[leader.number].producers.get(producer)
+            if known is not None and known.start >= 0:
                 by = known.coordinator_epoch
-                marker = Record(leader.epoch(place), producer, known.epoch, commits=False, coordinator_epoch=by)
+                marker = Record(leader.epoch(place), producer, known.epoch, commits=commits, coordinator_epoch=by)
                 self.mark(leader, place, marker, lambda _: None)
+            del self.skipped[number, producer]
 
     def mark(self, leader: Broker, place: Place, marker: Record, then: Then) -> None:
         """Append a marker as a leader does, who refuses one of a producer or coordinator that was replaced."""

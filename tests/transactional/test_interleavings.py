@@ -92,6 +92,7 @@ def test_one_undisturbed_driver_commits_all_its_micro_batches() -> None:
     assert not any("ended by" in step for step in world.trace)
 
 
+@pytest.mark.matrix
 def test_the_schedules_reach_what_they_should() -> None:
     seen: dict[str, int] = {}
     wanted = (

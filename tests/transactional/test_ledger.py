@@ -204,7 +204,20 @@ def test_entries_about_batches_after_a_rewind_are_void() -> None:
     assert all(run.ended for run in ledger.runs.values())
     fold((EntryKind.REWIND_DONE, {"begun": 10, "batch": 1, "keep": None}), ledger=ledger)
     assert (ledger.accounted, sorted(ledger.checkpoints), known(ledger)) == (1, [3], [])
-    assert [ledger.rewinding, ledger.replay] == [None, None]
+    assert [ledger.rewinding, ledger.replay, ledger.reached] == [None, None, 5]
+
+
+def test_a_rewind_forgets_what_was_voided_behind_its_target_and_not_how_far_the_query_had_come() -> None:
+    ledger = fold(
+        (EntryKind.DECIDED, batch(0, 1, covers=[])), (EntryKind.PREPARED, batch(1, 2)), (EntryKind.VOID, {"prepared": 1})
+    )
+    for token, reached in ((4, 1), (6, 1)):  # the second finds nothing behind its target
+        fold(
+            (EntryKind.REWIND_BEGUN, {"checkpoint": None}),
+            (EntryKind.REWIND_DONE, {"begun": token, "batch": 0, "keep": None}),
+            ledger=ledger,
+        )
+        assert (ledger.voided, ledger.reached, ledger.accounted) == ([], reached, 0)
 
 
 def test_a_part_committed_checkpoint_that_a_rewind_keeps_holds() -> None:
