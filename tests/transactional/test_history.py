@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, RunRecord
 from transactional.recovery import QueryView
 from transactional.restore import cut
-from transactional.sink import Options
+from transactional.sink import Cutoff, Options
 from transactional.testing import MemoryTransactions, RecordingSink
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -71,15 +71,22 @@ class Place:
         return {"holds": len(self.asked)}
 
     def coordinator(
-        self, driver: str, prefix: str = "p", cluster: str = "one", batch: int = 0
+        self,
+        driver: str,
+        prefix: str = "p",
+        cluster: str = "one",
+        batch: int = 0,
+        sink: str | None = None,
+        under: Callable[[str], Asking] | None = None,
     ) -> CheckpointCoordinator:
-        sink = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
-        sink.answer, sink.identity, sink.epoch = self.answer, {"cluster": cluster}, self.epoch
+        asking = Asking(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
+        asking.answer, asking.identity, asking.epoch = self.answer, {"cluster": cluster}, self.epoch
         if self.taken:
-            sink.replaced, sink.meanwhile = FencedError("PREFIX_TAKEN", prefix=prefix, reason="epochs"), self.meanwhile
+            asking.replaced = FencedError("PREFIX_TAKEN", prefix=prefix, reason="epochs")
+            asking.meanwhile = self.meanwhile
         view = QueryView("q", "/place", batch, batch - 1, lines(f"line {batch}"), None)
-        settings = RunSettings(driver, sink.name(), "options", prefix)
-        return CheckpointCoordinator(Journal(self.store), sink, settings, view)
+        settings = RunSettings(driver, sink or asking.name(), "options", prefix)
+        return CheckpointCoordinator(Journal(self.store), asking, settings, view, under)
 
     def claim(self, driver: str, prefix: str = "p", cluster: str = "one") -> History:
         """A new run; what it was told."""
@@ -156,6 +163,54 @@ def test_another_prefix_or_store_is_judged_by_its_own_newest_run() -> None:
     assert not place.claim("C", cluster="two").binding
     assert place.claim("D", prefix="other").seen == {"holds": 2}
     assert place.claim("E").seen == {"holds": 1}
+
+
+@pytest.mark.parametrize("elsewhere", [{"cluster": "two"}, {"sink": "2pc-other"}])
+def test_while_transactions_are_open_the_query_goes_on_where_they_are(elsewhere: Mapping[str, str]) -> None:
+    place = Place()
+    place.claim("A")
+    place.append(EntryKind.PREPARED, recorded(0, []))
+    coordinator = place.coordinator("B", cluster=elsewhere.get("cluster", "one"), batch=1, sink=elsewhere.get("sink"))
+    with pytest.raises(LocationError, match="UNSETTLED_ELSEWHERE") as refused:
+        coordinator.plan()
+    assert refused.value.parameters["now"] in elsewhere.values()
+    assert place.journal().ledger.position == 3
+
+
+def test_nothing_is_swept_before_the_new_run_is_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the former run could still prepare what is swept, and journal it."""
+    place = Place()
+    place.claim("A")
+    newest: list[str] = []
+
+    def sweep(self: Asking, known: Sequence[Any], before: Cutoff) -> int:
+        run = place.journal().ledger.newest_run
+        newest.append(run.driver if run is not None else "")
+        return 0
+
+    monkeypatch.setattr(Asking, "sweep", sweep)
+    place.claim("B")
+    assert set(newest) == {"B"}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_a_run_left_under_its_former_prefix_is_swept_unless_another_query_has_that_now(taken: bool) -> None:
+    place = Place()
+    place.claim("A")
+    swept: list[str] = []
+
+    class Former(Asking):
+        def sweep(self, known: Sequence[Any], before: Cutoff) -> int:
+            swept.append(self.options["transactionalIdPrefix"])
+            return 0
+
+    def under(prefix: str) -> Former:
+        sink = Former(Options({"transactionalIdPrefix": prefix}), SCHEMA, MemoryTransactions())
+        sink.epoch = 2 if taken else 1
+        return sink
+
+    place.coordinator("B", prefix="new", under=under).plan()
+    assert swept == ([] if taken else ["p"])
 
 
 def test_a_run_that_died_before_it_recorded_its_mark_leaves_no_mark_to_compare() -> None:

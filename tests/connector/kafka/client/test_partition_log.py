@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +82,50 @@ def test_a_marker_that_compaction_has_emptied_says_nothing(monkeypatch: pytest.M
     emptied.responses[0].partitions[0].records = b"marker"
     verdict = search_marker(Admin(emptied), 7, 3, PART)  # type: ignore[arg-type]
     assert verdict.ending is Ending.UNKNOWN
+
+
+class Marker(list[Any]):
+    """A batch of one control record, which ends a producer's transaction: 0 aborts, 1 commits."""
+
+    is_control_batch = True
+
+    def __init__(self, offset: int, kind: int, producer: int = 7, epoch: int = 3) -> None:
+        super().__init__([SimpleNamespace(key=struct.pack(">hh", 0, kind))])
+        self.base_offset = self.last_offset = offset
+        self.producer_id, self.producer_epoch = producer, epoch
+
+
+@pytest.mark.parametrize(
+    ("log", "ending"),
+    [
+        ([Marker(6, 1)], Ending.COMMIT),
+        ([Marker(6, 0)], Ending.ABORT),
+        ([Marker(6, 0, epoch=4)], Ending.ABORT),  # of EndTxn 5, or of who has fenced it
+        ([Marker(6, 2)], Ending.UNKNOWN),
+        ([Marker(5, 1, producer=8), Marker(6, 0)], Ending.ABORT),
+        ([Marker(4, 1), Marker(6, 0)], Ending.ABORT),  # a broker returns whole batches, also what lies before
+        ([Marker(6, 0), Marker(7, 1)], Ending.ABORT),
+        ([Marker(6, 1, epoch=5), Marker(7, 1, epoch=2)], Ending.UNKNOWN),
+    ],
+)
+def test_the_first_marker_of_the_transaction_itself_says_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch, log: list[Marker], ending: Ending
+) -> None:
+    monkeypatch.setattr("kafka.record.memory_records.MemoryRecords", lambda data: log if data else [])
+    read = answered()
+    read.responses[0].partitions[0].records = b"the log"
+    verdict = search_marker(Admin(read), 7, 3, PART)  # type: ignore[arg-type]
+    assert verdict.ending is ending
+
+
+def test_the_log_of_another_topic_or_of_later_rows_only_says_nothing() -> None:
+    anothers = Admin()
+    other = Witness(Partition("t", 0), "f3b8a1de-0000-4444-8888-0123456789ab", 5)
+    assert "created again" in search_marker(anothers, 7, 3, other).evidence  # type: ignore[arg-type]
+    assert anothers.asked == []
+    later = answered()
+    later.responses[0].partitions[0].log_start_offset = 6
+    assert "now holds 6 to 9" in search_marker(Admin(later), 7, 3, PART).evidence  # type: ignore[arg-type]
 
 
 class AnothersRow(list[Any]):

@@ -18,7 +18,7 @@ class FakeProducer:
     Parameters
     ----------
     limit : int
-        Rows that its queue holds; `poll` and `flush` empty it.
+        Rows that its queue holds; `flush` empties it, and a `poll` that waits.
     on_delivery : Callable, optional
         Called inside `poll` and `flush` with what was refused.
 
@@ -57,7 +57,8 @@ class FakeProducer:
 
     def poll(self, timeout: float) -> int:
         self._fail()
-        self._queued = 0
+        if timeout:  # a broker takes time
+            self._queued = 0
         rejected, self.rejected = self.rejected, []
         for name, value, partition in rejected:
             message = Message(topic="out", partition=partition, value=value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,9 +114,22 @@ class FakeCluster:
     def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
         return sorted(name for name, found in self.states.items() if not states or found.state in states)
 
-    def send_all(self, requests: Sequence[Any]) -> list[Exception]:
-        """No broker answers requests that are built by hand."""
-        return [ConnectionError("no broker") for _ in requests]
+    def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
+        """Of requests that are built by hand, leaders answer where partitions end: nothing holds their readers back."""
+        return [self._ends(request) or ConnectionError("no broker") for _, request in requests]
+
+    def _ends(self, request: Any) -> Any:
+        if type(request).__name__ != "ListOffsetsRequest":
+            return None
+        asked = [part.partition_index for part in request.topics[0].partitions]
+        parts = [SimpleNamespace(partition_index=number, error_code=0, offset=100 + number) for number in asked]
+        return SimpleNamespace(topics=[SimpleNamespace(partitions=parts)])
+
+    def until(self, attempt: Callable[[], Any], what: str) -> Any:
+        """They answer at once."""
+        found = attempt()
+        assert found is not None, what
+        return found
 
     # -- what a sink makes --------------------------------------------------------------------------------------------
 

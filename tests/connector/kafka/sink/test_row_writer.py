@@ -90,12 +90,12 @@ def test_headers_and_partitions_that_are_all_null_do_not_cost_the_batch_call() -
 
 
 def test_each_topic_gets_its_rows_in_order_and_the_option_wins_over_the_column() -> None:
-    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
-    rows: dict[str, list[Any]] = {"value": ["1", "2", "3"], "topic": ["x", "y", "x"]}
-    assert [(topic, row["value"]) for topic, row in written(schema, None, rows).rows] == [
-        ("x", b"1"),
-        ("x", b"3"),
-        ("y", b"2"),
+    schema = pa.schema([("key", pa.string()), ("value", pa.string()), ("topic", pa.string())])
+    rows: dict[str, list[Any]] = {"key": ["a", "b", "c"], "value": ["1", "2", "3"], "topic": ["x", "y", "x"]}
+    assert [(topic, row["key"], row["value"]) for topic, row in written(schema, None, rows).rows] == [
+        ("x", b"a", b"1"),
+        ("x", b"c", b"3"),
+        ("y", b"b", b"2"),
     ]
     assert {topic for topic, _ in written(schema, "out", rows).rows} == {"out"}
 

@@ -32,6 +32,7 @@ def test_expired_and_truncated_partitions_go_on_where_rows_are() -> None:
     assert positions == {A: 15, B: 7, C: 30}
     assert lost == {A: Loss(10, 15, Reason.EXPIRED), B: Loss(20, 7, Reason.TRUNCATED)}
     assert (lost[A].rows, lost[B].rows) == (5, None)
+    assert resume(standing, {}, {A: 9, B: 20, C: 30})[1] == {A: Loss(10, 9, Reason.TRUNCATED)}
 
 
 def test_a_topic_made_anew_is_read_from_its_first_row_and_its_other_partitions_end() -> None:
