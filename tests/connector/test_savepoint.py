@@ -22,7 +22,7 @@ from connector.savepoints.take import take
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults
-from transactional.entry import EntryKind
+from transactional.entry import EntryKind, checksum
 from transactional.errors import FencedError, LocationError, RewindRequiredError
 from transactional.testing.clock import FakeClock
 
@@ -330,6 +330,21 @@ def test_a_damaged_savepoint_is_refused_by_the_name_of_the_file(place: CliPlace,
             path.unlink() if damage is None else path.write_bytes(damage)
             error = refusal(lambda: read(str(folder)).verify())  # noqa: B023
             assert (error.condition, error.parameters["path"]) == ("SAVEPOINT_DAMAGED", recorded.path)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../saved/offsets/2", "offsets/../../2"])
+def test_a_manifest_that_names_files_outside_of_its_folder_is_refused(
+    place: CliPlace, tmp_path: Path, path: str
+) -> None:
+    """Whoever made it can have made its checksum, too: else a restore would copy what lies elsewhere."""
+    manifest = Path(take(str(place), str(tmp_path / "saved")).path) / "savepoint.json"
+    value = json.loads(manifest.read_text())
+    del value["checksum"]
+    value["files"][0]["path"] = path
+    manifest.write_text(json.dumps({**value, "checksum": checksum(value)}))
+    error = refusal(lambda: read(str(tmp_path / "saved")))
+    assert error.condition == "SAVEPOINT_DAMAGED"
+    assert path in str(error)
 
 
 def test_a_manifest_that_was_changed_or_comes_from_the_future_is_refused(place: CliPlace, tmp_path: Path) -> None:

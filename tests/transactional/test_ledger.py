@@ -209,7 +209,9 @@ def test_entries_about_batches_after_a_rewind_are_void() -> None:
 
 def test_a_rewind_forgets_what_was_voided_behind_its_target_and_not_how_far_the_query_had_come() -> None:
     ledger = fold(
-        (EntryKind.DECIDED, batch(0, 1, covers=[])), (EntryKind.PREPARED, batch(1, 2)), (EntryKind.VOID, {"prepared": 1})
+        (EntryKind.DECIDED, batch(0, 1, covers=[])),
+        (EntryKind.PREPARED, batch(1, 2)),
+        (EntryKind.VOID, {"prepared": 1}),
     )
     for token, reached in ((4, 1), (6, 1)):  # the second finds nothing behind its target
         fold(

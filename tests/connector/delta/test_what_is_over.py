@@ -118,6 +118,7 @@ def test_what_a_commit_has_lost_stays_noted_so_that_its_files_are_swept(sink: De
     with pytest.raises(TransactionLostError):
         sink.commit([whole, torn], checkpoint(1))
     assert [note.stem for note in notes(tmp_path)] == [torn["nonce"]]
+    assert values(tmp_path) == []
     assert sink.sweep([], Cutoff("q", 9, 0)) == 1
     assert files_there(tmp_path, whole, torn) == [True, False]
 
