@@ -810,7 +810,7 @@ def test_unreachable_brokers_are_refused_within_30_seconds(prefix: str, monkeypa
     before = threading.active_count()
     with pytest.raises(StoreError, match=r"BROKERS_UNREACHABLE.*127\.0\.0\.1:1"):
         make_sink("127.0.0.1:1", "topic", prefix).identify()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # an admin that was idle for long has ended meanwhile
 
 
 def test_an_older_cluster_gets_version_4_and_is_fenced_by_init(older: Cluster, topic_name: str, prefix: str) -> None:

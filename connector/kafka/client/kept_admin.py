@@ -28,6 +28,7 @@ LIFE_SECONDS: Final = 60.0
 class _Idle:
     admin: KafkaAdmin
     limit: Deadline
+    end: threading.Timer
 
 
 _lock = threading.Lock()
@@ -54,6 +55,8 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
     """
     with _lock:
         kept = _idle.pop(_key(config), None)
+    if kept is not None:
+        kept.end.cancel()
     if kept is not None and kept.limit.passed():
         kept.admin.close()
         kept = None
@@ -72,22 +75,24 @@ def give_back(admin: KafkaAdmin) -> None:
         admin.close()
         return
     admin.limit = None
-    key, idle = _key(admin.config), _Idle(admin, Deadline(IDLE_SECONDS))
-    with _lock:
-        others = [_idle.pop(each).admin for each in list(_idle) if each[0] == os.getpid()]
-        others = [other for other in others if other is not admin]
-        _idle[key] = idle
-    for other in others:
-        other.close()
-    end = threading.Timer(IDLE_SECONDS, _let_go, (key, idle))
+    key = _key(admin.config)
+    end = threading.Timer(IDLE_SECONDS, lambda: _let_go(key, end))
     end.daemon = True
+    with _lock:
+        others = [_idle.pop(each) for each in list(_idle) if each[0] == os.getpid()]
+        _idle[key] = _Idle(admin, Deadline(IDLE_SECONDS), end)
     end.start()
+    for other in others:
+        other.end.cancel()
+        if other.admin is not admin:
+            other.admin.close()
 
 
-def _let_go(key: tuple[Any, ...], idle: _Idle) -> None:
+def _let_go(key: tuple[Any, ...], end: threading.Timer) -> None:
     """Close an admin if no one has borrowed it since."""
     with _lock:
-        if _idle.get(key) is not idle:
+        idle = _idle.get(key)
+        if idle is None or idle.end is not end:
             return
         del _idle[key]
     idle.admin.close()
