@@ -64,17 +64,13 @@ def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | Non
             checkpoints=[each.id for each in preview.emitted],
             target=preview.checkpoint,
             where=where,
-            alternative=", or take the tables back with --restore-tables" if _can_restore(sink) else "",
+            alternative="" if _restoring(preview, sink) else ", or take the tables back with --restore-tables",
         )
     return None
 
 
-def _can_restore(sink: Sink) -> bool:
-    return type(sink).restoreOutput is not TwoPhaseCommitSink.restoreOutput
-
-
 def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
-    if not _can_restore(sink):
+    if type(sink).restoreOutput is TwoPhaseCommitSink.restoreOutput:
         return StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
     if preview.restored is not None and not preview.restored.output:
         return StoreError(

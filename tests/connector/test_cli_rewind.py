@@ -301,6 +301,15 @@ def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path
     assert empty.ledger().rewinding is None
 
 
+def test_what_would_be_refused_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """As by several sinks, one of which can't go back."""
+    place = three_checkpoints(tmp_path, RestorableSink)
+    monkeypatch.setattr(RestorableSink, "checkRestore", lambda self, output: FileSink.restoreOutput(self, {}, 0))
+    document = answer(capsys, "rewind", str(place), "--to", "2", "--yes")[1]
+    assert document["condition"] == "OUTPUT_COMMITTED"
+    assert "--restore-tables" not in document["message"]
+
+
 def test_a_restoration_that_fails_can_be_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
