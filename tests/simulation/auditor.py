@@ -104,7 +104,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "BATCHES_NOT_ACCOUNTED": RIVAL,
     "LOCATION_BUSY": ("command",),
     "QUERY_RUNS": RIVAL,
-    "CONCURRENT_COMMIT": (*RIVAL, *FAULT),  # a create of its own may arrive late
+    "CONCURRENT_COMMIT": (*RIVAL, "unsure"),
     "HOOK_FAILED": ("hook",),
     "KAFKA_TIMEOUT": STILL,
     "MARKERS_PENDING": STILL,

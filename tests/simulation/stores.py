@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,7 @@ MARGIN = 10.0
 READ = ("refused", "refused", "refused", "all refused")
 ONCE = (*READ, "answer lost")
 CHANGE = (*ONCE, "repeated", "late")
+ENTRIES, LOOKS = "barrier/log", 4
 
 
 class Faults:
@@ -51,6 +53,7 @@ class Faults:
         self._world = world
         self.weight = 0
         self.until = 0.0
+        self._looks: Counter[Process | None] = Counter()
 
     def request(self, label: str, act: Callable[[], Answer], kinds: Sequence[str] = READ) -> Answer:
         """Take a step that sends a request; return its answer, or raise `OSError`: it may be done or not.
@@ -63,10 +66,11 @@ class Faults:
             What may become of it.
         """
         world = self._world
+        self._looks[world.scheduler.current] -= 1
         world.step(label)
         if world.time < self.until:
             world.see("request: refused, as others before it")
-            raise OSError(f"no answer to {label}")
+            raise self._failed(label)
         weight = self.weight * (4 if kinds is CHANGE else 1)
         if not weight or world.choices.below(self.SIDES) < self.SIDES - weight:
             return act()
@@ -83,7 +87,18 @@ class Faults:
         elif kind == "repeated":  # by the client, which hides it
             act()
             return act()
-        raise OSError(f"no answer to {label}")
+        raise self._failed(label)
+
+    def created(self, name: str) -> None:
+        """Note that the process at work has made an entry of the journal: its next requests are looks at it."""
+        if name.startswith(ENTRIES):
+            self._looks[self._world.scheduler.current] = LOOKS
+
+    def _failed(self, label: str) -> OSError:
+        """Return the error of a request. Who can't look at an entry that it has just made does not know whether it counts."""
+        world = self._world
+        world.did["unsure"] += self._looks[world.scheduler.current] > 0 and ENTRIES in label
+        return OSError(f"no answer to {label}")
 
     def _send_later(self, label: str, act: Callable[[], Any]) -> None:
         world = self._world
@@ -159,6 +174,7 @@ class SimulatedFiles:
             if name in self._files:
                 return False
             self._files[name] = data
+            self._world.faults.created(name)
             return True
 
         return self._do("create", name, created, CHANGE)
