@@ -26,7 +26,15 @@ from transactional.checkpoint import (
 from transactional.clock import Deadline
 from transactional.coordinator.session import Session, record_body
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, HookError, JournalError, ProtocolError, RetriableError, StoreError
+from transactional.errors import (
+    FencedError,
+    HookError,
+    JournalError,
+    ProtocolError,
+    RetriableError,
+    RewindRequiredError,
+    StoreError,
+)
 from transactional.ledger import BatchRecord, Ledger
 from transactional.ownership import may_record, must_own, newest_run, superseded
 from transactional.recovery import check_schedule
@@ -187,6 +195,13 @@ class Decision:
 
         If it does not, only its own are looked at, and the oldest: the time that this has left is a reason to close.
         """
+        try:
+            return self._looked(batch, pending, covered)
+        except RewindRequiredError:  # unless a newer run has decided, and committed, what is looked at
+            must_own(pending.token)(self._journal.load())
+            raise
+
+    def _looked(self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord]) -> ClosingReason | None:
         reason = self._closing_reason(len(covered) + (batch not in {record.batch for record in covered}))
         own = [part.handle for part in pending.parts if part.handle is not None]
         self._check_targets(pending.parts)
