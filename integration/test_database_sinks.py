@@ -8,7 +8,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -387,6 +387,24 @@ def test_another_query_that_takes_the_prefix_stops_the_first(database: DatabaseS
     Bench(database, table)
     with pytest.raises(FencedError, match="PREFIX_TAKEN"):
         bench.sink().guardRun(bench.mark)
+
+
+def test_first_runs_that_take_a_prefix_at_once_have_it_one_after_the_other(
+    database: DatabaseServer, table: str
+) -> None:
+    """None of them finds a row that it could lock."""
+    bench = Bench(database, table)
+    database.ask("DELETE FROM barrier.barrier_prefixes WHERE prefix = %s", bench.prefix)
+    sinks = [bench.sink() for _ in range(8)]
+    with ThreadPoolExecutor(len(sinks)) as pool:
+        marks = list(pool.map(lambda sink: sink.guardRun(None), sinks))
+    owners = []
+    for mark in marks:
+        with suppress(FencedError):
+            owners.append(bench.sink().guardRun(mark))
+    assert len(owners) == 1
+    for sink in sinks:
+        sink.close()
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------

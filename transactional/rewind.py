@@ -20,7 +20,7 @@ from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.ownership import must_own, rewinding
-from transactional.recovery import committed_undecided
+from transactional.recovery import committed_undecided, is_late_commit
 from transactional.settlement import Settlement
 from transactional.sink import Cutoff, TwoPhaseCommitSink
 
@@ -269,7 +269,7 @@ def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:
     if commits <= ledger.accounted:
         late = offsets > ledger.accounted + 1
     else:
-        late = commits <= ledger.reached and commits not in logs.repartitions(commits + 1)
+        late = is_late_commit(ledger, commits, logs.repartitions(commits + 1))
     return late or bool(replaced(ledger, logs))
 
 

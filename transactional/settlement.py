@@ -14,11 +14,11 @@ from typing import Any
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
 from transactional.entry import EntryKind
-from transactional.errors import RetriableError, RewindRequiredError, TransactionLostError
+from transactional.errors import AmbiguousOutcomeError, RetriableError, RewindRequiredError, TransactionLostError
 from transactional.history import must_hold, put_back
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
-from transactional.ownership import may_settle
+from transactional.ownership import Judge, may_settle
 from transactional.recovery import (
     Judgement,
     check_rows,
@@ -77,7 +77,11 @@ class Settlement:
             checkpoint = ledger.checkpoints[identifier]
             open_parts = [part for part in ledger.parts_of(checkpoint) if part.open]
             states = list(zip(open_parts, self._sink.inspect([p.handles[-1] for p in open_parts]), strict=True))
-            judgement = judge_checkpoint(ledger, checkpoint, states, self._batch)
+            try:
+                judgement = judge_checkpoint(ledger, checkpoint, states, self._batch)
+            except (AmbiguousOutcomeError, RewindRequiredError):
+                judge(self._journal.load())  # else it was settled meanwhile
+                raise
             faults.reach("recovery.settling")
             living = [part for part, state in states if state.outcome is Outcome.PREPARED]
             if judgement is Judgement.COMMIT:
@@ -247,19 +251,25 @@ class Settlement:
         batches = tuple(checkpoint.batches)
         return DecidedCheckpoint(checkpoint.id, batches, checkpoint.time, identity, self._prefix, after.pop(""), after)
 
-    def look(self, batch: int, handles: Sequence[Mapping[str, Any]], behind: Sequence[int] = ()) -> list[HandleState]:
+    def look(
+        self, batch: int, handles: Sequence[Mapping[str, Any]], judge: Judge, behind: Sequence[int] = ()
+    ) -> list[HandleState]:
         """C5: check that the store holds what is settled, and that every handle is alive, ours, and has time left.
 
         Parameters
         ----------
         batch : int
         handles : Sequence[Mapping[str, Any]]
+        judge : Judge
+            Of the entry that is to rest on them: who has gone on meanwhile may have ended, or committed, what is not alive.
         behind : Sequence[int]
             Micro-batches of the first handles, one for each: the query has moved past them.
 
         Raises
         ------
         RetriableError, RewindRequiredError
+        FencedError
+            By `judge`.
         """
         if handles:
             self.must_hold()
@@ -267,6 +277,7 @@ class Settlement:
         for position, (handle, state) in enumerate(zip(handles, states, strict=True)):
             if state.ready:
                 continue
+            judge(self._journal.load())
             text = json.dumps(handle, sort_keys=True, default=str)
             if position < len(behind):
                 earlier = behind[position]
@@ -302,17 +313,14 @@ class Settlement:
                 raise mismatch(record.batch, f"rows of {part}", part.rows, 0)
             if not part.free:
                 check_rows(record.batch, str(part), part, repaired)
-        self.look(record.batch, [h for key in lost if (h := written[key].handle) is not None])
+        replaced = [{**part.named, "handle": len(part.handles) - 1} for part in lost.values()]
+        judge = may_settle(token, checkpoint.id, replaced, "lost")
+        self.look(record.batch, [h for key in lost if (h := written[key].handle) is not None], judge)
         parts = [
             {**part.named, "replaces": len(part.handles) - 1, "handle": written[key].handle}
             for key, part in lost.items()
         ]
-        replaced = [{**part, "handle": part["replaces"]} for part in parts]
-        self._journal.append(
-            EntryKind.REPAIR,
-            {"checkpoint": checkpoint.id, "run": token, "parts": parts},
-            may_settle(token, checkpoint.id, replaced, "lost"),
-        )
+        self._journal.append(EntryKind.REPAIR, {"checkpoint": checkpoint.id, "run": token, "parts": parts}, judge)
         faults.reach("repair.handles")
 
     def _check_drained(

@@ -7,7 +7,7 @@ from typing import Any
 
 from connector.cli.report import Report
 from connector.views.words import batches_text, output_text
-from transactional.errors import StoreError
+from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, output_ranges
 from transactional.sink import TwoPhaseCommitSink
@@ -50,7 +50,7 @@ def tell_begun(begun: Rewind, request: Request, report: Report) -> dict[str, Any
     return {"restoreTables": False, "allowReemit": True}
 
 
-def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | None:
+def emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitError | None:
     """Return the error of a rewind whose committed output stands in its way; None if nothing does."""
     if request.restore_tables:
         return _restoring(preview, sink)
@@ -69,7 +69,7 @@ def emission(preview: Preview, sink: Sink, request: Request) -> StoreError | Non
     return None
 
 
-def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
+def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
     if type(sink).restoreOutput is TwoPhaseCommitSink.restoreOutput:
         return StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
     if preview.restored is not None and not preview.restored.output:
@@ -81,7 +81,7 @@ def _restoring(preview: Preview, sink: Sink) -> StoreError | None:
         )
     try:
         sink.checkRestore(preview.restored.output if preview.restored is not None else {})
-    except StoreError as problem:
+    except TwoPhaseCommitError as problem:
         return problem
     return None
 

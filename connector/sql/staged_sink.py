@@ -276,12 +276,18 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Take the prefix, or check that no other query has, and that the database is still the same."""
+        if mark is None:
+            with suppress(RowRefusedError):  # another run took it while it had no row that could be locked
+                return self._claim()
+            return self._claim()
         with self.database.transaction() as cursor:
-            if mark is None:
-                return {"token": self._control.claim(cursor, self.server(cursor))}
             if self._must_be_the_same(cursor) != mark["token"]:
                 raise FencedError("PREFIX_TAKEN", prefix=self._prefix, reason=f"{self.described()} names another run")
             return mark
+
+    def _claim(self) -> RunMark:
+        with self.database.transaction() as cursor:
+            return {"token": self._control.claim(cursor, self.server(cursor))}
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Refuse: rows that were appended or overwritten can't be taken back."""

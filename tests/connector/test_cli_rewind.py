@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.entry import EntryKind
-from transactional.errors import RewindRequiredError
+from transactional.errors import RetriableError, RewindRequiredError
 from transactional.recovery import check_sources
 from transactional.sink import Options
 
@@ -301,10 +302,19 @@ def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path
     assert empty.ledger().rewinding is None
 
 
-def test_what_would_be_refused_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """As by several sinks, one of which can't go back."""
+def away(sink: FileSink, output: Mapping[str, Any]) -> None:
+    raise RetriableError("KAFKA_TIMEOUT", reason="away")
+
+
+@pytest.mark.parametrize(
+    "refuse", [lambda sink, output: FileSink.restoreOutput(sink, {}, 0), away], ids=["never", "away"]
+)
+def test_what_would_be_refused_is_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, refuse: Callable[..., None]
+) -> None:
+    """As by several sinks, one of which can't go back, or whose store is away."""
     place = three_checkpoints(tmp_path, RestorableSink)
-    monkeypatch.setattr(RestorableSink, "checkRestore", lambda self, output: FileSink.restoreOutput(self, {}, 0))
+    monkeypatch.setattr(RestorableSink, "checkRestore", refuse)
     document = answer(capsys, "rewind", str(place), "--to", "2", "--yes")[1]
     assert document["condition"] == "OUTPUT_COMMITTED"
     assert "--restore-tables" not in document["message"]

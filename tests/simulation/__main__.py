@@ -30,7 +30,7 @@ FOLDER = Path("build/simulation")
 
 SEARCHES, DISCOVERED = RESULTS / "simulation.json", RESULTS / "planted.json"
 
-MOST_RUNS = 150
+MOST_RUNS = 1000
 """In which a planted bug is looked for."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import lines, run_body, settled
+from tests.transactional.bodies import lines, recorded, run_body, settled
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import Entry, EntryKind, decode, encode
@@ -492,3 +492,51 @@ def test_a_driver_that_is_superseded_in_its_commit_does_not_call_the_rows_lost(m
     with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
         coordinator.commit(messages, 0)
     assert Journal(query.journal_store).load().settled == 0
+
+
+@pytest.mark.parametrize("repairs", [False, True], ids=["C5", "repair"])
+def test_a_driver_that_is_superseded_before_it_looks_does_not_call_its_rows_lost(repairs: bool) -> None:
+    """Its successor has aborted them, or committed them: what the store answers is no news of this run's."""
+    query = lost_after_decision(committed=[1]) if repairs else Query()
+    messages = query.tasks(query.plan(0, "B"), row=0)
+    coordinator, sink = query.coordinator(0, "B"), query.sinks[-1]
+    inspect = sink.inspect
+
+    def late(handles: Sequence[Any]) -> Sequence[HandleState]:
+        query.plan(0, "C")
+        return inspect(handles)
+
+    sink.inspect = late  # type: ignore[method-assign]
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        coordinator.commit(messages, 0)
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_planning_does_not_call_lost_what_a_former_commit_commits_meanwhile(decided: bool) -> None:
+    """A commit of the query's former start, in the same driver, goes on; its sweep lets the store forget the handles."""
+    query = Query()
+    query.run(0)
+    plan, former = query.plan(1), Journal(query.journal_store)
+    parts = [part.to_json() for message in query.tasks(plan) if message for part in message.parts]
+    body = recorded(1, parts, sources=plan.sources, run=plan.token)
+    query.committed = 1
+    coordinator, sink = query.coordinator(2), query.sinks[-1]
+
+    def append(kind: str, body: dict[str, Any]) -> None:
+        former.load()
+        former.append(kind, body, lambda ledger: None)
+
+    if decided:
+        append(EntryKind.DECIDED, {**body, "covers": []})
+    else:
+        append(EntryKind.PREPARED, body)
+
+    def late(handles: Sequence[Any]) -> Sequence[HandleState]:
+        if not decided:
+            append(EntryKind.DECIDED, {**body, "covers": [1]})
+        append(EntryKind.SETTLED, settled(former.ledger.unsettled()[0].id))
+        return [HandleState(Outcome.LOST) for _ in handles]
+
+    sink.inspect = late  # type: ignore[method-assign]
+    with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*meanwhile"):
+        coordinator.plan()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transactional import faults, hooks
@@ -32,11 +32,10 @@ from transactional.errors import (
     JournalError,
     ProtocolError,
     RetriableError,
-    RewindRequiredError,
     StoreError,
 )
-from transactional.ledger import BatchRecord, Ledger
-from transactional.ownership import may_record, must_own, newest_run, superseded
+from transactional.ledger import BatchRecord
+from transactional.ownership import Judge, may_record, must_own, newest_run, superseded
 from transactional.recovery import check_schedule
 from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
@@ -95,7 +94,9 @@ class Decision:
                 raise ProtocolError("PROTOCOL_VIOLATED", reason=twice)
         began = self._session.milliseconds()
         covered = self._journal.ledger.undecided()
-        reason = self._look(batch, pending, covered)  # C5
+        covers = [record.batch for record in covered]
+        judge = may_record(token, batch, found is not None, covers, self._view.gaps)
+        reason = self._look(batch, pending, covered, judge)  # C5
         faults.reach("commit.looked")
         barriers = new_barriers(self._view.lines, self._view.previous)
         body = record_body(
@@ -110,8 +111,6 @@ class Decision:
             barrier=max((barrier.timestamp for barrier in barriers), default=None),
             reason=reason.name if reason else "",
         )
-        covers = [record.batch for record in covered]
-        judge = may_record(token, batch, found is not None, covers, self._view.gaps)
         if reason is None:
             if found is None:
                 self._journal.append(EntryKind.PREPARED, body, judge)  # C7
@@ -141,7 +140,7 @@ class Decision:
                 log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
             self._clock.sleep(min(pause, deadline.left()))
             pause = min(2 * pause, 5.0)
-            self._look(batch, pending, covered)
+            self._look(batch, pending, covered, judge)
         pending.finish()
         self._commit_decided(entry.number, token)
 
@@ -150,8 +149,9 @@ class Decision:
         last = covered[-1]
         handles = [(record.batch, part.handles[-1]) for record in covered for part in record.parts if part.handles]
         passed = [number for number, _ in handles if number <= self._view.committed]
-        self._settlement.look(last.batch, [handle for _, handle in handles], passed)  # C5
         covers = [record.batch for record in covered]
+        judge = may_record(token, last.batch, True, covers, self._view.gaps)
+        self._settlement.look(last.batch, [handle for _, handle in handles], judge, passed)  # C5
         began = self._session.milliseconds()
         states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
         reason, writers = ClosingReason.STOP.name, last.writers
@@ -166,7 +166,6 @@ class Decision:
             covers=covers,
             **self._barriers(self._view.lines if last.batch >= self._view.batch else self._view.previous or ()),
         )
-        judge = may_record(token, last.batch, True, covers, self._view.gaps)
         entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
         self._commit_decided(entry.number, token)  # C8, C9
 
@@ -190,18 +189,13 @@ class Decision:
         self._settlement.finish(checkpoint, token)  # C9
         faults.reach("settled.written")
 
-    def _look(self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord]) -> ClosingReason | None:
+    def _look(
+        self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord], judge: Judge
+    ) -> ClosingReason | None:
         """C5: the handles that a decision would rest on are alive; return why the micro-batch closes a checkpoint.
 
         If it does not, only its own are looked at, and the oldest: the time that this has left is a reason to close.
         """
-        try:
-            return self._looked(batch, pending, covered)
-        except RewindRequiredError:  # unless a newer run has decided, and committed, what is looked at
-            must_own(pending.token)(self._journal.load())
-            raise
-
-    def _looked(self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord]) -> ClosingReason | None:
         reason = self._closing_reason(len(covered) + (batch not in {record.batch for record in covered}))
         own = [part.handle for part in pending.parts if part.handle is not None]
         self._check_targets(pending.parts)
@@ -209,15 +203,15 @@ class Decision:
         passed = [number for number, _ in earlier if number <= self._view.committed]
         handles = [handle for _, handle in earlier] + own
         if reason is not None:
-            self._settlement.look(batch, handles, passed)
+            self._settlement.look(batch, handles, judge, passed)
             return reason
         oldest = [number for number, _ in earlier if number == earlier[0][0]]
-        states = self._settlement.look(batch, handles[: len(oldest)] + own, passed[: len(oldest)])
+        states = self._settlement.look(batch, handles[: len(oldest)] + own, judge, passed[: len(oldest)])
         lifetime = newest_run(self._journal.ledger).lifetime
         left = min((state.seconds_left for state in states if state.seconds_left is not None), default=None)
         if lifetime is None or left is None or left > lifetime / 2:
             return None
-        self._settlement.look(batch, handles, passed)
+        self._settlement.look(batch, handles, judge, passed)
         return ClosingReason.AGE
 
     def _closing_reason(self, batches: int) -> ClosingReason | None:
@@ -267,7 +261,7 @@ class Decision:
         problem: HookError | JournalError,
         reason: ClosingReason,
         body: Mapping[str, Any],
-        judge: Callable[[Ledger], None],
+        judge: Judge,
         unrecorded: bool,
     ) -> None:
         """Decline a checkpoint that can't be decided (C7): its micro-batch waits for the next one, if one is sure to come."""

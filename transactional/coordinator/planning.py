@@ -109,7 +109,7 @@ class Planning:
             try:
                 if judge_prepared(record, [next(states) for _ in handles[record.batch]], self._view):
                     continue
-            except AmbiguousOutcomeError:
+            except (AmbiguousOutcomeError, RewindRequiredError):
                 may_keep(token, record.batch, record.entry)(self._journal.load())  # else it was decided meanwhile
                 raise
             body = {"prepared": record.batch, "run": token}

@@ -20,6 +20,7 @@ __all__ = [
     "check_restored",
     "check_schedule",
     "check_sources",
+    "is_late_commit",
     "replaced_since_planned",
     "unrecorded_repartitions",
     "whose_run",
@@ -90,9 +91,8 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
     LocationError, RewindRequiredError
         Half of the location was deleted, restored or rewound by hand.
     """
-    last = ledger.accounted + len(unrecorded_repartitions(ledger, view))
-    # A driver that stood still until a rewind had deleted a micro-batch may have written its commit since.
-    late = last < view.committed <= ledger.reached
+    added = unrecorded_repartitions(ledger, view)
+    last, late = ledger.accounted + len(added), is_late_commit(ledger, view.committed, added)
     if view.committed > view.batch - 1 and not late:
         raise LocationError(
             "LOGS_INCONSISTENT",
@@ -120,6 +120,19 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
         reason = f"the query is at micro-batch {view.batch}, the journal accounts for micro-batches up to {last}"
         raise LocationError("BATCHES_NOT_ACCOUNTED", reason=reason, batch=view.batch, accounted=last)
     check_sources(ledger, view)
+
+
+def is_late_commit(ledger: Ledger, committed: int, added: Collection[int]) -> bool:
+    """Return whether a driver that stood still until a rewind had deleted a micro-batch has written its commit since.
+
+    Parameters
+    ----------
+    committed : int
+        The highest micro-batch of ``commits/``.
+    added : Collection[int]
+        Micro-batches that the engine's repartition of the state has added.
+    """
+    return ledger.accounted < committed <= ledger.reached and committed not in added
 
 
 def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:

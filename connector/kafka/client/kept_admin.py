@@ -27,7 +27,6 @@ LIFE_SECONDS: Final = 60.0
 @dataclass(frozen=True)
 class _Idle:
     admin: KafkaAdmin
-    limit: Deadline
     end: threading.Timer
 
 
@@ -55,15 +54,11 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
     """
     with _lock:
         kept = _idle.pop(_key(config), None)
-    if kept is not None:
-        kept.end.cancel()
-    if kept is not None and kept.limit.passed():
-        kept.admin.close()
-        kept = None
     if kept is None:
         admin = KafkaAdmin(config, clock)
         admin.life = Deadline(LIFE_SECONDS)
         return admin
+    kept.end.cancel()
     kept.admin.clock = clock or SystemClock()
     kept.admin.forget_coordinators()
     return kept.admin
@@ -80,7 +75,7 @@ def give_back(admin: KafkaAdmin) -> None:
     end.daemon = True
     with _lock:
         others = [_idle.pop(each) for each in list(_idle) if each[0] == os.getpid()]
-        _idle[key] = _Idle(admin, Deadline(IDLE_SECONDS), end)
+        _idle[key] = _Idle(admin, end)
     end.start()
     for other in others:
         other.end.cancel()

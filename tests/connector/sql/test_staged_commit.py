@@ -255,6 +255,23 @@ def test_a_run_whose_prefix_another_has_taken_ends(place: Place) -> None:
     assert place.sink.guardRun(taken) == taken
 
 
+def test_two_first_runs_that_take_a_prefix_at_once_have_it_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no row yet that the first could lock, so the second finds one only when it inserts its own."""
+    place = Place(tmp_path / "db")
+    claimed, answers = ControlTables.claimed, [None]
+
+    def look(tables: ControlTables, cursor: Cursor, lock: bool = False) -> tuple[str, str] | None:
+        return answers.pop() if answers else claimed(tables, cursor, lock)
+
+    monkeypatch.setattr(ControlTables, "claimed", look)
+    taken = place.another().guardRun(None)
+    with pytest.raises(FencedError, match="PREFIX_TAKEN"):
+        place.sink.guardRun(place.mark)
+    assert place.sink.guardRun(taken) == taken
+
+
 def test_what_a_failed_commit_has_done_is_not_committed_with_the_next_one(place: Place) -> None:
     whole, refused = place.prepared("a", 1), place.prepared("b", 100)
     with pytest.raises(RowRefusedError, match=r"ROW_REFUSED.*Checkpoint 1 is decided"):

@@ -9,7 +9,7 @@ import pytest
 
 from connector.kafka.client import kept_admin
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.kept_admin import IDLE_SECONDS, LIFE_SECONDS, borrow_admin, give_back
+from connector.kafka.client.kept_admin import LIFE_SECONDS, borrow_admin, give_back
 from transactional.clock import Deadline
 from transactional.testing.clock import FakeClock
 
@@ -65,14 +65,6 @@ def test_two_that_are_in_use_at_once_are_two_and_one_of_them_is_kept() -> None:
     give_back(second)
     assert (first.closed, second.closed) == (1, 0)
     assert borrow_admin(HERE) is second
-
-
-def test_one_that_was_idle_for_too_long_is_closed(clock: FakeClock) -> None:
-    first: Any = borrow_admin(HERE)
-    give_back(first)
-    clock.sleep(IDLE_SECONDS + 0.1)
-    assert borrow_admin(HERE) is not first
-    assert first.closed == 1
 
 
 @pytest.mark.usefixtures("clock")
