@@ -78,8 +78,8 @@ def fail_in_one_session(query: LiveQuery, faults: Faults, point: str, times: int
     assert len(faults.fired(point)) == times
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
-@pytest.mark.slow
 def test_a_query_whose_every_life_ends_at_the_next_fault_point_writes_every_row_once(tmp_path: Path) -> None:
     """One place, a life for each point that is not `ON_KAFKA`; what one death leaves is what the next life recovers."""
     with DriverProcess(tmp_path, Job("", "", batches=5)) as driver:

@@ -164,6 +164,7 @@ def test_the_abort_of_a_fenced_driver_without_messages_touches_nothing_of_the_ne
         second.place.check_whole(second.expected)
 
 
+@pytest.mark.matrix
 def test_what_a_zombie_task_of_a_dead_driver_begins_late_is_swept_and_never_seen(tmp_path: Path) -> None:
     with DriverProcess(tmp_path, Job("", "", sink=PROBED)) as driver:
         opened = gate(folder_of(driver))
@@ -295,7 +296,7 @@ def test_a_task_retried_after_its_first_attempt_had_prepared_is_committed_once(
         assert len(aborted_files(folder_of(query))) == 1, "the first attempt's"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_stage_retried_after_its_executor_died_is_committed_once(tmp_path: Path) -> None:
     job = Job("", "", name="shuffled", master="local-cluster[2,1,1024]", rows=20)
     with DriverProcess(tmp_path, job) as driver:
@@ -305,7 +306,7 @@ def test_a_stage_retried_after_its_executor_died_is_committed_once(tmp_path: Pat
         assert aborted_files(folder_of(driver)) != []
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_loser_of_a_speculation_that_had_prepared_is_gone_afterwards(tmp_path: Path) -> None:
     speculation = {
         "spark.speculation": "true",

@@ -188,7 +188,7 @@ def test_a_query_that_was_down_for_longer_than_the_timeout_comes_back(
 # -- a rewind that is killed --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_a_rewind_that_was_killed_at_every_step_is_finished_by_another(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults

@@ -46,7 +46,7 @@ STORES = {
         f"{STORE}.checkpointFormatVersion": "2",
     },
 }
-OTHER_STORES = ("rocksdb", "rocksdb-changelog-v2")
+OTHER_STORES = ("rocksdb", "rocksdb-changelog", "rocksdb-changelog-v2")
 
 
 def steps_source() -> type[DataSource]:
@@ -277,7 +277,7 @@ def run_other_micro_batches(query: Query) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "store", ["default", "rocksdb-changelog", *(pytest.param(s, marks=pytest.mark.matrix) for s in OTHER_STORES)]
+    "store", ["default", *(pytest.param(store, marks=pytest.mark.matrix) for store in OTHER_STORES)]
 )
 def test_a_stateful_query_goes_back_three_micro_batches_and_on(store: str, query: Query) -> None:
     with settings(query.session, STORES[store]):
