@@ -37,8 +37,8 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     last = max(chosen.batches) if chosen is not None else -1
     early = [record.batch for record in found.undecided() if record.batch <= last]
     open_ones = [each.id for each in found.unsettled() if each.id <= checkpoint]
-    again = [batch for batch in found.voided if batch <= last]
-    if chosen is None or open_ones or early or again or found.replay is not None:
+    again = [batch for batch in [*found.voided, found.replay] if batch is not None and batch <= last]
+    if chosen is None or open_ones or early or again:
         raise LocationError(
             "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
         )
@@ -47,7 +47,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     found.logs = {number: text for number, text in found.logs.items() if number <= last}
     found.base = min(found.base, last)
     found.stop = None
-    found.voided, found.declined = [], []
+    found.voided, found.declined, found.replay = [], [], None
     found.rewinding, found.request, found.moved, found.restored = None, None, None, None
     return found
 

@@ -62,6 +62,12 @@ class Auditor:
         if behind:
             self.fail(f"a hook got the state of {state} rows, and readers see {behind}")
 
+    def again(self, first: int) -> None:
+        """From here on a copy writes these rows, and all that follow, once more."""
+        self._shown = {}
+        for row in [row for row in self.visible if row >= first]:
+            del self.visible[row]
+
     def judge(self) -> None:
         """Undisturbed, all is well in the end."""
         world = self._world
@@ -103,6 +109,12 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "OFFSETS_REPLACED": RIVAL,
     "BATCHES_NOT_ACCOUNTED": RIVAL,
     "LOCATION_BUSY": ("command",),
+    "LOCATION_MOVED_ON": ("move",),
+    "LOCATION_PUT_BACK": ("put back",),
+    "REWIND_TOO_FAR": ("rewind",),
+    "ORIGIN_NOT_AT_SAVEPOINT": ("move",),
+    "ORIGIN_UNREACHABLE": FAULT,
+    "SAVEPOINT_NOT_READY": ("savepoint", "move"),
     "QUERY_RUNS": RIVAL,
     "CONCURRENT_COMMIT": (*RIVAL, "unsure"),
     "HOOK_FAILED": ("hook",),
@@ -116,7 +128,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "TABLE_UNREACHABLE": FAULT,
     "DELTA_COMMIT_FAILED": STILL,
     "WRITE_FAILED": FAULT,
-    "LANE_TAKEN": (*LOSS, *RIVAL),
+    "LANE_TAKEN": (*LOSS, *RIVAL, "store is hurt"),  # a coordinator that was replaced and does not know it yet
     "PREFIX_TAKEN": DEATH,  # of a planning that had taken the prefix late, before its `mark`
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),

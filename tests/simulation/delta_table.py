@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
-from tests.simulation.spark import LOCATION
 from tests.simulation.stores import ONCE, READ
 from transactional.errors import StoreError
 from transactional.journal import Journal, MemoryJournalStore
@@ -82,11 +81,12 @@ class SimulatedDelta:
     def _needed(self) -> list[int]:
         """Return the versions at which transactions began that are noted, or that the journal does not know to be over."""
         noted = [json.loads(data)["version"] for path, data in self.files.items() if path.startswith("_barrier")]
-        store = MemoryJournalStore()
         prefix = "barrier/log/"
-        found = self.world.disk[LOCATION].items()
-        store.files = {path.removeprefix(prefix): data for path, data in found if path.startswith(prefix)}
-        return [*noted, *(handle["version"] for handle in Journal(store).load().known_handles())]
+        for files in self.world.disk.values():
+            store = MemoryJournalStore()
+            store.files = {path.removeprefix(prefix): data for path, data in files.items() if path.startswith(prefix)}
+            noted += [handle["version"] for handle in Journal(store).load().known_handles()]
+        return noted
 
     def clean(self, before: int) -> None:
         """Delete the log's versions from before this one: a checkpoint of the log has them."""

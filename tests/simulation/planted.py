@@ -19,6 +19,7 @@ from connector.kafka.sink import end_txn, fates, kafka_sink, transactional_ids
 from connector.kafka.sink.end_txn import Answer, TransactionEnder
 from connector.kafka.sink.fates import Fate
 from connector.kafka.sink.second_look import SecondLook
+from connector.savepoints import restore, take
 from connector.sql.control_tables import ControlTables
 from connector.sql.staged_sink import StagedSqlSink
 from tests.simulation import database
@@ -278,6 +279,13 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "what is prepared is always kept": (Planning, "keep_or_void", nothing),
     "a rewind leaves what is prepared": (Rewinder, "_abort_prepared", nothing),
     "whatever is prepared counts as alive": (RecordingSink, "inspect", _prepared_is_ready),
+    "a claim does not ask whether the query has gone on": (
+        restore,
+        "may_move",
+        lambda _: lambda *__: lambda ledger: None,
+    ),
+    "a claimed journal begins at its first number": (restore, "begins_at", lambda _: lambda *__: 0),
+    "a savepoint holds what came after its checkpoint": (take, "cut", lambda _: lambda ledger, __: ledger.copy()),
 }
 
 _ONE_LOOK: Change = (SecondLook, "confirms", lambda _: lambda *_: True)

@@ -62,6 +62,8 @@ class Process:
         The start of the query that has made it.
     journal : Journal or None
         What a worker has loaded; a head keeps it for the worker's next call.
+    place : str
+        The query's location.
     """
 
     def __init__(self, name: str, target: Callable[[], Any], driver: str, skew: float) -> None:
@@ -76,6 +78,7 @@ class Process:
         self.task: tuple[Any, ...] = ()
         self.head: Process | None = None
         self.journal: Journal | None = None
+        self.place = ""
         self._target = target
         self.greenlet = greenlet(self._run)
 

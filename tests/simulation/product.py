@@ -21,6 +21,7 @@ from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.location import location
 from connector.location.location import CheckpointLocation
 from connector.operations import recovery
+from connector.savepoints import manifest, restore, take
 from connector.spark import alone, hosted_sink, internals, sinks
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from tests.simulation.auditor import KEYS
@@ -28,6 +29,7 @@ from tests.simulation.database import STAGING, TARGET, Session, SimulatedDatabas
 from tests.simulation.delta_table import SimulatedDataFiles, SimulatedDelta, SimulatedFolder
 from tests.simulation.kafka_client import TIMEOUT_MS, SimulatedKafka
 from tests.simulation.kafka_cluster import TOPIC
+from tests.simulation.moves import OneByOne
 from tests.simulation.processes import Process
 from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles, SimulatedTransactions
 from tests.simulation.world import HOT, Setup, World
@@ -164,7 +166,7 @@ class SimulatedHook(CheckpointHook):
             world.did["hook"] += 1
             world.see("hook fails")
             raise ValueError("hook")
-        return b"%d" % world.query.end_of(max(context.batches))
+        return b"%d" % world.query.end_of(max(context.batches), world.here)
 
     def restore(self, checkpoint: int | None, state: bytes | None) -> None:
         """See that readers see no row behind it."""
@@ -253,7 +255,11 @@ def inhabited(world: World) -> Iterator[None]:
         patch.setattr(hosted_sink, "_journal", journal)
         for module in (recovery, alone):
             patch.setattr(module, "this_process", this_process)
+        for module in (recovery, alone, take):
             patch.setattr(module, "is_alive", world.is_alive)
+        for module in (take, restore, manifest):
+            patch.setattr(module, "ThreadPoolExecutor", OneByOne)
+        patch.setattr(take, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
         patch.setattr(recovery, "alone", world.alone)
         patch.setattr("transactional.faults.reach", world.step)
         patch.setattr("os.urandom", world.random.randbytes)

@@ -57,7 +57,6 @@ class Query:
         """Rows that any micro-batch has planned to read."""
         self.last = False
         """Whether what is planned from here on is the end of the input."""
-        self._options = Options({**world.options, "checkpointLocation": LOCATION})
 
     def drive(self, driver: str) -> None:
         """Run the query in a driver, until it fails or has come to its end."""
@@ -76,9 +75,9 @@ class Query:
             for log in ("offsets", "commits"):
                 files.delete([f"{log}/{batch - SPARK_KEEPS}"])
 
-    def end_of(self, batch: int) -> int:
-        """Return how many rows there are up to the end of a micro-batch."""
-        text = self._world.disk[LOCATION][f"offsets/{batch}"].decode()
+    def end_of(self, batch: int, place: str) -> int:
+        """Return how many rows there are up to the end of a micro-batch, as a location has it."""
+        text = self._world.disk[place][f"offsets/{batch}"].decode()
         end: int = json.loads(text.splitlines()[2])["topics"]["t"]["0"]
         return end
 
@@ -124,7 +123,8 @@ class Query:
 
     def writer(self) -> HostedStreamWriter:
         """As Spark makes it anew for every call."""
-        return HostedStreamWriter(HostedSink(self._world.sink, self._options, SCHEMA))
+        options = Options({**self._world.options, "checkpointLocation": self._world.here})
+        return HostedStreamWriter(HostedSink(self._world.sink, options, SCHEMA))
 
     def _micro_batch(self, driver: str, batch: int) -> None:
         begin = self._line(batch - 1)["topics"]["t"]["0"] if batch else 0
@@ -189,7 +189,7 @@ class Query:
                     yield arrow_batch(part)
 
         task = self._world.spawn(f"{driver} task {batch}.{key}.{number}", lambda: planned.write(batches()), driver)
-        task.task = (QUERY, batch, key, number)
+        task.task = (self._world.query_id(), batch, key, number)
         return task
 
 

@@ -15,6 +15,7 @@ from connector.operations.stopping import request_stop
 from connector.spark.sinks import SinkType
 from tests.simulation.auditor import Auditor, condition_of
 from tests.simulation.choices import Choices
+from tests.simulation.moves import Moves
 from tests.simulation.processes import FIRST_MOMENT, Process, Scheduler, Stuck
 from tests.simulation.spark import LOCATION, QUERY, Query
 from tests.simulation.stores import Faults, SimulatedFiles
@@ -30,6 +31,7 @@ PAUSES = (0.5, 5.0, 30.0, 55.0, 95.0, 130.0)
 SKEWS = (0.0, 0.0, 40.0, -40.0)
 EVER = FIRST_MOMENT + 1e9
 MORE_ROWS = 3
+MOST_OF_A_REWIND = 80  # steps after which it dies
 LIVES = 8  # within which an undisturbed query has to come to its end
 HOT: Sequence[str] = (
     *("", "create", "create", "create", "commit", "commit", "abort", "begin", "prepare", "list", "delete"),
@@ -97,11 +99,12 @@ class World:
         self.wait_until, self.sleep = self.scheduler.wait_until, self.scheduler.sleep
         self.did: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
-        self.remedies: dict[str, Callable[[BaseException], None]] = {}
+        self.remedies: dict[str, Callable[[BaseException], None]] = {"LOCATION_MOVED_ON": self._follow}
         self.disk: dict[str, dict[str, bytes]] = {}
         self.faults = Faults(self)
-        self.files = SimulatedFiles(self, LOCATION)
-        self.disk[LOCATION]["metadata"] = json.dumps({"id": QUERY}).encode()
+        self.place = LOCATION
+        self.disk[LOCATION] = {"metadata": json.dumps({"id": QUERY}).encode()}
+        self.moves = Moves(self)
         self.auditor = Auditor(self)
         setup = self.choices.one_of(setups)
         self.sink, self.options = setup.sink, setup.options
@@ -121,7 +124,10 @@ class World:
             "start again": self._start_again,
             "interrupt": self._interrupt,
             "recover": self.command,
-            "ask to stop": lambda: self.spawn("asks", lambda: request_stop(CheckpointLocation(LOCATION))),
+            "move": lambda: self.command(moving=True),
+            "savepoint": lambda: self.spawn("savepoint", lambda: self._judged("a savepoint", self.moves.take)),
+            "back up": self.moves.back_up,
+            "ask to stop": lambda: self.spawn("asks", lambda: request_stop(CheckpointLocation(self.place))),
             **self.store.acts(),
         }
         self.weights = {kind: self.choices.one_of(WEIGHTS) for kind in (*acts, "speculation", "hook fails")}
@@ -152,7 +158,23 @@ class World:
         head = self.drivers.get(driver)
         process = self.scheduler.spawn(name, target, driver, head.skew if head else 0.0)
         process.head = head
+        process.place = head.place if head else self.place
         return process
+
+    @property
+    def here(self) -> str:
+        """The location at which the process at work is."""
+        return self.scheduler.current.place if self.scheduler.current is not None else self.place
+
+    @property
+    def files(self) -> SimulatedFiles:
+        """Its files."""
+        return SimulatedFiles(self, self.here)
+
+    def query_id(self) -> str:
+        """Return Spark's id of the query there."""
+        found: str = json.loads(self.disk[self.here]["metadata"])["id"]
+        return found
 
     def head(self) -> Process | None:
         """Return the start of the query for which the process at work was made; None of another."""
@@ -221,6 +243,7 @@ class World:
     def _begin(self, driver: str) -> Process:
         self._count_rivals()
         process = self.spawn(driver, lambda: self.query.drive(driver), driver)
+        process.place = self.place
         self.drivers[driver] = process
         return process
 
@@ -236,24 +259,48 @@ class World:
             self.scheduler.kill(head)
             self._begin(driver)
 
-    def command(self) -> Process:
-        """Run `barrier recover`, whose operator has ended the drivers that the product can't see.
+    def command(self, moving: bool = False) -> Process:
+        """Run `barrier recover`, whose operator has ended the drivers that the product can't see; or finish what was begun.
 
         A driver that lives on, and writes into Spark's logs after a rewind, leaves a query that only a person can repair.
+
+        Parameters
+        ----------
+        moving : bool
+            The query is moved then.
         """
         self.did["command"] += 1
+        self.did["move"] += moving
         for head in self.drivers.values() if self._elsewhere else ():
             self.scheduler.kill(head)
         self._count_rivals()
         go_back, self._needs_rewind = self._needs_rewind, False
-        location, upkeep = CheckpointLocation(LOCATION), Upkeep({"checkpointHooks": self.options["checkpointHooks"]})
+        place, unfinished = self.place, self.moves.unfinished
+        location, upkeep = CheckpointLocation(place), Upkeep({"checkpointHooks": self.options["checkpointHooks"]})
 
-        def recovers() -> None:
+        def act() -> None:
+            if unfinished:
+                self.moves.finish(unfinished)
+                return
             recover(location, upkeep, go_back=go_back, query_stopped=self._elsewhere)
+            if moving:
+                self.moves.move(place)
 
         name = f"c{self.did['command']}"
-        self._commands[name] = self.spawn("command", recovers, name)
+        self._commands[name] = self.spawn("command", lambda: self._judged("command", act), name)
         return self._commands[name]
+
+    def _judged(self, who: str, act: Callable[[], None]) -> None:
+        """Do something; let the auditor judge how it fails, whoever waits for it."""
+        try:
+            act()
+        except Exception as error:
+            self.auditor.stopped(who, error)
+            raise
+
+    def _follow(self, error: BaseException) -> None:
+        self.moves.follow(error)
+        self._told_to_recover = True
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
         """Return what the operating system tells of a process that the journal names; None from another machine."""
@@ -282,7 +329,8 @@ class World:
             remedy = self.remedies.get(condition_of(process.error))
             if remedy is not None:
                 remedy(process.error)
-            self.auditor.stopped(process.name, process.error)
+            if process in self.drivers.values():
+                self.auditor.stopped(process.name, process.error)
         return process.error is None and not process.dead
 
     # -- a run --------------------------------------------------------------------------------------------------------
@@ -323,6 +371,42 @@ class World:
         self._end_well()
         self.store.well()
         self.auditor.judge()
+        if self.broken:
+            return
+        kind = self.choices.below(5)
+        if kind == 4 and self.moves.can_be_put_back():
+            self._put_back()
+        elif kind == 1:
+            self._write_again(self.moves.rewind, self.choices.below(MOST_OF_A_REWIND))
+        elif kind > 1 and self.moves.taken:
+            self._write_again(self.moves.copy)
+
+    def _write_again(self, act: Callable[[], None], steps: int = 0) -> None:
+        """See that a query that is taken back, or a copy, comes to its end, too; it writes what came after once more.
+
+        Parameters
+        ----------
+        act : Callable[[], None]
+        steps : int
+            After so many the process of it dies; 0 for none.
+        """
+        head = self.spawn("command", lambda: self._judged("command", act), "c0")
+        self._commands["c0"] = head
+        last = self.scheduler.steps + steps
+        self.scheduler.run(lambda: head.over or (bool(steps) and self.scheduler.steps > last))
+        self.scheduler.kill(head)
+        if self.moves.is_again():
+            self.auditor.again(self.query.end_of(self.moves.back_to, self.place) if self.moves.back_to >= 0 else 0)
+        self._end_well()
+        self.store.well()
+        self.auditor.judge()
+
+    def _put_back(self) -> None:
+        """See that no row is written again by a query whose location is older than its store: it stops."""
+        self.moves.put_back()
+        self.did["put back"] += 1
+        for begin in (self.command, self.start, self.start):
+            self._ends_well(begin())
 
     def _disturbed(self, length: int) -> None:
         """Start the query again whenever it has ended, by itself or after a command."""
@@ -338,8 +422,13 @@ class World:
                 current = following
             elif current.over:
                 self._over(current)
+                self.did["time passes"] += any(process.living for process in self.scheduler.processes)
                 self._pass()
-                current = self.command() if current.name != "command" and self.choices.below(2) == 0 else self.start()
+                current = self._next() if current.name != "command" else self.start()
+
+    def _next(self) -> Process:
+        kind = self.choices.below(8)
+        return self.start() if kind > 3 else self.command(moving=bool(self.weights["move"]) and kind == 3)
 
     def _be_calm(self) -> None:
         self.note("calm")

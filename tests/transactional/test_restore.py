@@ -70,6 +70,16 @@ def test_only_a_settled_checkpoint_can_be_cut_to(checkpoint: int) -> None:
     assert cut(ledger, 5).accounted == 2
 
 
+def test_what_runs_again_after_a_checkpoint_is_not_in_its_copy() -> None:
+    ledger = three().ledger
+    ledger.replay = 3  # as a rewind leaves it, which a lost part of a later decision has made necessary
+    found = cut(ledger, 5)
+    assert (found.replay, found.accounted) == (None, 2)
+    ledger.replay = 2
+    with pytest.raises(LocationError, match=r"CHECKPOINT_NOT_SETTLED.*to run again: 2\)"):
+        cut(ledger, 5)
+
+
 def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> None:
     found = restored(cut(three().ledger, 5), 5, False, "there", 8)
     assert (found.query, found.location, found.originals, found.runs) == ("", "there", ["p"], {})
