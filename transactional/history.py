@@ -31,10 +31,11 @@ class History:
     position : int
         Of the journal: no checkpoint that it ever decided has a higher id.
     binding : bool
-        False if what the store holds is to be reported and not judged: the query never ran here, on this store and under
-        this prefix, or an operator has accepted the location as it is since (adopt, restore, resolve).
+        False if what the store holds is to be reported and not judged: an operator has accepted the location as it is
+        (adopt, restore, resolve) since the query last ran here, on this store and under this prefix.
     seen : Mapping[str, Any] or None
-        What `checkHistory` returned for the newest run; None if that run did not call it.
+        What `checkHistory` returned for the newest run; None if that run did not call it. Empty if none ran: a store that
+        holds something of the query was written by a run that the journal has forgotten.
     mark : RunMark or None
         What `guardRun` returned for the newest run; None if that was not recorded, or not for an earlier run: a driver that
         stood still in between may call it at any time.
@@ -95,6 +96,7 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
     runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
     newest = runs[-1] if runs else None
     marked = newest is not None and all(run.mark is not None for run in runs)
+    unaccepted = not ledger.position or (bool(ledger.runs) and all(run.binding for run in ledger.runs.values()))
     known, last = ledger.newest_at(asked, route), ledger.newest_run
     former = 0
     if not known and last is not None and last.sink == asked.sink:  # the store may be a copy of the newest run's
@@ -107,8 +109,8 @@ def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> Hist
     return History(
         queryId,
         ledger.position,
-        newest is not None and newest.binding,
-        of_route(newest.seen) if newest is not None else None,
+        newest.binding if newest is not None else unaccepted,
+        of_route(newest.seen) if newest is not None else {},
         of_route(newest.mark) if newest is not None and marked else None,
         ledger.stamps.get(route, 0) if route else ledger.stamp,
         [handle for part in unsettled if part.route == route or not route for handle in part.handles],

@@ -39,6 +39,7 @@ MET = (
     ),
     *("broker: freeze", "broker: kill", "broker: elect", "broker: slow", "request: a broker that stands still"),
     *("database: restart", "database: fail over", "table: another writer", "table: the log is cleaned up"),
+    *("the query is moved", "a copy is made", "a query is rewound", "ended by LOCATION_MOVED_ON"),
     *("ended by PREPARED_LOST", "ended by RUN_SUPERSEDED", "ended by STOP_REQUESTED", "ended by HANDLE_NOT_ALIVE"),
 )
 """What these meet, so that their silence says something."""

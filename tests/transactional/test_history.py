@@ -97,7 +97,7 @@ class Place:
 def test_a_new_run_is_told_what_the_newest_one_has_seen_and_initialised() -> None:
     place = Place()
     first = place.claim("A")
-    assert (first.binding, first.seen, first.mark, first.position) == (False, None, None, 0)
+    assert (first.binding, first.seen, first.mark, first.position) == (True, {}, None, 0)
     second = place.claim("B")
     assert (second.binding, second.seen, second.mark, second.position) == (True, {"holds": 1}, {"epoch": 1}, 2)
     place.coordinator("B").plan()
@@ -151,16 +151,18 @@ def test_after_an_adoption_the_next_run_reports_and_the_one_after_it_judges() ->
     place = Place()
     place.claim("A")
     place.append(EntryKind.ADOPT, {"location": "/place", "suffix": "", "base": -1, "drop": False})
-    assert not place.claim("B").binding
-    found = place.claim("C")
-    assert (found.binding, found.seen) == (True, {"holds": 2})
+    assert not place.claim("B", prefix="other").binding, "it accepts all that the stores hold"
+    assert not place.claim("C").binding
+    found = place.claim("D")
+    assert (found.binding, found.seen) == (True, {"holds": 3})
 
 
 def test_another_prefix_or_store_is_judged_by_its_own_newest_run() -> None:
     place = Place()
     place.claim("A")
-    assert not place.claim("B", prefix="other").binding
-    assert not place.claim("C", cluster="two").binding
+    first = place.claim("B", prefix="other")
+    assert (first.binding, first.seen, first.mark) == (True, {}, None)
+    assert place.claim("C", cluster="two").seen == {}
     assert place.claim("D", prefix="other").seen == {"holds": 2}
     assert place.claim("E").seen == {"holds": 1}
 

@@ -30,10 +30,12 @@ POLL_SECONDS = 0.05  # between two looks at a store whose answers come late
 class Bench:
     """The sinks of one test, all on one store and prefix."""
 
-    def __init__(self, suite: SinkConformance, options: Mapping[str, str], prefix: str | None = None) -> None:
+    def __init__(
+        self, suite: SinkConformance, options: Mapping[str, str], prefix: str | None = None, query: str | None = None
+    ) -> None:
         given = Options(options).get("transactionalIdPrefix", "conformance-" + uuid.uuid4().hex[:12])
         self.prefix = prefix or given
-        self.query = str(uuid.uuid4())
+        self.query = query or str(uuid.uuid4())
         self.options = dict(Options(options).replaced(transactionalidprefix=self.prefix))
         self.checkpoint = checkpoint_of(self.query, self.prefix)
         self._suite = suite

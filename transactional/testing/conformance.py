@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transactional.sink import TwoPhaseCommitSink
+from transactional.sink import Options, TwoPhaseCommitSink
 from transactional.testing.bench import Bench
 from transactional.testing.deaths import spread
 from transactional.testing.golden import GoldenHandles
@@ -365,7 +366,8 @@ class SinkConformance(GoldenHandles):
 
     def test_a_commit_that_the_journal_does_not_know_is_found(self, sink_options: Mapping[str, str]) -> None:
         """A sink that overrides `checkHistory` notices an older copy of the location, which would write rows again."""
-        bench = Bench(self, sink_options)
+        name = Options(sink_options).get("transactionalIdPrefix", str(uuid.uuid4()))
+        bench = Bench(self, sink_options, name, name)  # the prefix of a query that is given none
         sink = bench.sink()
         kept = (TwoPhaseCommitSink.checkHistory, TwoPhaseCommitSink.newestCheckpoint)
         if (type(sink).checkHistory, type(sink).newestCheckpoint) == kept:
@@ -381,6 +383,7 @@ class SinkConformance(GoldenHandles):
         assert not bench.refuses(replace(known, stamp=bench.sink().stamp([handle])))
         bench.warm().close()  # which takes no evidence away
         assert bench.refuses(bench.history(seen=seen, mark=mark)), "it has committed more: raise `put_back`"
+        assert bench.refuses(bench.history(seen={})), "before the query's first run it can't have committed anything"
         accepted = bench.sink().checkHistory(bench.history(seen=seen, mark=mark, binding=False))
         assert not bench.refuses(bench.history(seen=accepted, mark=mark))
         bench.must_see([1])

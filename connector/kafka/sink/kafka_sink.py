@@ -216,7 +216,8 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
     def checkHistory(self, history: History) -> Mapping[str, Any]:
         """Check that ``<prefix>.run`` was not initialised since the newest run, and that no commit is missing in the journal.
 
-        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms): then it proves nothing.
+        A coordinator forgets an id after 7 days without use (transactional.id.expiration.ms): then it proves nothing. Before
+        the first run only a prefix that is the query's own id proves something: another one may be a former query's.
         """
         return self._looking_twice(lambda: self._compare(history)) if self._settings.exactly_once else {}
 
@@ -234,6 +235,9 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         name = run_id(prefix)
         described = admin.describe([name, *self._ours(admin, COMMITTED)])
         run = described.pop(name, None)
+        begins = history.binding and not history.position and not history.mark
+        if begins and run is not None and prefix == history.queryId:
+            raise put_back(f"{name} was initialised by a run of the query")
         marks = (history.mark, *history.late) if history.binding and history.mark else ()
         self._late = sum(mark.get("unanswered", 0) for mark in history.late)
         if marks and run is not None and not any(_is_marked(run, mark, self._late) for mark in marks):

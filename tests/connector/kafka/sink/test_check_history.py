@@ -48,7 +48,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, known: Mapping[str, Description], **his
     admin = history.pop("admin", None) or Admin(known)
     monkeypatch.setattr(sink, "_driver_admin", lambda: admin)
     monkeypatch.setattr(sink, "_clock", FakeClock())
-    return sink.checkHistory(History(**{"queryId": "q", "position": 0, "binding": True, **history}))
+    return sink.checkHistory(History(**{"queryId": "q", "position": 9, "binding": True, **history}))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,20 @@ def test_the_run_id_is_where_the_newest_run_left_it(
             ask(monkeypatch, known, **history)
     else:
         assert ask(monkeypatch, known, **history) == {"committed": 0}
+
+
+@pytest.mark.parametrize(("query", "refused"), [("p", True), ("q", False)])
+def test_a_query_that_has_not_begun_has_initialised_nothing(
+    monkeypatch: pytest.MonkeyPatch, query: str, refused: bool
+) -> None:
+    """Under a prefix that is given, a former query may have."""
+    history = {"queryId": query, "position": 0, "seen": {}}
+    assert ask(monkeypatch, {}, **history) == {"committed": 0}
+    if refused:
+        with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*p\.run was initialised by a run"):
+            ask(monkeypatch, {"p.run": RUN}, **history)
+    else:
+        assert ask(monkeypatch, {"p.run": RUN}, **history) == {"committed": 0}
 
 
 def test_any_recorded_run_may_be_the_last_that_took_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
