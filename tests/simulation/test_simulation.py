@@ -23,7 +23,11 @@ SEARCHED = 150  # runs within which a planted bug has to be found; most take a f
 
 SEARCHED_IN_KAFKA = 20  # a run has more steps
 
-RARE = {"what is prepared is written again": 400, "a planning settles nothing": 150}
+RARE = {
+    "a create without an answer is none": 150,
+    "a savepoint holds what came after its checkpoint": 150,
+    "a transaction is not noted": 560,
+}
 """Bugs that one run in hundreds shows: where the search for them begins, as the schedules of this version are."""
 
 MET = (
@@ -96,7 +100,8 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 def test_what_is_found_is_made_small() -> None:
     with planted("rows are committed before the decision"):
-        world = next(world for seed in range(SEARCHED) if (world := play(seed, IN_MEMORY)).broken)
+        worlds = (play(seed, IN_MEMORY) for seed in range(SEARCHED))
+        world = next(world for world in worlds if world.broken and len(world.choices.taken) > 500)
         kind, taken = violation(world.broken), world.choices.taken
         small = shrink(taken, lambda choices: violation(play(choices, IN_MEMORY).broken) == kind, tries=150)
         assert violation(play(small, IN_MEMORY).broken) == kind
