@@ -511,6 +511,23 @@ def test_a_driver_that_is_superseded_before_it_looks_does_not_call_its_rows_lost
         coordinator.commit(messages, 0)
 
 
+def test_a_driver_that_is_superseded_asks_no_store_before_it_says_so() -> None:
+    query = Query()
+    messages = query.tasks(query.plan(0))
+    query.plan(0, "B")
+    coordinator, sink = query.coordinator(0), query.sinks[-1]
+    asked: list[Any] = []
+
+    def inspect(handles: Sequence[Any]) -> Sequence[HandleState]:
+        asked.extend(handles)
+        return []
+
+    sink.inspect = inspect  # type: ignore[method-assign]
+    with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
+        coordinator.commit(messages, 0)
+    assert asked == []
+
+
 @pytest.mark.parametrize("decided", [True, False])
 def test_a_planning_does_not_call_lost_what_a_former_commit_commits_meanwhile(decided: bool) -> None:
     """A commit of the query's former start, in the same driver, goes on; its sweep lets the store forget the handles."""
