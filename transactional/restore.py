@@ -26,6 +26,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     ----------
     ledger : Ledger
     checkpoint : int
+        Spark has committed its last micro-batch: if a rewind has let it run again, that is over.
 
     Raises
     ------
@@ -37,7 +38,7 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
     last = max(chosen.batches) if chosen is not None else -1
     early = [record.batch for record in found.undecided() if record.batch <= last]
     open_ones = [each.id for each in found.unsettled() if each.id <= checkpoint]
-    again = [batch for batch in [*found.voided, found.replay] if batch is not None and batch <= last]
+    again = [batch for batch in found.voided if batch <= last]
     if chosen is None or open_ones or early or again:
         raise LocationError(
             "CHECKPOINT_NOT_SETTLED", checkpoint=checkpoint, unsettled=open_ones, batches=sorted([*early, *again])
@@ -54,6 +55,8 @@ def cut(ledger: Ledger, checkpoint: int) -> Ledger:
 
 def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> Callable[[Ledger], None]:
     """Return the judge of `moved`: the query has stopped, nothing of it is open, and the savepoint's checkpoint is its last.
+
+    What a rewind lets run again is no objection: it writes no row, and the savepoint holds the state after it.
 
     Parameters
     ----------
@@ -73,7 +76,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
         wanted = saved.checkpoints[checkpoint]
         if ledger.rewinding is not None:
             why = f"a rewind was begun there (journal entry {ledger.rewinding.token}) and is not done"
-        elif ledger.unsettled() or ledger.undecided() or ledger.replay is not None:
+        elif ledger.unsettled() or ledger.undecided():
             batches = [batch for each in ledger.unsettled() for batch in each.batches]
             batches += [record.batch for record in ledger.undecided()]
             why = f"something is open there (micro-batches {sorted(batches)})"

@@ -125,7 +125,7 @@ class Restore:
             )
         self._check_partitions(self.savepoint)
         if self._claim:
-            self._judge_origin(self.savepoint, self._origin, begun=found is not None and not found.forced)
+            self._judge_origin(self.savepoint, self._origin)
         if not self._moved:
             self.savepoint.verify()
 
@@ -184,7 +184,7 @@ class Restore:
         if self._partitions is not None and not savepoint.stateful:
             raise LocationError("NO_STATE", savepoint=savepoint.path)
 
-    def _judge_origin(self, savepoint: Savepoint, origin: CheckpointLocation, begun: bool) -> None:
+    def _judge_origin(self, savepoint: Savepoint, origin: CheckpointLocation) -> None:
         why = ""
         ledger = Ledger()
         try:
@@ -208,7 +208,7 @@ class Restore:
             self._may_move(savepoint)(ledger)
         elif (moved.location, moved.savepoint) != (self._location.path, savepoint.id):
             raise moved_on(ledger)
-        elif not begun:
+        elif not self._is_claimed():
             self.lost = LocationError(
                 "ORIGIN_UNREACHABLE",
                 origin=origin.path,
@@ -217,6 +217,12 @@ class Restore:
             )
         if self.lost is not None and not self._force:
             raise self.lost
+
+    def _is_claimed(self) -> bool:
+        """Return whether the origin's `moved` is of the claim that is here: the same command may run beside this one."""
+        ledger = self._journal.load()
+        begun = ledger.restoring
+        return ledger.restored is not None or (begun is not None and not begun.forced)
 
     def _may_move(self, savepoint: Savepoint) -> Callable[[Ledger], None]:
         return may_move(self._saved, savepoint.id, savepoint.checkpoint, self._location.path)

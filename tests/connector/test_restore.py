@@ -501,6 +501,22 @@ def test_two_runs_of_one_command_do_the_same(
     assert found.accounted == 2
 
 
+@pytest.mark.parametrize("point", ["restore.moved", "restore.opened"])
+def test_a_claim_that_the_same_command_does_while_it_looks_is_its_own(
+    stopped: CliPlace, saved: Savepoint, new: Path, monkeypatch: Patch, point: str
+) -> None:
+    place, judge = CheckpointLocation(str(new)), Restore._judge_origin
+
+    def late(claim: Restore, *named: Any) -> None:
+        monkeypatch.setattr(Restore, "_judge_origin", judge)
+        until(monkeypatch, point, Restore(saved.path, place, True).run)
+        judge(claim, *named)
+
+    monkeypatch.setattr(Restore, "_judge_origin", late)
+    assert Restore(saved.path, place, True).run() == saved.query
+    goes_on(new, "other", "p")
+
+
 def test_a_location_that_is_deleted_while_it_is_restored_closes_nothing(
     stopped: CliPlace, saved: Savepoint, new: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:

@@ -15,6 +15,7 @@ from transactional.barrier import sources_digest
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind, canonical
 from transactional.errors import FencedError, JournalError, LocationError, TwoPhaseCommitError
+from transactional.history import History, put_back
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, Restoring
 from transactional.recovery import QueryView, check_account, check_restored, unrecorded_repartitions
@@ -70,14 +71,21 @@ def test_only_a_settled_checkpoint_can_be_cut_to(checkpoint: int) -> None:
     assert cut(ledger, 5).accounted == 2
 
 
-def test_what_runs_again_after_a_checkpoint_is_not_in_its_copy() -> None:
+@pytest.mark.parametrize("again", [2, 3], ids=["its last micro-batch, which is over", "a later one"])
+def test_what_a_rewind_lets_run_again_is_not_in_the_copy_of_a_checkpoint(again: int) -> None:
     ledger = three().ledger
-    ledger.replay = 3  # as a rewind leaves it, which a lost part of a later decision has made necessary
+    ledger.replay = again
     found = cut(ledger, 5)
     assert (found.replay, found.accounted) == (None, 2)
-    ledger.replay = 2
+
+
+def test_a_checkpoint_of_which_a_micro_batch_is_void_can_t_be_cut_to() -> None:
+    ledger = three().ledger
+    ledger.voided = [2]
     with pytest.raises(LocationError, match=r"CHECKPOINT_NOT_SETTLED.*to run again: 2\)"):
         cut(ledger, 5)
+    ledger.voided = [3]
+    assert cut(ledger, 5).voided == []
 
 
 def test_a_copy_is_another_query_that_knows_whose_prefixes_it_must_not_use() -> None:
@@ -256,6 +264,23 @@ def test_a_query_that_runs_where_it_was_moved_away_touches_nothing(
         call(coordinator(journal, sink, 3))
     coordinator(journal, sink, 3).abort([None], 3)
     assert (journal.load(), sink.calls) == (before, [])
+
+
+def test_a_driver_that_finds_its_query_s_rows_of_elsewhere_is_led_there() -> None:
+    store = MemoryJournalStore()
+    journal, other = Journal(store), Journal(store)
+    other.append(EntryKind.RUN, run_body(), lambda _: None)
+    journal.load()
+
+    class MovedMeanwhile(RecordingSink):
+        def checkHistory(self, history: History) -> dict[str, Any]:
+            if other.ledger.moved is None:
+                other.append(*moved(), lambda _: None)
+            raise put_back("it holds checkpoint 9 of the query")
+
+    sink = MovedMeanwhile(Options({"transactionalIdPrefix": "p"}), pa.schema([]))
+    with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*there"):
+        coordinator(journal, sink, 0).plan()
 
 
 # -- state that nobody takes -----------------------------------------------------------------------------------------

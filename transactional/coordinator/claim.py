@@ -12,7 +12,7 @@ from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
 from transactional.history import RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
-from transactional.ownership import must_own, newest_run, superseded
+from transactional.ownership import moved_on, must_own, newest_run, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink
 
@@ -162,7 +162,10 @@ class Claimant:
                 history = history_of(ledger, query, settings.sink, settings.prefix, identity, self._sink.routes)
                 return dict(self._sink.checkHistory(history))
             except LocationError as refused:
-                if self._journal.load().position != position:
+                found = self._journal.load()
+                if found.moved is not None:
+                    raise moved_on(found) from None
+                if found.position != position:
                     continue
                 if (
                     self._session.view.gaps and refused.condition == "LOCATION_PUT_BACK"
