@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from connector.location.location import CheckpointLocation
@@ -149,13 +150,13 @@ class Moves:
         run, settled = ledger.newest_run, [each.id for each in ledger.checkpoints.values() if each.settled]
         if run is None or not settled:
             return
-        sink = recorded_sink(run, place, {"checkpointHooks": world.options["checkpointHooks"]})
-        rewinder = Rewinder(journal, sink, LocationLogs(place), place.query_id(), run.prefix)
-        preview = rewinder.preview(world.choices.one_of(settled[::-1]))
-        check_target(place, ledger, preview)
-        self.back_to = preview.batch
-        rewinder.begin(preview, {"restoreTables": False, "allowReemit": True, "process": {"driver": "c0"}})
-        rewinder.finish()
+        with closing(recorded_sink(run, place, {"checkpointHooks": world.options["checkpointHooks"]})) as sink:
+            rewinder = Rewinder(journal, sink, LocationLogs(place), place.query_id(), run.prefix)
+            preview = rewinder.preview(world.choices.one_of(settled[::-1]))
+            check_target(place, ledger, preview)
+            self.back_to = preview.batch
+            rewinder.begin(preview, {"restoreTables": False, "allowReemit": True, "process": {"driver": "c0"}})
+            rewinder.finish()
         world.see("a query is rewound")
 
     def is_again(self) -> bool:

@@ -25,6 +25,7 @@ SEARCHED_IN_KAFKA = 20  # a run has more steps
 
 RARE = {
     "a create without an answer is none": 150,
+    "a planning settles nothing": 474,
     "a savepoint holds what came after its checkpoint": 150,
     "a transaction is not noted": 560,
 }

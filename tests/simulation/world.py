@@ -358,19 +358,8 @@ class World:
         self._disturbed(length)
         self._be_calm()
         self._end_well()
-        self.store.well()
-        self.auditor.judge()
-        for process in self.scheduler.processes:
-            process.until = 0.0
-        self.note("all wake up")
-        left = list(self.scheduler.processes)
-        self.scheduler.run(lambda: all(process.over for process in left) or bool(self.broken))
-        for process in left:
-            if process in self.drivers.values() or process.name == "command":
-                self._over(process)
+        self._wake_all()
         self._end_well()
-        self.store.well()
-        self.auditor.judge()
         if self.broken:
             return
         kind = self.choices.below(5)
@@ -398,8 +387,6 @@ class World:
         if self.moves.is_again():
             self.auditor.again(self.query.end_of(self.moves.back_to, self.place) if self.moves.back_to >= 0 else 0)
         self._end_well()
-        self.store.well()
-        self.auditor.judge()
 
     def _put_back(self) -> None:
         """See that no row is written again by a query whose location is older than its store: it stops."""
@@ -444,6 +431,17 @@ class World:
             else:
                 self.scheduler.kill(process)
 
+    def _wake_all(self) -> None:
+        """Let all that stood still go on, too late."""
+        for process in self.scheduler.processes:
+            process.until = 0.0
+        self.note("all wake up")
+        left = list(self.scheduler.processes)
+        self.scheduler.run(lambda: all(process.over for process in left) or bool(self.broken))
+        for process in left:
+            if process in self.drivers.values() or process.name == "command":
+                self._over(process)
+
     def _end_well(self) -> None:
         """Undisturbed, the query comes to its end after a few starts, if its errors' remedies are followed."""
         self.query.read += MORE_ROWS
@@ -452,8 +450,11 @@ class World:
                 return
             first = (self.command,) if self._told_to_recover or self.choices.below(2) else ()
             if all(self._ends_well(begin()) for begin in (*first, self.start, self.command)):
-                return
-        self.auditor.fail("the query does not come to its end")
+                break
+        else:
+            self.auditor.fail("the query does not come to its end")
+        self.store.well()
+        self.auditor.judge()
 
     def _ends_well(self, process: Process) -> bool:
         """Wait for a process, and for all that it leaves behind."""
