@@ -1,9 +1,8 @@
 """A first start, and a start from each state of the files in which a kill would have ended it.
 
-``python -m integration.first_start FOLDER MOST URL``. One session runs a query with state once, and what a kill would leave is
-copied before each call that changes a file or an object. Then it puts back at most MOST of the distinct copies, with a dead
-process in the record of the start, and starts the query from each. It prints a line a state: its files, an error or nothing,
-and the rows.
+``python -m integration.first_start FOLDER URL``. One session runs a query with state once, and what a kill would leave is
+copied before each call that changes a file or an object. Then it puts back each distinct copy, with a dead process in the
+record of the start, and starts the query from it. It prints a line a state: its files, an error or nothing, and the rows.
 
 URL is the checkpoint location: in FOLDER/root, where `integration/file_calls.c` copies FOLDER/root, or in the S3 of the
 environment, before whose endpoint a proxy is put that copies the location's objects, and FOLDER/root too.
@@ -39,7 +38,7 @@ Files = dict[str, bytes]
 
 def main(arguments: Sequence[str]) -> int:
     """Run it."""
-    folder, most, url = Path(arguments[0]), int(arguments[1]), arguments[2]
+    folder, url = Path(arguments[0]), arguments[1]
     (folder / "root").mkdir()
     (folder / "input").mkdir()
     (folder / "input" / "a.txt").write_text("1\n2\n3\n2\n")
@@ -53,12 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         connector.register(spark, FileSink)
         store.begin()
         print(json.dumps(_run(spark, folder, url)), flush=True)
-        found = _distinct(store.end())
-        early = [state for state in found if "location/offsets/0" not in state]
-        torn = [state for state in early if any(re.search(r"location/offsets/\..*\.tmp$", name) for name in state)]
-        for state in [*torn, *(each for each in early if each not in torn), *(s for s in found if s not in early)][
-            :most
-        ]:
+        for state in _distinct(store.end()):
             store.put_back(dict(_of_a_dead_process(name, data) for name, data in state.items()))
             print(json.dumps([sorted(_shape(state)), *_run(spark, folder, url)]), flush=True)
         spark.stop()

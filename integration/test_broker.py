@@ -70,6 +70,7 @@ def test_a_paused_broker_answers_nothing_until_it_is_resumed() -> None:
         assert AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=60).brokers
 
 
+@pytest.mark.matrix
 def test_three_nodes_serve_a_replicated_topic_while_one_is_dead() -> None:
     with Cluster(nodes=3) as cluster:
         cluster.create_topic("copied", partitions=3, replication=3, config={"min.insync.replicas": "2"})

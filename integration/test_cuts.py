@@ -203,6 +203,7 @@ def feed_and_run(diamond: Diamond, rounds: int = 4) -> None:
         diamond.c.run(4)
 
 
+@pytest.mark.matrix
 def test_checkpoints_without_alignment_are_torn(diamond: Diamond) -> None:
     """What the alignment prevents, with the same queries: the check finds it."""
     diamond.c.follows = False
@@ -236,6 +237,7 @@ def test_unaligned_checkpoints_and_what_is_late_are_what_their_barrier_had(diamo
     diamond.check_order()  # of those that are exact
 
 
+@pytest.mark.matrix
 def test_a_mark_that_lies_too_early_is_found(diamond: Diamond, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_of = barrier_topic.stable_ends
 
@@ -251,6 +253,7 @@ def test_a_mark_that_lies_too_early_is_found(diamond: Diamond, monkeypatch: pyte
         diamond.check_order()
 
 
+@pytest.mark.matrix
 def test_a_channel_that_is_read_past_its_mark_is_found(diamond: Diamond, monkeypatch: pytest.MonkeyPatch) -> None:
     capped: Callable[..., Mapping[Partition, int]] = aim._capped
 

@@ -133,7 +133,7 @@ row = st.fixed_dictionaries(
 kind = st.sampled_from([*TEXT, *BYTES])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(row, min_size=1, max_size=80),
     columns=st.sets(st.sampled_from(["key", "partition", "topic"])),
@@ -224,7 +224,7 @@ message = st.fixed_dictionaries(
 
 
 @compiled
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     transactions=st.lists(st.tuples(st.lists(message, max_size=30), st.booleans()), min_size=1, max_size=4),
     broker_times=st.booleans(),

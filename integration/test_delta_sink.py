@@ -233,7 +233,7 @@ def test_a_query_can_be_started_in_any_thread(spark: SparkSession, tmp_path: Pat
     started[0].stop()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_second_writer_and_optimize_lose_nothing_and_stop_nobody(spark: SparkSession, tmp_path: Path) -> None:
     path = write(spark, tmp_path, batches=1)
     over = threading.Event()

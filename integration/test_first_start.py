@@ -23,7 +23,7 @@ LEFT = ".0.0f8fad5b-d9cb-469f-a165-70867728950e.tmp"
 ROOT = Path(__file__).parent.parent
 
 
-def states(folder: Path, most: int, url: str = "") -> list[tuple[list[str], str, list[str]]]:
+def states(folder: Path, url: str = "") -> list[tuple[list[str], str, list[str]]]:
     """Start from the states in which a kill leaves a first start; what each came to."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     if not url:
@@ -33,7 +33,7 @@ def states(folder: Path, most: int, url: str = "") -> list[tuple[list[str], str,
             "FILE_CALLS_STATES": str(folder / "states"),
         }
     at = url or str(folder / "root" / "location")
-    command = [sys.executable, "-m", "integration.first_start", str(folder), str(most), at]
+    command = [sys.executable, "-m", "integration.first_start", str(folder), at]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=folder, timeout=900, check=False
     )
@@ -52,11 +52,9 @@ def all_go_on(found: list[tuple[list[str], str, list[str]]]) -> None:
     print(f"{len(found)} states")
 
 
-@pytest.mark.parametrize(
-    "most", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.matrix)]
-)
-def test_a_kill_at_any_file_call_of_the_first_start_loses_and_doubles_nothing(tmp_path: Path, most: int) -> None:
-    found = states(tmp_path, most)
+@pytest.mark.matrix
+def test_a_kill_at_any_file_call_of_the_first_start_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    found = states(tmp_path)
     all_go_on(found)
     assert any("location/offsets/.0.*.tmp" in name for shape, _, _ in found for name in shape), found
 
@@ -66,7 +64,7 @@ def test_a_kill_at_any_file_call_of_the_first_start_loses_and_doubles_nothing(tm
 def test_a_kill_at_any_request_of_the_first_start_on_s3_loses_and_doubles_nothing(
     s3: ObjectStoreServer, tmp_path: Path
 ) -> None:
-    found = states(tmp_path, 1000, f"s3a://{BUCKET}/first start of a query")
+    found = states(tmp_path, f"s3a://{BUCKET}/first start of a query")
     all_go_on(found)
     assert any(name.startswith("location/state/") for shape, _, _ in found for name in shape), found
     assert len({tuple(shape) for shape, _, _ in found}) > 20

@@ -131,9 +131,9 @@ def finish(query: LiveQuery, rows: int) -> None:
     query.place.check_whole(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("sink", [pytest.param("2pc-kafka", marks=pytest.mark.matrix), "2pc-delta"])
+@pytest.mark.parametrize("sink", SINKS)
 def test_every_row_is_there_once_wherever_a_query_of_long_checkpoints_fails(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults, sink: str
 ) -> None:

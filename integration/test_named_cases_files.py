@@ -118,6 +118,7 @@ def test_a_no_data_micro_batch_of_a_watermark_that_emits_rows_is_not_taken_for_d
 # -- two drivers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_of_two_drivers_the_one_paused_before_its_decision_is_fenced_and_the_other_wins(
     spark: SparkSession, tmp_path: Path, faults: Faults
 ) -> None:
@@ -143,6 +144,7 @@ def test_of_two_drivers_the_one_paused_before_its_decision_is_fenced_and_the_oth
         first.finish(batches=second.job.batches)
 
 
+@pytest.mark.matrix
 def test_the_abort_of_a_fenced_driver_without_messages_touches_nothing_of_the_new_run(
     spark: SparkSession, tmp_path: Path, faults: Faults
 ) -> None:

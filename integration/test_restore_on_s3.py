@@ -90,6 +90,7 @@ def test_a_savepoint_from_s3_to_s3_is_taken_listed_and_disposed_of(
     assert CheckpointLocation(f"{here}/saved").files.tree("") == []
 
 
+@pytest.mark.matrix
 def test_a_savepoint_whose_take_is_killed_before_any_of_its_requests_is_none_and_is_taken_again(
     s3: ObjectStoreServer, tmp_path: Path
 ) -> None:
@@ -107,8 +108,9 @@ def test_a_savepoint_whose_take_is_killed_before_any_of_its_requests_is_none_and
     assert death > 5
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", [pytest.param("--claim", marks=pytest.mark.matrix), "--no-claim"])
+@pytest.mark.parametrize("how", ["--claim", "--no-claim"])
 def test_a_restore_that_is_killed_before_any_of_its_requests_is_finished_by_the_same_command(
     s3: ObjectStoreServer, tmp_path: Path, capsys: Capture, how: str
 ) -> None:

@@ -66,7 +66,7 @@ def lose_all(place: Place) -> None:
 # -- outages ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_prepared_micro_batches_that_were_lost_are_named_and_written_again(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path
 ) -> None:
@@ -89,8 +89,8 @@ def test_prepared_micro_batches_that_were_lost_are_named_and_written_again(
         finish(query, 300)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("writers", [pytest.param(2, marks=pytest.mark.matrix), 1])
+@pytest.mark.matrix
+@pytest.mark.parametrize("writers", [2, 1])
 def test_a_decision_over_ten_micro_batches_of_which_nothing_was_committed_is_void_and_written_anew(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults, writers: int
 ) -> None:

@@ -131,7 +131,7 @@ def test_a_stateful_query_goes_on_elsewhere_with_more_source_partitions_and_othe
     assert output.rows() == Counter(range(200))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(300)
 def test_a_copy_and_its_original_run_side_by_side_without_touching_each_other(
     kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path

@@ -291,6 +291,7 @@ def test_a_stateful_query_goes_back_three_micro_batches_and_on(store: str, query
         query.check_counts()
 
 
+@pytest.mark.matrix
 def test_a_snapshot_of_the_given_up_run_would_be_taken_for_the_new_one(query: Query) -> None:
     query.control(until=80, step=10)
     with query.running() as drain:
@@ -305,6 +306,7 @@ def test_a_snapshot_of_the_given_up_run_would_be_taken_for_the_new_one(query: Qu
         query.check_counts()
 
 
+@pytest.mark.matrix
 def test_what_spark_has_purged_is_refused_and_the_oldest_that_is_named_works(query: Query) -> None:
     with settings(query.session, {"spark.sql.streaming.minBatchesToRetain": "3"}):
         query.control(until=90, step=10)

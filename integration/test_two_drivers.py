@@ -341,15 +341,9 @@ def play_ten(first: int, folder: Path, make: Callable[[int, Path], Schedule]) ->
     return seen
 
 
-@pytest.mark.parametrize(
-    ("by", "decided"),
-    [
-        (4, True),
-        (-3, False),
-        pytest.param(-3, True, marks=pytest.mark.matrix),
-        pytest.param(4, False, marks=pytest.mark.matrix),
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("by", [4, -3])
+@pytest.mark.parametrize("decided", [True, False])
 def test_a_late_file_of_a_frozen_driver_stops_the_query_and_a_rewind_makes_its_output_exact(
     spark: SparkSession, tmp_path: Path, faults: Faults, by: int, decided: bool
 ) -> None:
