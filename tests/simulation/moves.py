@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from connector.cli.adopt import adopt
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target
 from connector.savepoints.manifest import Savepoint
@@ -140,6 +142,20 @@ class Moves:
         self._world.disk[self._world.place].clear()
         self._world.disk[self._world.place].update(files)
         self._world.see("a location is put back")
+
+    def can_be_adopted(self) -> bool:
+        """Return whether nothing was open when the location was backed up: what became of that only a person can say."""
+        ledger = CheckpointLocation(self._world.place).journal().load()
+        open_there = ledger.unsettled() or ledger.undecided() or ledger.voided or ledger.replay is not None
+        return not open_there and ledger.rewinding is None and ledger.moved is None and ledger.accounted >= 0
+
+    def adopt(self) -> None:
+        """Accept a location that was put back: what it does not know of is written again."""
+        world = self._world
+        self.back_to = CheckpointLocation(world.place).journal().load().accounted
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            adopt(world.place, claim=True, yes=True)
+        world.see("a location is adopted")
 
     def rewind(self) -> None:
         """Take the stopped query back to a checkpoint: what it has committed since is written again."""

@@ -334,6 +334,7 @@ PLANTED_IN_DELTA: Mapping[str, Sequence[Change]] = {
     "what is excluded is added": ((delta_sink, "read_past", _knows_no_abort),),
     "an abort excludes nothing": ((delta_sink, "exclude", lambda _: lambda *_: None),),
     "what was added is added again": ((handles, "added", lambda _: lambda *_: []),),
+    "numbers that an accepted table holds are given again": ((claim.Claimant, "_held", lambda _: lambda *_: 0),),
     "files are deleted whatever the log says": ((delta_log, "_take", lambda _: lambda *_: None),),
     "a transaction is not noted": ((Notes, "put", nothing),),
 }

@@ -394,6 +394,8 @@ class World:
         self.did["put back"] += 1
         for begin in (self.command, self.start, self.start):
             self._ends_well(begin())
+        if not self.broken and self.moves.can_be_adopted():
+            self._write_again(self.moves.adopt)
 
     def _disturbed(self, length: int) -> None:
         """Start the query again whenever it has ended, by itself or after a command."""

@@ -145,6 +145,17 @@ def test_what_an_operator_resolves(decision: str, committed: bool, lost: bool, f
     assert ledger.part(0, 0).open
 
 
+def test_a_checkpoint_whose_loss_was_accepted_is_none_that_the_store_has_to_hold() -> None:
+    ledger = fold((EntryKind.RUN, RUN), (EntryKind.DECIDED, batch(0, 1, covers=[])))
+    said = {"checkpoint": 2, "batch": 0, "partition": 0, "decision": "accept-loss"}
+    fold((EntryKind.RESOLVE, said), (EntryKind.SETTLED, settled(2)), ledger=ledger)
+    fold((EntryKind.RUN, RUN), ledger=ledger)
+    assert not any(ledger.known_at_store([""]).values())
+    fold((EntryKind.DECIDED, batch(1, 2, covers=[])), ledger=ledger)
+    fold((EntryKind.SETTLED, settled(6)), ledger=ledger)
+    assert ledger.known_at_store([""]) == {"": 6}
+
+
 def test_what_no_recovery_needs_is_forgotten_and_what_is_unsettled_is_kept() -> None:
     ledger = fold((EntryKind.RUN, RUN), (EntryKind.DECIDED, batch(0, 1, covers=[])))
     for number in range(1, 400):

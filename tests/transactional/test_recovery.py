@@ -214,6 +214,13 @@ def test_a_sink_that_lost_nothing_commits_while_another_is_repaired(
     assert judge_checkpoint(ledger, ledger.checkpoints[1], found, 0) is judgement
 
 
+def test_what_is_lost_begins_at_the_earliest_micro_batch_whoever_has_said_so() -> None:
+    ledger = fold((EntryKind.PREPARED, batch(0, 1)), (EntryKind.DECIDED, {**batch(1, 2), "covers": [0]}))
+    said = {"checkpoint": 2, "batch": 0, "partition": 0, "decision": "accept-duplicates"}
+    fold((EntryKind.RESOLVE, said), ledger=ledger)
+    assert gaps(ledger, ledger.checkpoints[2], [(ledger.part(1, 0), STATES["L"])]) == {"": 0}
+
+
 def test_only_rows_of_one_sink_have_an_order() -> None:
     ledger = fold(
         (EntryKind.PREPARED, routed(0, {"a": 1, "b": 2})),

@@ -10,7 +10,7 @@ from transactional import faults
 from transactional.coordinator.session import Session
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
-from transactional.history import RunMark, history_of
+from transactional.history import History, RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import moved_on, must_own, newest_run, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
@@ -95,7 +95,7 @@ class Claimant:
         identity = self._session.identify()
         self._check_unsettled(identity)
         position, former = self._journal.ledger.position, self._journal.ledger.newest_run
-        seen = self._check_history(identity)
+        seen, held = self._check_history(identity)
         body = {
             "driver": settings.driver,
             "settings": settings.digest,
@@ -109,6 +109,7 @@ class Claimant:
             "setup": dict(settings.setup),
             "retained": settings.retained,
             "seen": seen,
+            "above": held,
         }
 
         def judge(ledger: Ledger) -> None:
@@ -149,8 +150,10 @@ class Claimant:
             if before != now:
                 raise LocationError("UNSETTLED_ELSEWHERE", what=what, before=before, now=now, run=former.token)
 
-    def _check_history(self, identity: Mapping[str, str]) -> dict[str, Any]:
+    def _check_history(self, identity: Mapping[str, str]) -> tuple[dict[str, Any], int]:
         """Check that the store holds nothing of the query that the journal does not know; return what it holds.
+
+        And, if an operator has accepted whatever it holds, its newest checkpoint (else 0): the run goes on above that one.
 
         Another driver of the location may be running meanwhile: whatever it does at the store it has journalled before.
         """
@@ -160,7 +163,7 @@ class Claimant:
             position, query = ledger.position, ledger.identity(self._session.view.queryId)
             try:
                 history = history_of(ledger, query, settings.sink, settings.prefix, identity, self._sink.routes)
-                return dict(self._sink.checkHistory(history))
+                return dict(self._sink.checkHistory(history)), self._held(history)
             except LocationError as refused:
                 found = self._journal.load()
                 if found.moved is not None:
@@ -172,6 +175,10 @@ class Claimant:
                 ):  # no logs that could be adopted
                     raise LocationError("VERSIONS_PUT_BACK", **refused.parameters) from None
                 raise
+
+    def _held(self, history: History) -> int:
+        accepted = [route for route in self._sink.routes if not history.routes.get(route, history).binding]
+        return max((self._sink.newestCheckpoint(history.queryId, route) or 0 for route in accepted), default=0)
 
     def _sweep_former(self, token: int) -> None:
         """Sweep, as a new run's part of P7, the query's former prefixes, unless another query has taken one since."""

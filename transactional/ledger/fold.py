@@ -51,7 +51,7 @@ def apply(ledger: Ledger, entry: Entry) -> None:
         why = f"refers to {error}, which the journal does not hold" if refers else f"can't be read: {error}"
         reason = f"{entry.number}.json ({entry.kind}) {why}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number, kind=entry.kind) from error
-    ledger.position = max(entry.number, ledger.position)  # `opened` goes on above the origin's numbers
+    ledger.position = max(entry.number, ledger.position)  # `opened` and `run` go on above others' numbers
 
 
 def _run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -68,6 +68,7 @@ def _run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         setup=dict(body["setup"]),
         seen=body.get("seen"),  # not in older entries
     )
+    ledger.position = max(entry.number, body.get("above", 0))
     for token, run in ledger.runs.items():
         if token != entry.number:
             run.setup = {}

@@ -86,6 +86,44 @@ def test_an_older_copy_that_is_put_back_is_refused_until_somebody_accepts_it(tmp
     assert query.values() == [0, 1, 1, 2]
 
 
+@pytest.mark.parametrize("kept", ["older copy", "nothing"])
+def test_a_query_goes_on_after_an_older_copy_was_accepted_however_far_the_table_is_ahead(
+    tmp_path: Path, kept: str
+) -> None:
+    """Its checkpoints get ids above those that the table holds: else each would look like one of before."""
+    query = Query(tmp_path)
+    query.run(0, "A")
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    for batch in range(1, 12):
+        query.run(batch, "A")
+    shutil.rmtree(tmp_path / "log")
+    if kept == "older copy":
+        shutil.copytree(tmp_path / "copy", tmp_path / "log")
+    journal = query.journal()
+    base = journal.load().base
+    first = 1 if kept == "older copy" else 12
+    accepted = {"location": "/place", "suffix": "", "base": base if first == 1 else 11, "drop": first == 12}
+    journal.append(EntryKind.ADOPT, accepted, lambda ledger: None)
+    for batch in range(first, 15):
+        query.run(batch, "B" if batch < 13 else "C")
+    assert query.values() == sorted([*range(15), *range(first, 12)])
+
+
+def test_an_abort_leaves_the_checkpoint_that_the_table_holds(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    for batch in range(3):
+        query.run(batch, "A")
+    sink = DeltaSink(query.options, SCHEMA)
+    held = sink.newestCheckpoint("q")
+    [message] = query.tasks(3, "A")
+    assert message is not None
+    sink.abort(message.handles)
+    assert held
+    assert DeltaSink(query.options, SCHEMA).newestCheckpoint("q") == held
+    query.run(3, "B")
+    assert query.values() == [0, 1, 2, 3]
+
+
 def test_a_query_that_goes_on_under_new_drivers_is_not_refused(tmp_path: Path) -> None:
     query = Query(tmp_path)
     for batch in range(4):

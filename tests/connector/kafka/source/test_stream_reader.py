@@ -95,6 +95,30 @@ def test_available_now_ends_at_its_target_with_a_barrier() -> None:
     assert query.run().go_on(ReadAllAvailable()) == [("t-0", 10, 20), ("t-1", 0, 5)], "the next run's"
 
 
+def test_available_now_does_not_go_back_to_a_target_behind_its_position() -> None:
+    query, log = begun()
+    log.last = 5
+    query.run(failOnDataLoss="false").reader.prepareForTriggerAvailableNow()
+    log.last = 20
+    end = query.ask()
+    assert end is not None
+    assert (end["topics"], end.get("lost")) == ({"t": {"0": 10}}, None)
+
+
+def test_rows_that_expire_between_two_questions_are_a_loss_like_any_other() -> None:
+    query = Query(brokers_of(t=[Log(0, 10)]), maxOffsetsPerTrigger="2", failOnDataLoss="false")
+    query.go_on()
+    log = query.brokers.topics["t"][0]
+
+    def expire() -> None:
+        log.first, log.last = 12, 15
+
+    query.brokers.lies = [*[lambda: None] * 3, expire]  # the topics, the ends (once more), then where they begin
+    end = query.ask()
+    assert end is not None
+    assert (end["topics"], end["lost"]) == ({"t": {"0": 12}}, {"t": {"0": {"from": 2, "to": 12, "why": "expired"}}})
+
+
 def test_partitions_and_topics_that_come_are_read_from_their_first_row() -> None:
     query = Query(brokers_of(in_a=[Log(0, 2)]), subscribePattern="in_.*")
     assert query.go_on() == [("in_a-0", 0, 2)]
