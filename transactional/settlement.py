@@ -347,7 +347,8 @@ def why_not(state: HandleState) -> str:
     if state.outcome is not Outcome.PREPARED:
         return (
             f"a prepared transaction is {state.outcome.value}: the store gave it up before all tasks were done (its timeout "
-            "is too short for the slowest task), or another program aborted it"
+            "is too short for the slowest task), or another program, or a request of an earlier attempt that came late, "
+            "aborted it"
         )
     left = state.seconds_left or 0.0
     clocks = "; less than nothing: this machine's clock is ahead of the store's" if left < 0 else ""

@@ -107,6 +107,7 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "LOGS_INCONSISTENT": RIVAL,
     "LOGS_AHEAD": RIVAL,
     "OFFSETS_REPLACED": RIVAL,
+    "OFFSETS_DISAGREE": ("late", *RIVAL),
     "BATCHES_NOT_ACCOUNTED": RIVAL,
     "LOCATION_BUSY": ("command",),
     "LOCATION_MOVED_ON": ("move",),

@@ -137,6 +137,7 @@ class Answers:
         if found is not None and (name in broker.pending or found.state.startswith("Prepare")):
             return fail(CONCURRENT)
         if found is not None and found.state == "Ongoing":
+            self._cluster.note_if_late()
             becomes = found.ending(False, 1, self._cluster.now)
             self._cluster.change(broker, name, becomes, lambda _: box.append(fail(CONCURRENT)[0]))
             return box

@@ -473,6 +473,11 @@ class Cluster:
             if found.started + found.timeout_ms / 1000 <= self.now:
                 self.expire(name)
 
+    def note_if_late(self) -> None:
+        """Note a loss if the request that ends a transaction comes late: it is of an earlier attempt."""
+        current = self._world.scheduler.current
+        self._world.did["loss"] += current is not None and current.name == "network"
+
     def expire(self, name: str) -> None:
         """Let a transaction's coordinator abort it, as it does after its timeout."""
         place = self.coordination_of(name)

@@ -157,7 +157,7 @@ class Moves:
             adopt(world.place, claim=True, yes=True)
         world.see("a location is adopted")
 
-    def rewind(self) -> None:
+    def rewind(self, command: str = "c0", newest: bool = False) -> None:
         """Take the stopped query back to a checkpoint: what it has committed since is written again."""
         world, place = self._world, CheckpointLocation(self._world.place)
         world.did["rewind"] += 1
@@ -168,10 +168,11 @@ class Moves:
             return
         with closing(recorded_sink(run, place, {"checkpointHooks": world.options["checkpointHooks"]})) as sink:
             rewinder = Rewinder(journal, sink, LocationLogs(place), place.query_id(), run.prefix)
-            preview = rewinder.preview(world.choices.one_of(settled[::-1]))
+            preview = rewinder.preview(settled[-1] if newest else world.choices.one_of(settled[::-1]))
             check_target(place, ledger, preview)
-            self.back_to = preview.batch
-            rewinder.begin(preview, {"restoreTables": False, "allowReemit": True, "process": {"driver": "c0"}})
+            if not newest:
+                self.back_to = preview.batch
+            rewinder.begin(preview, {"restoreTables": False, "allowReemit": True, "process": {"driver": command}})
             rewinder.finish()
         world.see("a query is rewound")
 

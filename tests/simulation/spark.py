@@ -14,6 +14,7 @@ from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
 from tests.simulation.auditor import KEYS
 from tests.simulation.processes import Process
+from transactional.errors import LocationError
 from transactional.sink import Options
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ class SparkFailed(RuntimeError):
     """Spark ends the query for a reason of its own."""
 
 
-def offset(end: int, barrier: Mapping[str, Any]) -> dict[str, Any]:
+def offset(start: int, end: int, barrier: Mapping[str, Any]) -> dict[str, Any]:
     """Return an end of a micro-batch as the source writes it: rows before it, and the last barrier at or before it."""
-    return {"barrier": barrier, "interval": 1000, "source": "barrier-kafka", "topics": {"t": {"0": end}}}
+    positions = {"start": {"t": {"0": start}}, "topics": {"t": {"0": end}}}
+    return {"barrier": barrier, "interval": 1000, "source": "barrier-kafka", **positions}
 
 
 @cache
@@ -101,7 +103,7 @@ class Query:
     def _plan_end(self, batch: int) -> dict[str, Any]:
         """Return the source's answer to `latestOffset`."""
         world = self._world
-        before = self._line(batch - 1) if batch else offset(0, {"number": 0})
+        before = self._line(batch - 1) if batch else offset(0, 0, {"number": 0})
         if before.get("planned"):
             end, *rest = before["planned"]
             world.see("planned end")
@@ -117,7 +119,7 @@ class Query:
             name = kind if kind == "final" else "checkpoint"
             barrier = {"kind": name, "number": barrier["number"] + 1, "timestamp": int(world.time * 1000)}
         self.read = max(self.read, begin + rows)
-        return offset(begin + rows, barrier)
+        return offset(begin, begin + rows, barrier)
 
     # -- a micro-batch ------------------------------------------------------------------------------------------------
 
@@ -127,8 +129,14 @@ class Query:
         return HostedStreamWriter(HostedSink(self._world.sink, options, SCHEMA))
 
     def _micro_batch(self, driver: str, batch: int) -> None:
-        begin = self._line(batch - 1)["topics"]["t"]["0"] if batch else 0
-        rows = range(begin, self._line(batch)["topics"]["t"]["0"])
+        line, before = self._line(batch), self._line(batch - 1) if batch else offset(0, 0, {"number": 0})
+        if line["start"] != before["topics"] and (line["topics"], line["barrier"]) != (
+            before["topics"],
+            before["barrier"],
+        ):
+            reason = f"micro-batch {batch} does not begin where the one before it ended"
+            raise LocationError("OFFSETS_DISAGREE", reason=reason, partitions=["t-0"])
+        rows = range(before["topics"]["t"]["0"], line["topics"]["t"]["0"])
         planned = self.writer()
         self._call(driver, f"plan {batch}", lambda: planned.prepare(False))
         messages: list[Any] = [None] * KEYS

@@ -99,7 +99,10 @@ class World:
         self.wait_until, self.sleep = self.scheduler.wait_until, self.scheduler.sleep
         self.did: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
-        self.remedies: dict[str, Callable[[BaseException], None]] = {"LOCATION_MOVED_ON": self._follow}
+        self.remedies: dict[str, Callable[[BaseException], None]] = {
+            "LOCATION_MOVED_ON": self._follow,
+            "OFFSETS_DISAGREE": self._take_back,
+        }
         self.disk: dict[str, dict[str, bytes]] = {}
         self.faults = Faults(self)
         self.place = LOCATION
@@ -136,7 +139,7 @@ class World:
         self._hot = setup.hot
         self._table = [(kind, act) for kind, act in acts.items() for _ in range(self.weights[kind])]
         self._elsewhere = self.choices.below(2) == 1  # commands run on another machine: no driver is seen from there
-        self._needs_rewind = self._told_to_recover = False
+        self._needs_rewind = self._told_to_recover = self._has_a_late_file = False
         self._locked_by: Process | None = None
         self._commands: dict[str, Process] = {}
 
@@ -275,6 +278,8 @@ class World:
             self.scheduler.kill(head)
         self._count_rivals()
         go_back, self._needs_rewind = self._needs_rewind, False
+        late_file, self._has_a_late_file = self._has_a_late_file, False
+        name = f"c{self.did['command']}"
         place, unfinished = self.place, self.moves.unfinished
         location, upkeep = CheckpointLocation(place), Upkeep({"checkpointHooks": self.options["checkpointHooks"]})
 
@@ -282,11 +287,12 @@ class World:
             if unfinished:
                 self.moves.finish(unfinished)
                 return
+            if late_file:
+                self.moves.rewind(name, newest=True)
             recover(location, upkeep, go_back=go_back, query_stopped=self._elsewhere)
             if moving:
                 self.moves.move(place)
 
-        name = f"c{self.did['command']}"
         self._commands[name] = self.spawn("command", lambda: self._judged("command", act), name)
         return self._commands[name]
 
@@ -301,6 +307,9 @@ class World:
     def _follow(self, error: BaseException) -> None:
         self.moves.follow(error)
         self._told_to_recover = True
+
+    def _take_back(self, _: BaseException) -> None:
+        self._has_a_late_file = self._told_to_recover = True
 
     def is_alive(self, process: Mapping[str, Any]) -> bool | None:
         """Return what the operating system tells of a process that the journal names; None from another machine."""
