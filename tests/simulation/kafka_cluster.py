@@ -330,6 +330,15 @@ class Cluster:
             return
         broker.known[place.number] = dict(entry for _, entry in place.logs[broker.number].entries)
         broker.pending = {name for name in broker.pending if self.coordination_of(name) is not place}
+        self._end_loaded(broker, place, epoch, place.logs[broker.number].end)
+
+    def _end_loaded(self, broker: Broker, place: Place, epoch: int, end: int) -> None:
+        """Send the markers of what was ending, once enough followers know of it: Kafka's coordinator does not wait for that."""
+        if broker.down or broker.epoch(place) != epoch or not broker.leads(place):
+            return
+        if place.logs[broker.number].high < end:
+            self.at(self.now + 0.1, lambda: self._end_loaded(broker, place, epoch, end))
+            return
         for name, found in broker.known[place.number].items():
             if found.state.startswith("Prepare"):
                 self.send_markers(broker, place, name, found)
