@@ -259,7 +259,12 @@ class SimulatedTransactions:
 
     def prepare(self, number: int) -> None:
         """See `MemoryTransactions`."""
-        self._do(f"prepare {number}", lambda: self.server.prepare(number), ONCE)
+
+        def prepared() -> None:
+            self._world.did["loss"] += self.server.outcome(number) is Outcome.LOST and number not in self._aborted
+            self.server.prepare(number)
+
+        self._do(f"prepare {number}", prepared, ONCE)
 
     def commit(self, number: int) -> Outcome:
         """See `MemoryTransactions`."""
