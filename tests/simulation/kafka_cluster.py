@@ -334,8 +334,8 @@ class Cluster:
 
     def _end_loaded(self, broker: Broker, place: Place, epoch: int, end: int) -> None:
         """Send the markers of what was ending, once enough followers know of it: Kafka's coordinator does not wait for that."""
-        if broker.down or broker.epoch(place) != epoch or not broker.leads(place):
-            return
+        if broker.epoch(place) != epoch or not broker.leads(place) or place.number not in broker.known:
+            return  # it was replaced, or killed
         if place.logs[broker.number].high < end:
             self.at(self.now + 0.1, lambda: self._end_loaded(broker, place, epoch, end))
             return
