@@ -261,7 +261,7 @@ class SimulatedTransactions:
         """See `MemoryTransactions`."""
 
         def prepared() -> None:
-            self._world.did["loss"] += self.server.outcome(number) is Outcome.LOST and number not in self._aborted
+            self._world.did["loss"] += number not in self.server.unfinished() and number not in self._aborted
             self.server.prepare(number)
 
         self._do(f"prepare {number}", prepared, ONCE)
@@ -282,8 +282,9 @@ class SimulatedTransactions:
         """See `MemoryTransactions`."""
 
         def aborted() -> Outcome:
-            if self.server.outcome(number) is Outcome.PREPARED:
+            if number in self.server.unfinished():
                 self._aborted.add(number)
+            if self.server.outcome(number) is Outcome.PREPARED:
                 self._world.did["swept by another"] += self._owners[number] is not self._world.head()
             return self.server.abort(number)
 
