@@ -13,7 +13,6 @@ from connector.spark.process import is_alive
 from connector.views.queries import FAILURES, checkpoint_pairs, query_pairs
 from connector.views.words import batches_text, duration_text, status_text, time_text
 from transactional.clock import SystemClock
-from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError
 from transactional.ledger import Ledger
 from transactional.ownership import must_own, newest_run
@@ -112,7 +111,7 @@ def trigger(location: Location, output: OutputOption = Output.TABLE) -> None:
         _refuse_unless_running(journal.ledger)
         asked = journal.ledger.request
         if asked is None:
-            asked = journal.append(EntryKind.REQUEST, {"what": "checkpoint"}, _refuse_unless_running).number
+            asked = journal.ask("checkpoint", _refuse_unless_running)
             report.say("asked for: the next micro-batch closes a checkpoint")
         else:
             report.status = "nothing to do"

@@ -40,7 +40,6 @@ from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock
-from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger
@@ -169,8 +168,8 @@ def _close(place: CheckpointLocation, journal: Journal, deadline: Deadline, cloc
     stopped = run is None or run.ended is not None or is_alive(run.process) is False
     if not waiting or (stopped and not decided):
         return  # if no query runs to close one, take the newest: what is prepared is read again
-    if prepared and not stopped and ledger.request is None:
-        journal.append(EntryKind.REQUEST, {"what": "savepoint"}, lambda _: None)
+    if prepared and not stopped:
+        journal.ask("savepoint", lambda _: None)
 
     def closed() -> bool:
         completed = _look(place, journal).completed

@@ -109,3 +109,32 @@ def test_a_create_whose_answer_was_lost_is_our_own(raises: bool) -> None:
     entry = journal.append(EntryKind.RUN, run_body(location="/l"), anyone)
     assert (entry.number, numbers(store, "json")) == (1, [1])
     assert journal.append(EntryKind.REQUEST, REQUEST, anyone).number == 2
+
+
+class FoldsAtOnce(MemoryJournalStore):
+    """The query folds the journal between a create and the listing that follows; perhaps it records something first."""
+
+    def __init__(self, goes_on: bool) -> None:
+        super().__init__()
+        self.folds, self.goes_on = False, goes_on
+
+    def create(self, name: str, data: bytes) -> bool:
+        made = super().create(name, data)
+        if self.folds:
+            self.folds = False
+            query = Journal(self)
+            query.load()
+            if self.goes_on:
+                query.append(EntryKind.STOPPED, {"run": 1}, anyone)
+            query.fold(1)
+        return made
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_request_that_is_folded_at_once_counts_and_is_no_superseded_run(goes_on: bool) -> None:
+    store = FoldsAtOnce(goes_on)
+    journal = grown(store, 1)
+    store.folds = True
+    number = journal.ask("checkpoint", anyone)
+    assert (number, Journal(store).load().request) == (2, 2)
+    assert journal.ask("checkpoint", anyone) == 2, "it is not asked for twice"

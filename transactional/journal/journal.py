@@ -210,6 +210,35 @@ class Journal:
                 return entry
             self.load()
 
+    def ask(self, what: str, judge: Callable[[Ledger], None]) -> int:
+        """Ask the running query for a checkpoint, unless one is asked for; return the number of the request.
+
+        If the journal is folded at this moment, the snapshot may hold the request or not: it is looked up, and made again if it
+        is not there. A second one changes nothing.
+
+        Parameters
+        ----------
+        what : str
+            ``checkpoint`` or ``savepoint``.
+        judge : Callable[[Ledger], None]
+            As in `append`.
+
+        Raises
+        ------
+        FencedError
+            By `judge`; ``LOCATION_MOVED_ON``.
+        JournalError
+            As in `append`.
+        """
+        while self.ledger.request is None:
+            try:
+                return self.append(EntryKind.REQUEST, {"what": what}, judge).number
+            except FencedError as folded:  # noqa: PERF203
+                if folded.condition != "RUN_SUPERSEDED":
+                    raise
+                self.load()
+        return self.ledger.request
+
     def _create(self, entry: Entry, data: bytes) -> bytes | None:
         """Exclusive create; a lost answer is settled by reading back, also if the store's client has hidden it.
 
