@@ -229,7 +229,8 @@ def _copy(
         return copy_file(place.files, name, folder.files, saved(name))
 
     try:
-        check_can_go_back(place, batch)
+        if not _is_kept(place, journal, chosen):
+            return CHANGED
         needed = [*_logs(place, batch), *state_files(place, batch)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             files = list(pool.map(copy, needed))
@@ -249,6 +250,24 @@ def _copy(
     check_recorded(ledger, batch, source_lines(place, batch))
     query, partitions = place.query_id(), shuffle_partitions(place, batch)
     return write(folder, identifier, cut(ledger, chosen.id), chosen, query, partitions, files, clock) or TAKEN
+
+
+def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord) -> bool:
+    """Return False if Spark has purged what the checkpoint needs since it was chosen: the query has a newer one now.
+
+    Raises
+    ------
+    LocationError
+        ``REWIND_TOO_FAR``: there is no newer one.
+    """
+    try:
+        check_can_go_back(place, max(chosen.batches))
+    except LocationError as gone:
+        newest = _look(place, journal).completed
+        if gone.condition != "REWIND_TOO_FAR" or newest is None or newest.id == chosen.id:
+            raise
+        return False
+    return True
 
 
 def _shared(place: CheckpointLocation, name: str) -> list[str]:

@@ -278,6 +278,24 @@ def test_a_checkpoint_that_a_rewind_takes_back_under_the_copy_is_not_saved(
     assert (saved.batch, saved.checkpoint) == (1, place.checkpoints[1])
 
 
+def test_a_checkpoint_that_spark_purges_before_the_copy_gives_way_to_a_newer_one(
+    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command stood still meanwhile."""
+    chosen: list[int] = []
+
+    def look(at: CheckpointLocation, batch: int) -> None:
+        chosen.append(batch)
+        if batch == 2:
+            place.decided(3)
+            (place.path / "offsets/1").unlink()
+        check_can_go_back(at, batch)
+
+    monkeypatch.setattr("connector.savepoints.take.check_can_go_back", look)
+    saved = take(str(place), str(tmp_path / "saved"))
+    assert (chosen, saved.batch, saved.checkpoint) == ([2, 3], 3, place.checkpoints[-1])
+
+
 def test_a_place_that_never_stands_still_is_refused(
     place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
