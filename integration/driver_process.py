@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
-from connector.spark.process import JVM, session_members
 from integration.file_sink import committed_rows, pending_files
 from integration.jobs import QUICK_JVM, Job, newest
+from integration.session import JVM, session_members
 from transactional import faults
 from transactional.entry import Entry, decode
 from transactional.journal import Journal, LocalJournalStore

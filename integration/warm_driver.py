@@ -21,10 +21,10 @@ from typing import Any
 
 import psutil
 
-from connector.spark.process import JVM, session_members
 from integration import ragged_source  # noqa: F401 - registers its job
 from integration.driver_process import DEADLINE, Faults
 from integration.jobs import Job, build_session, jvm_options, parse, start
+from integration.session import JVM, session_members
 from transactional.faults import VARIABLE
 
 __all__ = ["WarmDriver"]

@@ -26,7 +26,7 @@ HEAD = """\
 Every error of ours names its *condition*, `[CONDITION] what happened. What to do.`, also in the text that Spark's
 `StreamingQueryException` hands on. In a program: `error.getCondition()`, `error.getMessageParameters()`, `error.getSqlState()`.
 
-Find the condition below. *Supervised* is what `barrier run` and `supervise` do about it.
+Find the condition below. *Supervised* is what `supervise` does about it.
 """
 
 

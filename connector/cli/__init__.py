@@ -7,7 +7,6 @@
     barrier restore SAVEPOINT NEW_LOCATION --claim | --no-claim
     barrier transactions list|describe|explain|abort    who holds readers of a topic back
     barrier doctor [LOCATION]   check everything that a query needs, before it runs
-    barrier run SCRIPT ...      keep a driver program up
     barrier stop LOCATION       end a query at its final checkpoint
     barrier recover LOCATION    before a start: leave nothing of a dead query open
     barrier rewind LOCATION --to CHECKPOINT    a stopped query goes back to an earlier checkpoint
@@ -22,8 +21,7 @@ With ``--output json``, or ``--json``, standard output holds one JSON document, 
 ``nothing to do``, ``dry run``, ``refused`` (then with ``condition`` and ``message``), ``wrong usage`` (with ``message``),
 ``not answered``, ``failed``, ``asked for`` or ``interrupted``; sentences go to standard error.
 
-Each ``--help`` lists the exit statuses (`connector.cli.report.MEANINGS`). ``barrier run`` ends with its script's own exit
-status if that dies again and again before any query of it was planned.
+Each ``--help`` lists the exit statuses (`connector.cli.report.MEANINGS`).
 """
 
 from __future__ import annotations

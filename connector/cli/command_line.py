@@ -23,7 +23,6 @@ from connector.cli.report import EXIT_STATUS, LINES, Output, ReaderGoneError, Re
 from connector.cli.resolve import resolve
 from connector.cli.restore import restore
 from connector.cli.rewind import rewind
-from connector.cli.run import run
 from connector.cli.serve import serve
 from connector.cli.stop import stop
 from transactional.printable import printable
@@ -153,7 +152,6 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (app, "doctor", doctor),
     (app, "serve", serve),
     (app, "restore", restore),
-    (app, "run", run),
     (app, "stop", stop),
     (app, "recover", recover_query),
     (app, "rewind", rewind),
@@ -164,9 +162,7 @@ _COMMANDS: Sequence[tuple[typer.Typer, str, Callable[..., None]]] = (
     (app, "offsets", offsets),
 )
 for _app, _name, _command in _COMMANDS:
-    # What stands behind a script is the script's.
-    _context = {"allow_interspersed_args": False, "ignore_unknown_options": True} if _name == "run" else None
-    _app.command(_name, cls=Command, epilog=EXIT_STATUS, context_settings=_context)(_command)
+    _app.command(_name, cls=Command, epilog=EXIT_STATUS)(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

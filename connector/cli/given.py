@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["GivenFile", "GivenOptions", "QueryStopped", "claims", "options_given", "pairs", "seconds"]
+__all__ = ["GivenFile", "GivenOptions", "QueryStopped", "claims", "options_given", "seconds"]
 
 GivenOptions = Annotated[
     list[str] | None,
@@ -68,10 +68,10 @@ def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, s
     ------
     typer.BadParameter
     """
-    return {**_from_file(file), **pairs(option or [], "--option")}
+    return {**_from_file(file), **_pairs(option or [], "--option")}
 
 
-def pairs(lines: Sequence[str], where: str) -> dict[str, str]:
+def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
     """Parse lines KEY=VALUE.
 
     Raises
@@ -97,4 +97,4 @@ def _from_file(path: str | None) -> dict[str, str]:
         raise typer.BadParameter(f"--options-file {path}: {problem.strerror}") from problem
     except UnicodeDecodeError:  # not shown, nor kept as the cause: it holds what is in the file
         raise typer.BadParameter(f"--options-file {path}: it is not text in UTF-8") from None
-    return pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")
+    return _pairs([line for line in lines if line and not line.startswith("#")], f"--options-file {path}")

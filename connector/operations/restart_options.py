@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from connector.options import Option, OptionTable, as_duration_ms, as_version
-from transactional.errors import OptionError
 from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
-__all__ = ["TYPE", "from_config", "from_settings"]
+__all__ = ["from_config"]
 
 TYPE: Final = "restart-strategy.type"
 
@@ -101,32 +100,6 @@ def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
         return _strategy(_environment())
     ours = {key: text for key, text in config.items() if key.lower().startswith("restart-strategy.")}
     return _strategy(_TABLE.parse(ours))
-
-
-def from_settings(settings: Mapping[str, str]) -> RestartStrategy:
-    """Return the strategy that settings name, key by key, over the environment's. Each setting has to count.
-
-    Parameters
-    ----------
-    settings : Mapping[str, str]
-        As `from_config` takes them.
-
-    Raises
-    ------
-    OptionError
-        ``UNKNOWN_OPTION``: a key that there is not, or one of another strategy than the one that is chosen.
-    """
-    given = _TABLE.parse(settings)
-    values = {**_environment(), **{key: given[key] for key in given if given.given(key)}}
-    for key in given:
-        if given.given(key) and not key.startswith((TYPE, f"restart-strategy.{values[TYPE]}.")):
-            raise OptionError(
-                "UNKNOWN_OPTION",
-                owner=f"The restart strategy {values[TYPE]}",
-                option=key,
-                hint="it would count for nothing.",
-            )
-    return _strategy(values)
 
 
 def _environment() -> Mapping[str, Any]:

@@ -14,9 +14,6 @@ __all__ = ["StopWish", "obeying_signals"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_MORE = (signal.SIGHUP, signal.SIGQUIT)
-"""Also end a process at once that does not handle them: the terminal is closed, Ctrl-backslash."""
-
 
 class StopWish:
     """Whether the query is to stop, and how urgently. Can be asked from any thread, and from a signal handler."""
@@ -43,14 +40,12 @@ class StopWish:
 
 
 @contextmanager
-def obeying_signals(wish: StopWish, last: Callable[[], None] | None = None) -> Iterator[Callable[[], None]]:
+def obeying_signals(wish: StopWish) -> Iterator[Callable[[], None]]:
     """Let SIGTERM and SIGINT ask for a stop; the third ends the process. Does nothing outside the main thread.
 
     Parameters
     ----------
     wish : StopWish
-    last : Callable[[], None], optional
-        Called before a signal ends the process. SIGHUP asks for a stop then, too, and SIGQUIT ends it.
 
     Yields
     ------
@@ -62,15 +57,12 @@ def obeying_signals(wish: StopWish, last: Callable[[], None] | None = None) -> I
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if wish.forced() or number == signal.SIGQUIT:
-            if last is not None:
-                last()
+        if wish.forced():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         wish.ask()
 
-    more = () if last is None else [number for number in _MORE if signal.getsignal(number) != signal.SIG_IGN]
-    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in (*_SIGNALS, *more)}
+    former: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def install() -> None:
         for number in former:

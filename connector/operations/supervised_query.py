@@ -6,19 +6,18 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from connector.location.location import CheckpointLocation
 from connector.operations.restart_options import from_config
 from connector.operations.signals import StopWish, obeying_signals
 from connector.operations.supervision import LOOK_SECONDS, Supervision
-from connector.spark import first_start, formats, internals, life_report
+from connector.spark import first_start, formats, internals
 from connector.spark.process import is_alive
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import OptionError
 from transactional.failure import Failure, Remedy, failure_of
-from transactional.restart import NoRestart, RestartStrategy
+from transactional.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -58,8 +57,7 @@ def supervise(
     start : Callable[[], StreamingQuery]
         Builds the query and starts it; called for every life of it.
     strategy : RestartStrategy, optional
-        From the environment by default (`connector.operations.restart_options`). In a program of ``barrier run`` that one
-        restarts, and this strategy is not used.
+        From the environment by default (`connector.operations.restart_options`).
     location : str, optional
         The query's checkpoint location; asked of Spark by default.
     options : Mapping[str, str], optional
@@ -82,9 +80,9 @@ def supervise(
         `stop_timeout` is no number of seconds.
     StreamingQueryException
         The query's last error, if no restart helps or the strategy gives up; whatever `start` raised, and Py4J's error
-        of a JVM that is gone, which only ``barrier run`` survives.
+        of a JVM that is gone: the program has to be started again.
     FencedError
-        ``DRIVER_HOLDS_STATE``: a query with state can't go back in a driver that lives on; under ``barrier run`` it can.
+        ``DRIVER_HOLDS_STATE``: a query with state can't go back in a driver that lives on.
     TwoPhaseCommitError
         What a rewind, or the end of the query, raised.
 
@@ -103,10 +101,6 @@ def supervise(
             value=stop_timeout,
             expectation="seconds, 0 or more",
         )
-    if life_report.is_kept_up():
-        if strategy is not None:
-            log.warning("`barrier run` restarts this program: the strategy that supervise was given is not used")
-        strategy = NoRestart()
     formats.check_starts()
     supervision = Supervision(
         "supervise",
@@ -118,10 +112,7 @@ def supervise(
         clock=clock or SystemClock(),
         chance=chance,
     )
-    with ExitStack() as stack:
-        if threading.current_thread() is not threading.main_thread():  # the program may end well all the same
-            stack.push(lambda kind, problem, _: life_report.tell_failure("thread", problem) if problem else None)
-        obey = stack.enter_context(obeying_signals(supervision.wish))
+    with obeying_signals(supervision.wish) as obey:
         query = _Query(start, supervision, stop_timeout, obey)
         if location is not None:
             place = query.find(location)
@@ -154,13 +145,12 @@ class _Query:
         self._wish, self._clock = supervision.wish, supervision.clock
         self._stop_timeout = stop_timeout
         self._obey = obey
-        self._location: CheckpointLocation | None = None
 
     def find(self, location: str) -> CheckpointLocation:
-        """Remember the location of the query."""
-        self._location = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
-        self._supervision.meet(self._location, None)
-        return self._location
+        """Record the location of the query."""
+        place = CheckpointLocation.from_options({**self._supervision.given, "checkpointLocation": location})
+        self._supervision.meet(place, None)
+        return place
 
     def live(self) -> Failure | None:
         """Run one life."""
@@ -190,15 +180,14 @@ class _Query:
         self.problem = problem
         failure = failure_of(problem)
         if internals.jvm_is_gone(problem):
-            log.error("the driver's JVM does not answer any more; `barrier run` would start a new driver")
+            log.error("the driver's JVM does not answer any more: the program has to be started again")
             return Failure(failure.condition, failure.text, Remedy.NONE)
         return failure
 
     def _meet(self, query: StreamingQuery) -> CheckpointLocation:
-        location = self._location or self.find(internals.checkpoint_location(query))
+        location = self._supervision.location or self.find(internals.checkpoint_location(query))
         driver = internals.driver_of(query)
         self._supervision.meet(location, driver)
-        life_report.tell_location(location, driver)
         return location
 
     def _stop(self, query: StreamingQuery) -> None:

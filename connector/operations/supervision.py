@@ -1,8 +1,7 @@
 """The loop around a query's lives: after each failure its recovery and a delay; in the end nothing is left open.
 
-There is one such loop. `supervise` runs it in the user's program, ``barrier run`` around whole driver programs; in a program
-of ``barrier run``, `supervise` has one life only. systemd or Kubernetes can be the loop, too, with ``barrier recover`` before
-each start.
+`supervise` runs it in the user's program. Around the whole program systemd or Kubernetes is the loop, with ``barrier
+recover`` before each start.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from tenacity import Retrying, retry_if_exception, wait_fixed
 
 from connector.location.location import CheckpointLocation
-from connector.operations.health import Health
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.signals import StopWish
 from connector.operations.stopping import FinalCheckpoint, Standing, end_run, standing
@@ -49,23 +47,23 @@ AGAIN_SECONDS = 1.0
 
 @dataclass
 class Supervision:
-    """The restart loop of one or several queries: one life after the other.
+    """The restart loop of a query: one life after the other.
 
     Parameters
     ----------
     by : str
-        The name, in their journals, of what starts them again.
+        The name, in the journal, of what starts it again.
     strategy : RestartStrategy
     given : Mapping[str, str]
-        Options of their sinks that journals do not keep.
+        Options of its sink that the journal does not keep.
     say : Callable[[str], None]
         Takes sentences for people.
     single_driver : bool
         As in `Upkeep`.
-    wish, health, clock, chance
-        The wish to stop, the health file, time, and numbers at random from 0 to 1.
-    locations : dict[str, CheckpointLocation]
-        Of all queries that were met, by path.
+    wish, clock, chance
+        The wish to stop, time, and numbers at random from 0 to 1.
+    location : CheckpointLocation or None
+        The query's, once it is known.
     """
 
     by: str
@@ -74,17 +72,16 @@ class Supervision:
     say: Callable[[str], None]
     single_driver: bool = False
     wish: StopWish = field(default_factory=StopWish)
-    health: Health = field(default_factory=lambda: Health(None))
     clock: Clock = field(default_factory=SystemClock)
     chance: Callable[[], float] = random.random
-    locations: dict[str, CheckpointLocation] = field(default_factory=dict)
+    location: CheckpointLocation | None = None
 
     def __post_init__(self) -> None:
         self._restarts = Restarts(self.strategy, self.clock, self.chance)
         self._drivers: set[str] = set()
         self._upkeep = Upkeep(self.given, self._drivers, self.single_driver, shared=True)
-        self._seen: dict[str, int] = {}  # the newest run of each location when its journal last answered
-        self._since: dict[str, int] = {}  # and when the last life began
+        self._seen: int | None = None  # the newest run, when the journal last answered
+        self._since: int | None = None  # and when the last life began
         self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
 
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
@@ -98,7 +95,7 @@ class Supervision:
         Returns
         -------
         Failure or None
-            None if the queries were stopped well or have ended by themselves, else the last failure.
+            None if the query was stopped well or has ended by itself, else the last failure.
 
         Raises
         ------
@@ -108,7 +105,7 @@ class Supervision:
         failure: Failure | None = None
         while not self.wish.asked():
             self._restarts.began()
-            self._since = dict(self._seen)
+            self._since = self._seen
             failure = live()
             if failure is None or failure.remedy is Remedy.STOPPED:
                 break
@@ -116,8 +113,7 @@ class Supervision:
                 self.say(f"ended while it was being stopped: {failure.text}")
             elif not self._prepare_restart(failure):
                 return failure
-        with self.health.during("stopping"):
-            self._end(whole=failure is not None or self.wish.asked())
+        self._end(whole=failure is not None or self.wish.asked())
         return None
 
     # -- what lives -------------------------------------------------------------------------------------------------
@@ -126,21 +122,19 @@ class Supervision:
         """Record that a query runs there, in that driver."""
         if driver is not None:
             self._drivers.add(driver)
-        if location.path not in self.locations:
-            self.locations[location.path] = location
+        if self.location is None:
+            self.location = location
             if self._look(location) is not None:
-                self._since[location.path] = self._seen[location.path]
+                self._since = self._seen
 
     def final_checkpoint(self, location: CheckpointLocation) -> FinalCheckpoint:
-        """Return the final checkpoint of a running query, to be asked for."""
+        """Return the final checkpoint of the running query, to be asked for."""
         return FinalCheckpoint(location, self._upkeep, self._look, self.clock)
 
     def listen(self, now: bool = False) -> None:
-        """Obey ``barrier stop`` if the journals of all queries ask for it; look now, or at most every few seconds."""
-        if self._looks.due() or now:
-            stopped = [self._was_stopped(location) for location in self.locations.values()]  # looks at each
-            if stopped and all(stopped):
-                self.wish.request()
+        """Obey ``barrier stop`` if the journal asks for it; look now, or at most once a second."""
+        if (self._looks.due() or now) and self.location is not None and self._was_stopped(self.location):
+            self.wish.request()
 
     def _was_stopped(self, location: CheckpointLocation) -> bool:
         """Return whether our run was asked to stop, or has ended since the last life began: an older stop does not count."""
@@ -148,9 +142,10 @@ class Supervision:
         if found is None or found.run is None:
             return False
         ours = [token for token, run in found.ledger.runs.items() if run.driver in self._drivers]
-        since = self._since.setdefault(location.path, max(ours, default=found.run.token))
+        if self._since is None:
+            self._since = max(ours, default=found.run.token)
         asked = found.ledger.stop_asked and found.run.driver in self._drivers
-        return asked or (found.stopped and found.run.token > since)
+        return asked or (found.stopped and found.run.token > self._since)
 
     def _look(self, location: CheckpointLocation) -> Standing | None:
         """Return how far the query is; None if its journal does not answer now."""
@@ -160,14 +155,13 @@ class Supervision:
             if self._complaints.due():
                 self.say(f"{location.path} can't be looked at now: {problem}")
             return None
-        self._seen[location.path] = found.run.token if found.run else 0
+        self._seen = found.run.token if found.run else 0
         return found
 
     # -- after a failure --------------------------------------------------------------------------------------------
 
     def _prepare_restart(self, failure: Failure) -> bool:
         """Do what the next life needs, and wait for it; return False if there is to be none."""
-        self.health.failed(failure)
         delay = self._restarts.failed() if failure.remedy is not Remedy.NONE else None
         number = self._restarts.number
         if delay is None:
@@ -175,16 +169,14 @@ class Supervision:
             self.say(f"{why}, after {number} restarts: {failure.text}")
             return False
         self.say(f"restart {number} in {delay:.1f} s: {failure.text}")
-        for location in self.locations.values():
-            record_restart(location, self.by, number, delay, failure, self._go_back(location, failure))
-        self.health.tell("waiting", driver=None, restarts=number)
+        if self.location is not None:
+            record_restart(self.location, self.by, number, delay, failure, self._go_back(self.location, failure))
         deadline = Deadline(delay, self.clock)
         while not self.wish.asked():
             waited = deadline.passed()
             self.listen(now=waited)
             if waited:
                 break
-            self.health.beat()
             self.clock.sleep(min(LOOK_SECONDS, deadline.left()))
         return True
 
@@ -195,8 +187,7 @@ class Supervision:
             if found is None or found.ledger.rewinding is None:
                 return False
         try:
-            with self.health.during("rewinding"):
-                done = recover(location, self._upkeep, go_back=True)
+            done = recover(location, self._upkeep, go_back=True)
         except (TwoPhaseCommitError, OSError) as problem:
             if failure_of(problem).remedy is Remedy.NONE:
                 raise
@@ -209,33 +200,34 @@ class Supervision:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end(self, whole: bool) -> None:
-        """Leave nothing open. Call it when no driver is left, or no query runs in it.
+        """Leave nothing open. Call it when the query does not run.
 
         Parameters
         ----------
         whole : bool
-            Also sweep what tasks may have left of queries that have committed everything; one that has ended by itself has
+            Also sweep what tasks may have left of a query that has committed everything; one that has ended by itself has
             left none.
         """
-        if whole and not self.locations:
-            self.say("no query was planned: what an earlier program may have left open is open until the next start")
-        problems: list[Exception] = []
-        for location in self.locations.values():
-            deadline = Deadline(END_SECONDS, self.clock)
-            again = Retrying(
-                retry=retry_if_exception(lambda problem: failure_of(problem).remedy is Remedy.RESTART),
-                wait=wait_fixed(AGAIN_SECONDS),
-                stop=lambda _, deadline=deadline: deadline.passed(),  # type: ignore[misc]
-                sleep=self.clock.sleep,
-                reraise=True,
-            )
-            try:
-                again(self._end_one, location, whole)
-            except Exception as problem:  # noqa: BLE001 - the others are to be ended, too
-                self.say(f"{location.path} is not ended: {without_named_secrets(str(problem))}")
-                problems.append(problem)
-        if problems:
-            raise problems[0]
+        location = self.location
+        if location is None:
+            if whole:
+                self.say(
+                    "no query was planned: what an earlier program may have left open is open until the next start"
+                )
+            return
+        deadline = Deadline(END_SECONDS, self.clock)
+        again = Retrying(
+            retry=retry_if_exception(lambda problem: failure_of(problem).remedy is Remedy.RESTART),
+            wait=wait_fixed(AGAIN_SECONDS),
+            stop=lambda _: deadline.passed(),
+            sleep=self.clock.sleep,
+            reraise=True,
+        )
+        try:
+            again(self._end_one, location, whole)
+        except Exception as problem:
+            self.say(f"{location.path} is not ended: {without_named_secrets(str(problem))}")
+            raise
 
     def _end_one(self, location: CheckpointLocation, whole: bool) -> None:
         """End what our driver, or a dead one, has left; leave alone what another driver runs."""

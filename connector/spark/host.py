@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from connector.location.offset_log import spark_view
-from connector.spark import internals, life_report
+from connector.spark import internals
 from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
@@ -87,10 +87,6 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
     @collector_patient()
     def prepare(self, overwrite: bool) -> None:
         """Refuse impossible settings, recover, and make the plan that the tasks carry. *Driver, planning worker.*"""
-        with life_report.telling(self._sink.location, internals.driver_identity):
-            self._prepare(overwrite)
-
-    def _prepare(self, overwrite: bool) -> None:
         try:
             self._sink.refuse_stream(overwrite)
             with self._sink.coordinator(spark_view(self._sink.location)) as coordinator:
@@ -126,10 +122,7 @@ class HostedStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Decide, then commit. *Called on the driver, once per micro-batch, in the commit worker.*"""
         view = spark_view(self._sink.location, batchId)
-        with (
-            life_report.telling(self._sink.location, internals.driver_identity),
-            self._sink.coordinator(view) as coordinator,
-        ):
+        with self._sink.coordinator(view) as coordinator:
             coordinator.commit(acknowledgements(messages), batchId)
 
     @collector_patient()

@@ -17,12 +17,11 @@ __all__ = [
     "is_alive",
     "process_of",
     "process_text",
-    "session_members",
     "this_process",
 ]
 
 _PROC = "/proc"
-JVM = "java"
+_JVM = "java"
 """The name of a driver's process."""
 
 _drivers: dict[int, tuple[int, Any]] = {}
@@ -56,7 +55,7 @@ def _java_above() -> int | None:
     import psutil
 
     try:
-        return next((above.pid for above in psutil.Process().parents() if above.name() == JVM), None)
+        return next((above.pid for above in psutil.Process().parents() if above.name() == _JVM), None)
     except (psutil.Error, OSError):
         return None
 
@@ -96,20 +95,6 @@ def is_alive(identity: Mapping[str, Any]) -> bool | None:
     except PermissionError:
         return None  # /proc mounted with hidepid
     return None
-
-
-def session_members(session: int) -> dict[int, str]:
-    """Return the living processes of a session, with their names."""
-    import psutil
-
-    found = {}
-    for pid in psutil.pids():
-        try:
-            if os.getsid(pid) == session and _runs(pid):
-                found[pid] = str(psutil.Process(pid).name())
-        except (psutil.Error, OSError):  # noqa: PERF203 - it has ended meanwhile
-            continue
-    return found
 
 
 def driver_text(process: Mapping[str, Any], alive: bool | None) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from connector.spark.process import session_members
+from integration.session import session_members
 
 __all__ = ["Driver", "DriverFailed"]
 

@@ -262,7 +262,7 @@ class _Trial:
         said = self.driver.log.read_text(errors="replace")
         self.driver.kill()
         needy = [line for line in said.splitlines() if line.startswith("NEEDS A PERSON")]
-        # Nobody but `barrier run`, or a platform, survives the end of the JVM.
+        # Only a platform survives the end of the JVM.
         needy = [line for line in needy if "Py4J" not in line and "ConnectionRefused" not in line]
         assert not needy, f"a person was called: {needy[-1][:1500]}"
         self._start()

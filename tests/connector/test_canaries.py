@@ -25,7 +25,6 @@ from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.location.offset_log import spark_view
 from connector.options import HOST_OPTIONS
 from connector.schema_registry.registry import ALSO_SECRET, Registry
-from connector.spark import life_report
 from connector.spark.hosted_sink import HostedSink
 from connector.spark.sinks import find_sink
 from integration.file_sink import FileSink, FileTransaction
@@ -259,17 +258,16 @@ class Talkative(FileSink):
 
 
 def one_batch(place: CliPlace, batch: int) -> None:
-    """What Spark calls for a micro-batch; what our processes report of it goes to ``barrier run``."""
+    """What Spark calls for a micro-batch."""
     (place.path / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")
     options = {**ONCE, "path": str(place.output), "checkpointLocation": str(place)}
     sink = HostedSink(Talkative, Options(options), SCHEMA)
-    with life_report.telling(sink.location, lambda: "d"):
-        with sink.coordinator(spark_view(sink.location), "d", dict(dead_process())) as coordinator:
-            plan = coordinator.plan()
-        rows = iter([pa.record_batch({"value": [1, 2]})])
-        acknowledged = sink.write(plan, rows, 0, 0)
-        with sink.coordinator(spark_view(sink.location), "d", dict(dead_process())) as coordinator:
-            coordinator.commit([acknowledged], batch)
+    with sink.coordinator(spark_view(sink.location), "d", dict(dead_process())) as coordinator:
+        plan = coordinator.plan()
+    rows = iter([pa.record_batch({"value": [1, 2]})])
+    acknowledged = sink.write(plan, rows, 0, 0)
+    with sink.coordinator(spark_view(sink.location), "d", dict(dead_process())) as coordinator:
+        coordinator.commit([acknowledged], batch)
     (place.path / "commits" / str(batch)).write_text("v1\n{}")
 
 
@@ -296,7 +294,6 @@ def test_a_query_s_life_leaves_no_secret_behind_wherever_it_is_killed(
     capsys: Capture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv(life_report.VARIABLE, str(tmp_path / "report"))
     whole = CliPlace(tmp_path / "whole", Talkative)
     one_batch(whole, 0)
     points = [*reached]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.operations.restart_options import from_config, from_settings
+from connector.operations.restart_options import from_config
 from transactional.errors import OptionError
 from transactional.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 
@@ -63,18 +63,3 @@ def test_a_variable_that_is_misspelt_is_refused_by_name(monkeypatch: pytest.Monk
     monkeypatch.setenv(name, "fixed-delay")
     with pytest.raises(OptionError, match=f"UNKNOWN_OPTION.*{name}.*did you mean BARRIER_RESTART_STRATEGY_"):
         from_config()
-
-
-def test_settings_stand_over_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BARRIER_RESTART_STRATEGY_TYPE", "failure-rate")
-    monkeypatch.setenv("BARRIER_RESTART_STRATEGY_FAILURE_RATE_DELAY", "7 s")
-    monkeypatch.setenv("BARRIER_RESTART_STRATEGY_FIXED_DELAY_DELAY", "9 s")
-    assert from_settings({}) == FailureRate(1, 60, 7)
-    assert from_settings({"restart-strategy.failure-rate.delay": "8 s"}) == FailureRate(1, 60, 8)
-    assert from_settings({"restart-strategy.type": "fixed-delay"}) == FixedDelay(1, 9)
-    with pytest.raises(
-        OptionError, match=r"strategy failure-rate has no option restart-strategy\.fixed-delay.*count for nothing"
-    ):
-        from_settings({"restart-strategy.fixed-delay.delay": "8 s"})
-    with pytest.raises(OptionError, match=r"did you mean restart-strategy\.type"):
-        from_settings({"restart-stratgy.type": "none"})

@@ -58,7 +58,7 @@ def place(tmp_path: Path) -> CliPlace:
     declined = {"run": 1, "batch": 1, "reason": "HOOK_FAILED", "detail": "the hook <script>alert(1)</script> raised"}
     found.append(EntryKind.DECLINED, declined)
     found.decided(2, settle=False)
-    restart = {"by": "barrier run", "number": 1, "delay": 2.0, "condition": "", "reason": "killed", "rewound": False}
+    restart = {"by": "supervise", "number": 1, "delay": 2.0, "condition": "", "reason": "killed", "rewound": False}
     found.append(EntryKind.RESTARTED, restart)
     return found
 
@@ -71,7 +71,7 @@ def test_the_overview_and_a_query_show_what_the_journal_holds(place: CliPlace, s
     query = served.ask("queries/0").text
     assert "what it has prepared waits for the next start" in query
     assert "Checkpoint 5 was declined" in query
-    assert "Started again by barrier run, number 1, after 2 s: killed" in query
+    assert "Started again by supervise, number 1, after 2 s: killed" in query
     assert "&lt;script&gt;alert(1)" in query
     assert "<script>alert" not in query
     assert 'aria-label="Duration of checkpoints' in query

@@ -13,7 +13,7 @@ import pytest
 from connector.location.location import CheckpointLocation
 from connector.operations import recovery, stopping, supervision
 from connector.operations.supervised_query import StopWish, supervise
-from connector.spark import internals, life_report
+from connector.spark import internals
 from connector.spark.process import this_process
 from tests.connector.cli_place import CliPlace
 from transactional.entry import EntryKind
@@ -159,22 +159,6 @@ def test_a_request_that_was_obeyed_does_not_stop_the_query_that_is_started_again
     assert len(queries) == 2
 
 
-def test_under_barrier_run_there_is_no_second_loop(
-    place: CliPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv(life_report.VARIABLE, str(tmp_path / "report"))
-    queries: list[FakeQuery] = []
-
-    def start() -> Any:
-        queries.append(FakeQuery(StoreError("BROKERS_UNREACHABLE", "away")))
-        return queries[-1]
-
-    with pytest.raises(StoreError, match="BROKERS_UNREACHABLE"):
-        supervise(start, FixedDelay(5, 0.1), location=str(place))
-    assert len(queries) == 1
-    assert "the strategy that supervise was given is not used" in caplog.text
-
-
 def test_a_query_whose_jvm_is_gone_is_not_started_in_this_program_again(
     place: CliPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,7 +171,7 @@ def test_a_query_whose_jvm_is_gone_is_not_started_in_this_program_again(
     with pytest.raises(ConnectionRefusedError):
         supervise(start, FixedDelay(5, 0.1), location=str(place))
     assert len(queries) == 1
-    assert "`barrier run` would start a new driver" in caplog.text
+    assert "the program has to be started again" in caplog.text
 
 
 @pytest.mark.parametrize("single_driver", [False, True])
