@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql.datasource import GreaterThanOrEqual, In
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.marks.injector import Injector
-from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
+from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
 from connector.kafka.source.data_source import BarrierKafkaDataSource
-from connector.kafka.source.fetch import KafkaInputPartition
 from connector.kafka.source.read_options import GROUP_ID, READ_OPTIONS, parse_read_options
 from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
@@ -671,11 +669,9 @@ def test_the_groups_offsets_are_kept_under_the_name_that_was_set(
 
 
 def batch_reader(options: Mapping[str, str]) -> BarrierKafkaBatchReader:
-    found = BarrierKafkaDataSource(dict(options)).reader(
+    return BarrierKafkaDataSource(dict(options)).reader(
         spark_schema(all_columns(options.get("includeHeaders") == "true"))
     )
-    assert type(found) is BarrierKafkaBatchReader, "Spark refuses pushFilters where it does not ask for it"
-    return found
 
 
 def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -750,46 +746,3 @@ def test_the_isolation_level_means_the_same_in_any_case_to_the_driver_and_to_its
         found[level] = [value for batch in batches for value in batch.column("value").to_pylist()]
     producer.abort_transaction(30)
     assert found == {"READ_COMMITTED": [b"0"], "Read_Uncommitted": [b"0", b"open"]}
-
-
-@pytest.mark.parametrize(
-    ("where", "rows", "ranges"),
-    [
-        ("partition = 1", {"a1": (0, 3)}, {"a1": (0, 3)}),
-        (f"topic = '{B}'", {"b0": (0, 2)}, {"b0": (0, 2)}),
-        ("partition = 0 AND offset >= 4 AND offset < 6", {"a0": (4, 6)}, {"a0": (4, 6)}),
-        ("offset IN (1, 2) AND topic LIKE '%-a'", {"a0": (1, 3), "a1": (1, 3)}, {"a0": (1, 3), "a1": (1, 3)}),
-        (
-            "timestamp >= timestamp_millis(4000)",
-            {"a0": (3, 6), "a1": (1, 3), "b0": (1, 2)},
-            {"a0": (3, 6), "a1": (1, 3), "b0": (1, 2)},
-        ),
-        ("timestamp < timestamp_millis(2000)", {"a0": (0, 1), "b0": (0, 1)}, {**ALL_OF_A, "b0": (0, 2)}),
-        ("value IS NULL", {}, {**ALL_OF_A, "b0": (0, 2)}),
-        ("offset > 100", {}, {}),
-    ],
-)
-def test_filters_leave_partitions_and_offsets_unread_where_spark_tells_them(
-    topics: Cluster, registered: SparkSession, where: str, rows: Part, ranges: Part
-) -> None:
-    registered.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        frame = read(registered, filled({"subscribe": "$a,$b"}, topics)).where(where)
-        assert sorted(row.value.decode() for row in frame.collect()) == rows_of(rows)
-        # Where nothing is left to read, Spark has one task that reads nothing.
-        assert frame.rdd.getNumPartitions() == max(1, len(ranges))
-    finally:
-        registered.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-def test_a_filter_narrows_the_ranges(topics: Cluster) -> None:
-    from datetime import datetime, timezone
-
-    reader = FilteringBatchReader(parse_read_options(filled({}, topics), "batch"))
-    filters = [
-        In(("offset",), (1, 4)),
-        GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(3, timezone.utc)),
-    ]
-    assert list(reader.pushFilters(filters)) == filters, "Spark evaluates them again"
-    ranges = [str(each.range) for each in reader.partitions() if isinstance(each, KafkaInputPartition)]
-    assert ranges == [f"{A}-0 [2, 5)", f"{A}-1 [1, 3)"]

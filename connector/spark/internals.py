@@ -34,7 +34,6 @@ __all__ = [
     "driver_identity",
     "driver_of",
     "driver_pid",
-    "filters_are_pushed",
     "finds_class",
     "jvm_is_gone",
     "knows_format",
@@ -54,7 +53,6 @@ _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 _PLANNING_MODULE = "pyspark.sql.worker.write_into_data_source"
 _COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
-_PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Phase(enum.Enum):
@@ -110,15 +108,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)  # PySpark 4.1 has no other zone
-
-
-def filters_are_pushed() -> bool:
-    """Return whether the worker that hands filters to `reader` calls it.
-
-    Everywhere else Spark refuses a reader that has ``pushFilters`` (spark.sql.python.filterPushdown.enabled is false by
-    default, and the worker does not get the setting).
-    """
-    return _PUSHDOWN_MODULE in _callers()
 
 
 def _callers() -> Iterator[str]:

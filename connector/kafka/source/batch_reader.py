@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
@@ -15,7 +15,6 @@ from connector.kafka.source.alignment.alignment import Alignment
 from connector.kafka.source.bounds import OffsetBound, check_partitions
 from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.offsets import Positions
-from connector.kafka.source.pushdown import Narrowing
 from connector.kafka.source.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
 from connector.kafka.source.subscription import wrong_partitions
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["BarrierKafkaBatchReader", "FilteringBatchReader"]
+__all__ = ["BarrierKafkaBatchReader"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,6 @@ class BarrierKafkaBatchReader(DataSourceReader):
         self._clock = clock or SystemClock()
         self._brokers = brokers
         self.fail_on_data_loss = options.fail_on_data_loss
-        self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one task per partition with rows to read, or several if the options split it. *Driver, once per scan*.
@@ -71,17 +69,15 @@ class BarrierKafkaBatchReader(DataSourceReader):
         options.subscription.check(there)
         for bound in (options.starting, options.ending):
             check_partitions(bound, there)
-        wanted = [partition for partition in there if self._narrowing.keeps(partition)]
         # In this order: `latest` of the start must not lie behind that of the end.
-        start = topics.resolve(options.starting, wanted, strict=self.fail_on_data_loss)
+        start = topics.resolve(options.starting, there, strict=self.fail_on_data_loss)
         if options.align is not None:
             newest = Alignment(options, options.align, self._clock).newest(admin, topics.ids, topics.latest(there))
             whole = newest[0] if newest is not None else {}
-            end: Positions = {partition: max(start[partition], whole.get(partition, 0)) for partition in wanted}
+            end: Positions = {partition: max(start[partition], whole.get(partition, 0)) for partition in there}
         else:
-            end = self._readable_end(topics, topics.resolve(options.ending, wanted, strict=self.fail_on_data_loss))
-        ranges = [part for part in map(self._narrowing.narrow, self._ranges(start, end)) if len(part)]
-        ranges = self._without_older_rows(topics, ranges)
+            end = self._readable_end(topics, topics.resolve(options.ending, there, strict=self.fail_on_data_loss))
+        ranges = [part for part in self._ranges(start, end) if len(part)]
         return [
             KafkaInputPartition(part, topics.ids.get(part.partition.topic)) for part in options.splitting.split(ranges)
         ]
@@ -128,29 +124,3 @@ class BarrierKafkaBatchReader(DataSourceReader):
                 raise wrong_partitions(self._options.ending.option, shown, expected, back)
             _log.warning("barrier-kafka: partitions end before they begin: %s", shown)
         return [OffsetRange(p, start[p], max(start[p], end[p])) for p in sorted(start)]
-
-    def _without_older_rows(self, topics: TopicReader, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        since = self._narrowing.since_ms()
-        if since is None:
-            return list(ranges)
-        offsets = topics.since({part.partition: since for part in ranges})
-        narrowed = []
-        for part in ranges:
-            # A partition without such a row has none in its range.
-            offset = offsets[part.partition]
-            start = part.end if offset is None else max(part.start, offset)
-            if start < part.end:
-                narrowed.append(OffsetRange(part.partition, start, part.end))
-        return narrowed
-
-
-class FilteringBatchReader(BarrierKafkaBatchReader):
-    """A batch reader for sessions in which Spark passes filters (``spark.sql.python.filterPushdown.enabled``).
-
-    Filters on topic, partition and offset, and a minimum timestamp, narrow the ranges that are read.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Record the filters; Spark evaluates all of them again. *Driver, once per scan, before* `partitions`."""
-        self._narrowing = Narrowing(tuple(filters))
-        return filters

@@ -107,13 +107,12 @@ class BarrierKafkaDataSource(DataSource):
         OptionError
             ``FORBIDDEN_OPTION``: the user gave another schema; ``INVALID_OPTION``.
         """
-        from connector.kafka.source.batch_reader import BarrierKafkaBatchReader, FilteringBatchReader
+        from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
         from connector.kafka.source.read_options import parse_read_options
-        from connector.spark.internals import filters_are_pushed
 
         options = parse_read_options(self.options, "batch")
         _check_schema(schema, options)
-        return FilteringBatchReader(options) if filters_are_pushed() else BarrierKafkaBatchReader(options)
+        return BarrierKafkaBatchReader(options)
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:
