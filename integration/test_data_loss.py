@@ -317,10 +317,8 @@ def test_a_replay_has_what_is_left_in_the_same_tasks(
         reader_of(kafka, topic_name, minPartitions="4", allowReordering="true").partitions(start, end)
     second = careless(kafka, topic_name, minPartitions="4", allowReordering="true")
     assert ranges_of(second.partitions(start, end)) == [(15, 15), (20, 20), (22, 25), (25, 30)]
-    assert "up to 12 rows" in caplog.text
-    following = ask(second, end)
-    assert following is not None
-    assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 22, "why": "expired"}]}}
+    assert "up to 5 rows of" in caplog.text
+    assert "up to 2 rows of" in caplog.text
     assert values(rows_between(second, start, end)) == list(range(22, 30))
     delete_before(kafka, topic_name, 30)
     third = careless(kafka, topic_name, minPartitions="4", allowReordering="true")
@@ -333,7 +331,7 @@ def ranges_of(partitions: Sequence[Any]) -> list[tuple[int, int]]:
     return [(each.start, each.end) for each in found]
 
 
-def test_rows_that_expire_behind_the_planning_are_counted_once_per_task(
+def test_rows_that_expire_after_the_planning_are_counted_once_per_task(
     kafka: Cluster, topic_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, start = begun(kafka, topic_name)
@@ -349,11 +347,6 @@ def test_rows_that_expire_behind_the_planning_are_counted_once_per_task(
     lost = [record.args for record in caplog.records if record.name == LOG]
     counted = [args[1] for args in lost if isinstance(args, tuple)]
     assert counted == [5, 5, 2]
-    # The tasks' warnings are in the executors' logs. The driver finds the same in its next planning, and records it.
-    following = ask(reader, reader._end or {})
-    assert following is not None
-    assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 22, "why": "expired"}]}}
-    assert ask(reader, following) is None
 
 
 def test_a_task_whose_next_rows_expire_goes_on_at_the_first_one_left(kafka: Cluster, topic_name: str) -> None:
@@ -468,9 +461,7 @@ def test_a_task_whose_topic_is_re_created_or_deleted_fails_and_the_replay_goes_o
     assert rows_between(again, start, end) == []
     kafka.create_topic(topic_name)
     produce(kafka, topic_name, range(200, 203), partitions=1)
-    following, read = read_on(again, end)
-    assert read == [200, 201, 202]
-    assert following["missed"] == {topic_name: {"0": [{"from": 10, "to": 20, "why": "gone"}]}}
+    assert read_on(again, end)[1] == [200, 201, 202]
 
 
 def test_a_topic_that_is_gone_is_an_error_or_left_out_and_read_on_if_it_comes_back(
@@ -642,29 +633,6 @@ def test_a_repair_whose_rows_expired_is_refused_and_one_whose_rows_are_left_is_m
         else:
             # The rows that expired are committed; the lost task's number and rows are those of the first time.
             assert query.finish() == []
-
-
-def test_rows_that_go_before_a_replay_stand_in_the_progress_in_spark_s_log_and_in_the_journal(
-    kafka: Cluster, spark: SparkSession, topic_name: str, tmp_path: Path, faults: Faults
-) -> None:
-    job, output = topic_to_topic(kafka, topic_name, failOnDataLoss="false")
-    produce(kafka, f"{topic_name}-in", range(job.batches * job.rows), partitions=2)
-    faults.arm("commit.called", "raise")
-    with LiveQuery(spark, tmp_path, job, output) as query:
-        assert "InjectedFault" in query.start().wait_failed()
-        delete_before(kafka, f"{topic_name}-in", 3)
-        query.start().wait_committed(job.batches - 1)
-        missed = {f"{topic_name}-in": {"0": [{"from": 0, "to": 3, "why": "expired"}]}}
-        ends = [json.loads(progress.sources[0].endOffset) for progress in query.query.recentProgress]
-        assert [end["missed"] for end in ends if "missed" in end] == [missed]
-        location = Path(query.job.location)
-        recorded = json.loads((location / "offsets" / "1").read_text().splitlines()[-1])
-        assert recorded["missed"] == missed
-        assert [path for path in (location / "barrier" / "log").iterdir() if "missed" in path.read_text()]
-        query.stop()
-        written = output.rows()
-        assert sorted(written) == [value for value in range(query.expected) if value not in (0, 2, 4)]
-        assert set(written.values()) == {1}
 
 
 def test_a_row_that_was_damaged_on_the_brokers_disk_is_an_error_and_no_row(kafka: Cluster, topic_name: str) -> None:

@@ -10,8 +10,7 @@ from connector.kafka.client.agreement import AskEach, TopicView
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.kafka.source.bounds import check_partitions
-from connector.kafka.source.data_loss import lost_error
-from connector.kafka.source.missed import MissedRanges
+from connector.kafka.source.data_loss import log, lost_error
 from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
 from connector.kafka.source.ranges import OffsetRange, narrow
 from connector.kafka.source.read_options import ReadOptions
@@ -73,8 +72,6 @@ class Backlog:
         Where this run ends (availableNow).
     seen : Positions or None
         Where the partitions ended when the brokers were asked last.
-    missed : MissedRanges
-        Rows that the last tasks did not read, and that are not recorded yet.
     """
 
     def __init__(
@@ -91,7 +88,6 @@ class Backlog:
         self._admin: AdminClient | None = None
         self.target: Positions | None = None
         self.seen: Positions | None = None
-        self.missed = MissedRanges()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_admin": None}
@@ -173,11 +169,9 @@ class Backlog:
         StoreError
             ``DATA_LOST``: the topic was re-created, or partitions are gone.
         """
-        topics, standing = self._stand(before)
-        if self._options.fail_on_data_loss:
+        if self._options.fail_on_data_loss:  # else `left_of` leaves out what is gone
+            topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
-        else:
-            self._look_back(topics, standing, before)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the rest of a replay's ranges: the topics may have changed since its offsets were picked.
@@ -209,7 +203,7 @@ class Backlog:
         if self._options.fail_on_data_loss:
             raise lost_error(lost)
         left = narrow(ranges, standing.lost, earliest, latest)
-        self.missed.narrow(ranges, left, lost)
+        _warn_unread(ranges, left, lost)
         return left
 
     def _available(self, before: SourceOffset) -> Available:
@@ -218,8 +212,6 @@ class Backlog:
         ids = topics.ids
         if strict:
             _refuse_loss(standing, recreated_topics(before.ids, ids), before)
-        else:
-            self._look_back(topics, standing, before)
         latest = topics.latest([*standing.known, *standing.recreated, *standing.new], standing.known)
         behind = [p for p, offset in standing.known.items() if latest[p] > offset]
         new = [partition for partition in standing.new if latest[partition] > 0]
@@ -279,18 +271,6 @@ class Backlog:
 
         return stand_surely(topics, at, subscription, may_miss, ask_each)
 
-    def _look_back(self, topics: TopicReader, standing: Standing, before: SourceOffset) -> None:
-        """Note what retention has removed of the micro-batch before while its tasks read it."""
-        ranges = [
-            part
-            for part in self.missed.to_look_at(before)
-            if part.partition in standing.known
-            and topics.ids.get(part.partition.topic) == before.ids.get(part.partition.topic)
-        ]
-        # In order: of a partition's ranges the first begins first.
-        wanted = {part.partition: part.start for part in reversed(ranges)}
-        self.missed.look(ranges, topics.surely_earliest([*wanted], wanted))
-
     def _topics(self) -> TopicReader:
         return TopicReader(self.admin(), self._options.config, self._options.retries, clock=self._clock)
 
@@ -300,3 +280,17 @@ def _refuse_loss(standing: Standing, recreated: frozenset[str], at: SourceOffset
     again = {p: Loss(offset, None, Reason.RECREATED) for p, offset in at.topics.items() if p.topic in recreated}
     if again or standing.lost:
         raise lost_error({**standing.lost, **again})
+
+
+def _warn_unread(ranges: Sequence[OffsetRange], left: Sequence[OffsetRange], lost: Mapping[Partition, Loss]) -> None:
+    """Log what the replay of a micro-batch does not read, as it was removed since the planning."""
+    for whole, part in zip(ranges, left, strict=True):
+        if len(part) < len(whole):
+            log.warning(
+                "barrier-kafka: data loss (%s), and failOnDataLoss is false: up to %d rows of %s were removed after it was "
+                "planned: its replay reads %s.",
+                lost[whole.partition].reason.value,
+                len(whole) - len(part),
+                whole,
+                part if len(part) else "nothing of it",
+            )

@@ -108,7 +108,6 @@ def next_offset(
     ends: bool = False,
     first: Positions | None = None,
     lost: Mapping[Partition, Loss] | None = None,
-    missed: Mapping[Partition, tuple[Loss, ...]] | None = None,
     aim: Aim | None = None,
 ) -> SourceOffset | None:
     """Return the end of the next micro-batch, or None if there is none.
@@ -132,8 +131,6 @@ def next_offset(
         Where partitions begin that `before` does not have; 0 by default.
     lost : Mapping[Partition, Loss], optional
         Losses that the positions of `before` already skip. They are recorded in a micro-batch even if it has no rows.
-    missed : Mapping[Partition, tuple[Loss, ...]], optional
-        See `SourceOffset.missed`. They are recorded in the same way.
     aim : Aim, optional
         Of a query that follows other queries' barriers; `available` goes no further.
 
@@ -152,7 +149,7 @@ def next_offset(
     end = {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}
     # New partitions that are not read yet have lost nothing yet.
     lost = {p: loss for p, loss in (lost or {}).items() if p in end or p not in (first or {})}
-    rows_now = end != begin or bool(lost) or bool(missed)
+    rows_now = end != begin or bool(lost)
     cut = aim.cut_at(end) if aim is not None else None
     moved = cut is not None and not cut.same_marks(before.cut)
     last = before.barrier
@@ -181,7 +178,6 @@ def next_offset(
         min_pause=schedule.min_pause_ms,
         lost=lost,
         gone=before.gone,
-        missed=missed or {},
         cut=cut,
     )
     if kind is None:

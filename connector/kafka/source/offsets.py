@@ -149,13 +149,6 @@ class SourceOffset:
     gone : Mapping[str, SetAside]
         Topics with partitions that were lost because they could not be found. If they come back, they must not be read
         from their first row again.
-    missed : Mapping[Partition, tuple[Loss, ...]]
-        Offsets of earlier micro-batches that were removed between their planning and the end of their tasks
-        (``failOnDataLoss=false``), from `Loss.position` to `Loss.resumes`. They stand here because the offsets of those
-        micro-batches were written already. They inform people and decide nothing.
-    may_miss : bool
-        Whether this micro-batch's tasks continue after rows that retention removes while they run
-        (``failOnDataLoss=false``).
     reordered : bool
         Whether several tasks may read one partition's rows (``allowReordering``): the order in which they write is no promise.
     cut : Cut or None
@@ -173,8 +166,6 @@ class SourceOffset:
     planned: tuple[SourceOffset, ...] = ()
     lost: Mapping[Partition, Loss] = field(default_factory=dict)
     gone: Mapping[str, SetAside] = field(default_factory=dict)
-    missed: Mapping[Partition, tuple[Loss, ...]] = field(default_factory=dict)
-    may_miss: bool = False
     reordered: bool = False
     cut: Cut | None = None
 
@@ -200,9 +191,7 @@ class SourceOffset:
             "ids": dict(sorted(self.ids.items())),
             "interval": self.interval,
             **({"lost": _losses_to_json(self.lost)} if self.lost else {}),
-            **({"mayMiss": True} if self.may_miss else {}),
             "minPause": self.min_pause,
-            **({"missed": _missed_to_json(self.missed)} if self.missed else {}),
             **planned,
             **({"reordered": True} if self.reordered else {}),
             "source": SOURCE_NAME,
@@ -258,8 +247,6 @@ class SourceOffset:
             planned=planned,
             lost=_losses_from_json(value.get("lost", {})),
             gone={topic: SetAside.from_json(aside) for topic, aside in value.get("gone", {}).items()},
-            missed=_missed_from_json(value.get("missed", {})),
-            may_miss=bool(value.get("mayMiss", False)),
             reordered=bool(value.get("reordered", False)),
             cut=Cut.from_json(value["cut"]) if value.get("cut") is not None else None,
         )
@@ -271,14 +258,6 @@ def _losses_to_json(lost: Mapping[Partition, Loss]) -> dict[str, dict[str, Any]]
 
 def _losses_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, Loss]:
     return {partition: Loss.from_json(loss) for partition, loss in _by_partition(value).items()}
-
-
-def _missed_to_json(missed: Mapping[Partition, tuple[Loss, ...]]) -> dict[str, dict[str, Any]]:
-    return _by_topic({partition: [loss.to_json() for loss in losses] for partition, losses in missed.items()})
-
-
-def _missed_from_json(value: Mapping[str, Mapping[str, Any]]) -> dict[Partition, tuple[Loss, ...]]:
-    return {partition: tuple(map(Loss.from_json, losses)) for partition, losses in _by_partition(value).items()}
 
 
 def _by_topic(values: Mapping[Partition, Any]) -> dict[str, dict[str, Any]]:

@@ -2,9 +2,8 @@
 
 A task executes its plan and decides almost nothing. It continues after missing rows only if retention has removed them
 (``failOnDataLoss=false``): the leader has refused the offset, and by two of its answers, a pause apart, the partition begins
-later. The next planning sees the same and records it (`SourceOffset.missed`). If anything else is wrong (the topic is deleted
-or re-created, or the log ends too early), the task fails: it may be one broker's error, and the planning of a replay, on the
-driver, asks several brokers before it gives up anything.
+later. If anything else is wrong (the topic is deleted or re-created, or the log ends too early), the task fails: it may be one
+broker's error, and the planning of a replay, on the driver, asks several brokers before it gives up anything.
 """
 
 from __future__ import annotations

@@ -149,7 +149,6 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         # Spark asks when the micro-batch before is committed, so the checkpoint of its barrier is completed.
         if before.barrier is not None and (self._completed is None or self._completed[0] != before.barrier):
             self._completed = (before.barrier, now)
-        self._backlog.missed.recorded(before)
         if before.planned:
             end = before.next_planned()
             self._backlog.check_planned(before, end)
@@ -182,7 +181,6 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             ends=ends,
             first=available.first,
             lost=available.lost,
-            missed=self._backlog.missed.offer(),
             aim=aim,
         )
         if end is None:
@@ -190,7 +188,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if end.topics != end.start:
             self._triggered = now
         warn(end.lost, seen)
-        return replace(end, may_miss=not options.fail_on_data_loss, reordered=options.splitting.is_set)
+        return replace(end, reordered=options.splitting.is_set)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends that the brokers had at the last `latestOffset`, for Spark's progress. *Driver, once per trigger*."""
@@ -220,7 +218,6 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         ranges = self._options.splitting.split(ranges_between(after.start, after.topics))
         if end != self._end:
             ranges = self._backlog.left_of(after, ranges)
-        self._backlog.missed.plan(ranges)
         return [KafkaInputPartition(wanted, after.ids.get(wanted.partition.topic)) for wanted in ranges]
 
     def commit(self, end: dict[str, Any]) -> None:

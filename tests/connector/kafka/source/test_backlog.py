@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from connector.kafka.client.agreement import TopicView
-from connector.kafka.client.topics import Partition
-from connector.kafka.source.offsets import Loss, Reason, SourceOffset
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
-from tests.connector.kafka.source.fake_query import LOG, Query, begun, brokers_of, through_text
+from tests.connector.kafka.source.fake_query import LOG, Query, begun, brokers_of
 from transactional.errors import StoreError
 from transactional.failure import Remedy, failure_of
 
@@ -106,7 +104,7 @@ def test_rows_are_expired_by_two_answers(fails: str) -> None:
     query, log = begun(failOnDataLoss=fails)
     log.last = 30
     # Topics, ends, first rows: the third is false, and the next is asked for again.
-    query.brokers.lies = [lambda: None] * (2 if fails == "true" else 3)
+    query.brokers.lies = [lambda: None] * 2
     query.brokers.lies += [lambda: setattr(log, "first", 25), lambda: setattr(log, "first", 0)]
     waited = query.clock.passed
     assert query.go_on() == [("t-0", 10, 30)]
@@ -118,7 +116,7 @@ def test_rows_are_expired_by_two_answers(fails: str) -> None:
 def test_a_log_is_truncated_by_two_answers(retries: str) -> None:
     query, log = begun(10, failOnDataLoss="false")
     query.run(**{"fetchOffset.numRetries": retries})
-    query.brokers.lies = [lambda: None] * 2
+    query.brokers.lies = [lambda: None]
     query.brokers.lies += [lambda: setattr(log, "last", 5), lambda: None, lambda: setattr(log, "last", 10)]
     assert query.ask() is None
     log.last = 5
@@ -126,32 +124,12 @@ def test_a_log_is_truncated_by_two_answers(retries: str) -> None:
     assert query.start["lost"] == {"t": {"0": {"from": 10, "to": 5, "why": "truncated"}}}
 
 
-# -- what goes behind the planning ----------------------------------------------------------------------------------------
+# -- what goes after the planning -----------------------------------------------------------------------------------------
 
 
-def test_what_expires_while_a_micro_batch_runs_is_logged_and_stands_in_the_next_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    query, log = begun(failOnDataLoss="false")
-    query.run(minPartitions="4", allowReordering="true")
-    log.last = 30
-    assert query.go_on() == [("t-0", 10, 15), ("t-0", 15, 20), ("t-0", 20, 25), ("t-0", 25, 30)]
-    log.first = 22
-    assert query.go_on() == [], "a micro-batch is made for it"
-    assert query.start["missed"] == {"t": {"0": [{"from": 10, "to": 22, "why": "expired"}]}}
-    assert "lost" not in query.start
-    [warning] = [record.getMessage() for record in caplog.records if record.name == LOG]
-    assert "t-0: offsets [10, 22) of a micro-batch, up to 12 rows" in warning
-    log.first = 30
-    assert query.ask() is None, "what came later was read"
-    log.last = 31
-    query.go_on()
-    assert "missed" not in query.start
-    assert SourceOffset.from_json(query.start).missed == {}
-
-
-def test_with_fail_on_data_loss_nobody_looks_back_because_no_task_passes_over_rows() -> None:
-    query, log = begun()
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_planning_asks_for_the_topics_and_their_ends_and_begins(fails: str) -> None:
+    query, log = begun(failOnDataLoss=fails)
     log.last, before = 30, len(query.brokers.asked)
     query.go_on()
     asked = query.brokers.asked[before:]
@@ -160,13 +138,7 @@ def test_with_fail_on_data_loss_nobody_looks_back_because_no_task_passes_over_ro
     assert asked == ["topics", "offsets", "offsets"]
 
 
-def test_a_first_row_that_only_one_answer_knows_is_not_recorded_as_missed() -> None:
-    query, log = begun(failOnDataLoss="false")
-    query.brokers.lies = [lambda: None, lambda: setattr(log, "first", 5), lambda: setattr(log, "first", 0)]
-    assert query.ask() is None
-
-
-def test_what_a_replay_does_not_read_is_logged_and_stands_in_the_next_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_replay_does_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     query = Query(
         brokers_of(t=[Log(0, 20), Log(0, 20)], u=[Log(0, 20)]),
         subscribe="t,u",
@@ -187,29 +159,18 @@ def test_what_a_replay_does_not_read_is_logged_and_stands_in_the_next_end(caplog
         ("u-0", 0, 0),
         ("u-0", 10, 10),
     ]
-    told = [record.getMessage() for record in caplog.records if record.name == LOG]
-    assert ["offsets [0, 12)" in told[0], "offsets [15, 20)" in told[1], "offsets [0, 20)" in told[2]] == [True] * 3
+    told = [record.getMessage().partition("false: ")[2] for record in caplog.records if record.name == LOG]
+    assert told == [
+        "up to 10 rows of t-0 [0, 10) were removed after it was planned: its replay reads nothing of it.",
+        "up to 2 rows of t-0 [10, 20) were removed after it was planned: its replay reads t-0 [12, 20).",
+        "up to 5 rows of t-1 [10, 20) were removed after it was planned: its replay reads t-1 [10, 15).",
+        "up to 10 rows of u-0 [0, 10) were removed after it was planned: its replay reads nothing of it.",
+        "up to 10 rows of u-0 [10, 20) were removed after it was planned: its replay reads nothing of it.",
+    ]
     query.start = end
     query.brokers.topics["t"][0].first = 14
     query.go_on()
-    assert query.start["missed"] == {
-        "t": {"0": [{"from": 0, "to": 14, "why": "expired"}], "1": [{"from": 15, "to": 20, "why": "truncated"}]},
-        "u": {"0": [{"from": 0, "to": 20, "why": "gone"}]},
-    }
     assert set(query.start["lost"]) == {"t", "u"}, "where the next micro-batch begins is another matter"
-
-
-def test_what_a_replay_does_not_read_is_recorded_once_however_often_spark_plans_it() -> None:
-    query = Query(brokers_of(t=[Log(0, 20)]), failOnDataLoss="false")
-    end = query.ask()
-    assert end is not None
-    query.run()
-    query.brokers.topics["t"][0].first = 12
-    # a source that stands twice in a plan (a self-join, a union with itself) is planned twice
-    assert query.ranges(end) == query.ranges(end) == [("t-0", 12, 20)]
-    query.start = end
-    query.go_on()
-    assert query.start["missed"] == {"t": {"0": [{"from": 0, "to": 12, "why": "expired"}]}}
 
 
 def test_a_replay_with_fail_on_data_loss_names_what_is_gone() -> None:
@@ -224,87 +185,3 @@ def test_a_replay_with_fail_on_data_loss_names_what_is_gone() -> None:
     query.brokers.lies = [lambda: None, lambda: setattr(query.brokers.topics["t"][0], "first", 12)]
     query.brokers.lies.append(lambda: setattr(query.brokers.topics["t"][0], "first", 0))
     assert query.ranges(end) == [("t-0", 0, 20)], "by two answers, too"
-
-
-def test_an_end_that_was_not_used_does_not_lose_the_record() -> None:
-    query, log = begun(failOnDataLoss="false")
-    log.last = 30
-    query.go_on()
-    log.first = 22
-    one, other = query.ask(), query.ask()
-    assert one is not None
-    assert other is not None
-    assert one["missed"] == other["missed"]
-
-
-def test_a_micro_batch_of_an_earlier_run_is_looked_at_and_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    query, log = begun(failOnDataLoss="false")
-    log.first = 4
-    query.run()
-    assert query.ask() is None
-    assert query.ask() is None
-    [warning] = [record.getMessage() for record in caplog.records if record.name == LOG]
-    assert "offsets [0, 4)" in warning
-    assert "the former run's executors" in warning
-    # Tasks of a run that allows no loss pass over nothing: what it has read may expire.
-    query, log = begun()
-    log.first = 4
-    assert query.run(failOnDataLoss="false").ask() is None
-    assert len([record for record in caplog.records if record.name == LOG]) == 1
-
-
-def test_planned_ends_carry_no_record_and_the_one_behind_them_does() -> None:
-    query, log = begun(10, failOnDataLoss="false")
-    at = SourceOffset.from_json(query.start)
-    planned = SourceOffset(
-        topics={Partition("t", 0): 15}, start={Partition("t", 0): 10}, ids=at.ids, barrier=at.barrier
-    )
-    query.start = through_text({**query.start, "planned": [planned.to_json()]})
-    log.last = 30
-    end = query.ask()
-    assert end is not None
-    log.first = 12
-    assert query.ranges(end) == [("t-0", 12, 15)]
-    query.start = end
-    assert "missed" not in query.start
-    query.go_on()
-    assert query.start["missed"] == {"t": {"0": [{"from": 10, "to": 12, "why": "expired"}]}}
-
-
-def test_what_two_replays_in_a_row_do_not_read_is_recorded_together() -> None:
-    query, log = begun(10, failOnDataLoss="false")
-    at = SourceOffset.from_json(query.start)
-    one, other = Partition("t", 0), Partition("u", 0)
-    ids = {**at.ids, "u": "id-of-u"}
-    planned = [
-        SourceOffset(topics={one: end, other: end}, start={one: end - 5, other: end - 5}, ids=ids) for end in (15, 20)
-    ]
-    query.run(subscribe="t,u")
-    query.brokers.topics["u"] = {0: Log(0, 20)}
-    query.start = through_text(
-        {**query.start, "ids": ids, "planned": [end.to_json() for end in planned], "barrier": None}
-    )
-    log.last = 20
-    end = query.ask()
-    assert end is not None
-    log.first = 12
-    query.ranges(end)
-    query.start = end
-    end = query.ask()
-    assert end is not None
-    query.brokers.topics["u"][0].first = 18
-    query.ranges(end)
-    query.start = end
-    log.last = 25
-    query.go_on()
-    assert {topic: found["0"] for topic, found in query.start["missed"].items()} == {
-        "t": [{"from": 10, "to": 12, "why": "expired"}],
-        "u": [{"from": 15, "to": 18, "why": "expired"}],
-    }
-
-
-def test_the_record_reads_back_as_it_was_written() -> None:
-    missed = {Partition("t", 2): (Loss(1, 5, Reason.EXPIRED), Loss(7, 9, Reason.TRUNCATED))}
-    offset = SourceOffset(topics={}, start={}, missed=missed)
-    assert SourceOffset.from_json(through_text(offset.to_json())) == offset
-    assert "missed" not in SourceOffset(topics={}, start={}).to_json()

@@ -113,7 +113,7 @@ def test_rows_that_expire_between_two_questions_are_a_loss_like_any_other() -> N
     def expire() -> None:
         log.first, log.last = 12, 15
 
-    query.brokers.lies = [*[lambda: None] * 3, expire]  # the topics, the ends (once more), then where they begin
+    query.brokers.lies = [*[lambda: None] * 2, expire]  # the topics, the ends (once more), then where they begin
     end = query.ask()
     assert end is not None
     assert (end["topics"], end["lost"]) == ({"t": {"0": 12}}, {"t": {"0": {"from": 2, "to": 12, "why": "expired"}}})
