@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transactional import (
         AmbiguousOutcomeError,
         CheckpointHook,
+        Cutoff,
         DecidedCheckpoint,
         ExponentialDelay,
         FailureRate,
@@ -59,6 +60,7 @@ __all__ = [
     "AmbiguousOutcomeError",
     "CheckpointHook",
     "CheckpointListener",
+    "Cutoff",
     "DecidedCheckpoint",
     "ExponentialDelay",
     "FailureRate",

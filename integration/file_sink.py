@@ -19,7 +19,7 @@ from connector.spark.host import data_source_for
 from transactional import faults
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import OptionError, TransactionLostError
-from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 __all__ = ["FileHandle", "FileSink", "FileSinkDataSource", "committed_rows", "pending_files"]
 
@@ -117,7 +117,7 @@ class FileSink(TwoPhaseCommitSink[FileTransaction, FileHandle]):
         """Where each file is."""
         return [HandleState(state, evidence=f"file is {state.value}") for state in map(self._state, handles)]
 
-    def abortLingering(self, known: Sequence[FileHandle]) -> int:
+    def sweep(self, known: Sequence[FileHandle], before: Cutoff) -> int:
         """Rename our pending files that `known` does not name."""
         names = {handle["file"] for handle in known}
         lingering = [

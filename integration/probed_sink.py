@@ -13,7 +13,7 @@ from typing import Any
 
 from integration.file_sink import FileHandle, FileSink, FileTransaction
 from transactional.checkpoint import DecidedCheckpoint
-from transactional.sink import HandleState, RunMark, TransactionContext
+from transactional.sink import Cutoff, HandleState, RunMark, TransactionContext
 
 __all__ = ["ProbedFileSink", "calls", "gate"]
 
@@ -62,11 +62,6 @@ class ProbedFileSink(FileSink):
         self._note("commit", files=[handle["file"] for handle in handles], checkpoint=checkpoint.id)
         super().commit(handles, checkpoint)
 
-    def recoverAndCommit(self, handles: Sequence[FileHandle], checkpoint: DecidedCheckpoint) -> None:
-        """Note it."""
-        self._note("recoverAndCommit", files=[handle["file"] for handle in handles], checkpoint=checkpoint.id)
-        super().recoverAndCommit(handles, checkpoint)
-
     def abort(self, handles: Sequence[FileHandle]) -> Sequence[FileHandle]:
         """Note it."""
         self._note("abort", files=[handle["file"] for handle in handles])
@@ -77,10 +72,10 @@ class ProbedFileSink(FileSink):
         self._note("inspect", files=[handle["file"] for handle in handles])
         return super().inspect(handles)
 
-    def abortLingering(self, known: Sequence[FileHandle]) -> int:
+    def sweep(self, known: Sequence[FileHandle], before: Cutoff) -> int:
         """Note it."""
-        found = super().abortLingering(known)
-        self._note("abortLingering", found=found)
+        found = super().sweep(known, before)
+        self._note("sweep", found=found)
         return found
 
     def _note(self, call: str, **facts: Any) -> None:

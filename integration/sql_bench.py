@@ -12,7 +12,7 @@ from connector.spark.sinks import find_sink
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink
 from integration.sql_output import DatabaseServer, SqlOutput
 from transactional.checkpoint import DecidedCheckpoint
-from transactional.sink import Options, TransactionContext
+from transactional.sink import Cutoff, Options, TransactionContext
 
 __all__ = ["SCHEMA", "Bench", "options_of", "sink_of"]
 
@@ -57,6 +57,10 @@ class Bench:
     def sink(self) -> StagedSqlSink:
         """A new one, with a connection of its own."""
         return sink_of(self.database, self.options, self.schema)
+
+    def sweep(self) -> int:
+        """Sweep as a later run does."""
+        return self.sink().sweep([], Cutoff(self.query, 9, 0))
 
     def prepare(self, rows: Sequence[Sequence[Any]], batch: int = 0, partition: int = 0, run: int = 1) -> StagedHandle:
         """Run a task with these rows, each an Arrow batch of its own."""

@@ -306,7 +306,7 @@ def test_a_transaction_that_is_committed_while_a_sweep_waits_is_not_forgotten(
             lock_table(other, mariadb, table)
             commit = threads.submit(bench.commit, handle)
             wait_until(lambda: waiting(database) == 1, "the commit waits")
-            sweep = threads.submit(bench.sink().abortLingering, [])
+            sweep = threads.submit(bench.sweep)
             wait_until(lambda: waiting(database) == 2, "the sweep waits")
         commit.result()
         assert sweep.result() == 0

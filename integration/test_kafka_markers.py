@@ -30,7 +30,7 @@ from integration.topic_output import TopicOutput
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, RetriableError, TransactionLostError
-from transactional.sink import Options, Outcome, TransactionContext
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext
 
 __all__ = ["make_query"]
 
@@ -39,6 +39,7 @@ NO_VERIFICATION = {"transaction.partition.verification.enable": "false"}
 writes no marker there, as KAFKA-20734 makes it."""
 
 CHECKPOINT = DecidedCheckpoint(1, (0,), 0, "query", "prefix")
+OVER = Cutoff("query", 9, 0)
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +345,7 @@ def test_a_marker_that_was_left_out_before_the_driver_died_is_written_by_the_nex
     wait_until(lambda: not query.output.open_transactions(), "the coordinator's end")
     second = query.sink()
     assert [state.outcome for state in second.inspect([query.handle])] == [Outcome.COMMITTED]
-    second.recoverAndCommit([query.handle], CHECKPOINT)
+    second.commit([query.handle], CHECKPOINT)
     assert len(second.ensureVisible([query.handle], CHECKPOINT)) == 1
     second.close()
     assert query.output.rows() == Counter([0, 1])
@@ -361,9 +362,9 @@ def test_an_abort_that_hangs_is_ended_before_its_transactional_id_is_used_again(
         assert sink.abort([query.handle]) == []
         assert list(query.output.held_back()) == [1]
         if query is swept:
-            assert sink.abortLingering([]) == 1
+            assert sink.sweep([], OVER) == 1
             assert query.output.is_quiet()
-            assert sink.abortLingering([]) == 0
+            assert sink.sweep([], OVER) == 0
         sink.close()
         again = prepare(query.sink(), query.prefix, attempt=64, value=2, partition=1)
         assert again["transactionalId"] == query.handle["transactionalId"]

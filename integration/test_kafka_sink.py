@@ -47,10 +47,11 @@ from transactional.errors import (
     StoreError,
     TransactionLostError,
 )
-from transactional.sink import HandleState, Options, Outcome, TransactionContext
+from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
 CHECKPOINT = cast("DecidedCheckpoint", None)
+OVER = Cutoff("query", 9, 0)
 """The Kafka sink commits handles, whatever checkpoint they are of."""
 
 DEADLINE_SECONDS = 120.0
@@ -72,7 +73,7 @@ def topic(kafka: Cluster, topic_name: str) -> str:
 def sink(kafka: Cluster, topic: str, prefix: str) -> Iterator[KafkaSink]:
     made = make_sink(kafka.bootstrap_servers, topic, prefix)
     yield made
-    made.abortLingering([])
+    made.sweep([], OVER)
     made.close()
 
 
@@ -300,7 +301,7 @@ def test_nothing_is_left_in_a_worker_after_prepare(kafka: Cluster, sink: KafkaSi
     assert worker.returncode == 0, worker.stderr
     handles: list[KafkaHandle] = json.loads(worker.stdout)
     assert [found.outcome for found in sink.inspect(handles)] == [Outcome.PREPARED] * 5
-    assert sink.abortLingering([]) == 6
+    assert sink.sweep([], OVER) == 6
 
 
 def test_commit_twice_and_from_another_process_shows_the_rows_once(
@@ -373,12 +374,12 @@ def test_an_abort_fences_the_zombie_that_still_writes(kafka: Cluster, sink: Kafk
     sink.write(zombie, batch_of(["first half"]))
     assert zombie.producer is not None
     assert zombie.producer.flush(DEADLINE_SECONDS) == 0
-    assert sink.abortLingering([]) == 1
+    assert sink.sweep([], OVER) == 1
     sink.write(zombie, batch_of(["second half"]))
     with pytest.raises(RetriableError, match="LANE_TAKEN"):
         sink.preCommit(zombie)
     sink.rollback(zombie)
-    assert sink.abortLingering([]) == 0
+    assert sink.sweep([], OVER) == 0
     assert read(kafka.bootstrap_servers, topic) == []
 
 
@@ -586,7 +587,7 @@ def test_a_late_duplicate_commits_the_next_transaction_only_below_version_5(
     duplicate.release()
     duplicate.wait_until_sent()
     assert (described(sink, handle) != "Ongoing") is crosses
-    sink.abortLingering([])
+    sink.sweep([], OVER)
     sink.close()
 
 
@@ -613,15 +614,15 @@ def test_the_sweep_leaves_known_transactions_and_foreign_prefixes_alone(
     known = prepare(sink, "known", partition=0)
     foreign = prepare(sink, "foreign", partition=0, prefix=f"{prefix}.x")
     stale = prepare(sink, "stale", partition=1)
-    assert sink.abortLingering([known]) == 1
+    assert sink.sweep([known], OVER) == 1
     assert [found.outcome for found in sink.inspect([known, foreign, stale])] == [
         Outcome.PREPARED,
         Outcome.PREPARED,
         Outcome.LOST,
     ]
-    assert sink.abortLingering([known]) == 0
+    assert sink.sweep([known], OVER) == 0
     # The id is known, but not at this epoch: it is another transaction.
-    assert sink.abortLingering([{**known, "producerEpoch": known["producerEpoch"] + 1}]) == 1
+    assert sink.sweep([{**known, "producerEpoch": known["producerEpoch"] + 1}], OVER) == 1
     sink.abort([foreign])
     assert read(kafka.bootstrap_servers, topic) == []
 
@@ -674,7 +675,7 @@ def test_a_row_that_is_too_large_is_named_and_nothing_of_its_batch_is_visible(
     assert refused.value.parameters["size"] == 2_000_000 + len("key-") + 2_000_000
     assert refused.value.parameters["partition"] in (0, 1)
     assert read(kafka.bootstrap_servers, topic) == []
-    assert sink.abortLingering([]) == 0
+    assert sink.sweep([], OVER) == 0
 
 
 def test_headers_partitions_topics_and_tombstones_arrive(kafka: Cluster, topic: str, prefix: str) -> None:
@@ -739,7 +740,7 @@ def test_at_least_once_shows_its_rows_at_once_and_has_no_handle(kafka: Cluster, 
     sink.write(transaction, batch_of(["a"]))
     assert sink.preCommit(transaction) is None
     sink.commit([], CHECKPOINT)
-    assert sink.abortLingering([]) == 0
+    assert sink.sweep([], OVER) == 0
     sink.close()
     await_rows(kafka.bootstrap_servers, topic, "a")
 
@@ -822,7 +823,7 @@ def test_an_older_cluster_gets_version_4_and_is_fenced_by_init(older: Cluster, t
     sink.commit(handles[:2], CHECKPOINT)
     sink.commit(handles[:2], CHECKPOINT)
     assert sink.abort(handles[1:3]) == handles[1:2]
-    assert sink.abortLingering([]) == 1
+    assert sink.sweep([], OVER) == 1
     await_rows(older.bootstrap_servers, topic_name, "0", "1")
     # An id that its coordinator has forgotten is no conflict, and the log still knows the end of its transactions.
     ids = [handle["transactionalId"] for handle in handles]
@@ -840,7 +841,7 @@ def test_an_abort_fences_the_zombie_on_an_older_cluster_too(older: Cluster, topi
     assert zombie.producer is not None
     assert zombie.producer.flush(DEADLINE_SECONDS) == 0
     before = admin_of(sink).describe([zombie.name])[zombie.name].producer_epoch
-    assert sink.abortLingering([]) == 1
+    assert sink.sweep([], OVER) == 1
     found = admin_of(sink).describe([zombie.name]).get(zombie.name)
     assert found is None or found.producer_epoch > before  # None: this cluster forgets an id after 3 s
     rows = batch_of([str(number) for number in range(50)])
@@ -862,7 +863,7 @@ def test_a_fenced_zombie_that_writes_on_is_told_why(older: Cluster, topic_name: 
         sink.write(zombie, row)
         assert zombie.producer is not None
         assert zombie.producer.flush(DEADLINE_SECONDS) == 0
-        assert sink.abortLingering([]) == 1
+        assert sink.sweep([], OVER) == 1
         with pytest.raises(RetriableError, match="LANE_TAKEN"):
             write_until_refused(sink, zombie, row)
         sink.rollback(zombie)

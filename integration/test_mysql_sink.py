@@ -446,7 +446,7 @@ def test_a_commit_of_many_tasks_does_not_wait_for_those_that_are_at_work(databas
         rows = {"id": range(50), "value": ["w"] * 50}
         working.write(transaction, pa.RecordBatch.from_pydict(rows, schema=SCHEMA))
         bench.commit(*handles[:50])
-        assert bench.sink().abortLingering(()) == 10
+        assert bench.sweep() == 10
     assert len(bench.rows()) == 50
 
 
@@ -508,7 +508,7 @@ def test_what_the_table_would_refuse_at_the_commit_is_refused_before_the_decisio
     with pytest.raises(RowRefusedError, match=f"ROW_REFUSED.*{said}"):
         bench.prepare(rows)
     assert bench.staged() == 0
-    assert bench.sink().abortLingering([]) == 0
+    assert bench.sweep() == 0
     bench.commit(bench.prepare(rows[1:] or [[1, "a"]]))
     assert len(bench.rows()) == 1
 

@@ -52,15 +52,15 @@ def test_recovery_never_runs_in_the_commit_process_and_a_sweep_there_only_after_
     planning = [call for call in said if call["role"] == "planning"]
     commit = [call for call in said if call["role"] == "commit"]
     assert {call["role"] for call in said} == {"planning", "commit", "task"}
-    assert {call["call"] for call in commit} == {"inspect", "commit", "abortLingering"}
+    assert {call["call"] for call in commit} == {"inspect", "commit", "sweep"}
     assert {call["pid"] for call in planning}.isdisjoint({call["pid"] for call in commit})
-    assert "recoverAndCommit" in {call["call"] for call in planning}
+    assert "commit" in {call["call"] for call in planning}
     for before, sweep in itertools.pairwise(commit):
-        if sweep["call"] == "abortLingering":
-            assert before["call"] in ("commit", "abortLingering"), "a sweep between a look and its decision"
+        if sweep["call"] == "sweep":
+            assert before["call"] in ("commit", "sweep"), "a sweep between a look and its decision"
     first_commit = said.index(next(call for call in said if call["role"] == "commit"))
     assert said[first_commit]["call"] == "inspect", "the commit process begins with the look, whatever it is built for"
-    assert sum(call["found"] for call in said if call["call"] == "abortLingering") == 0, "something prepared was swept"
+    assert sum(call["found"] for call in said if call["call"] == "sweep") == 0, "something prepared was swept"
 
 
 def test_a_no_data_micro_batch_of_a_watermark_that_emits_rows_is_not_taken_for_decided(

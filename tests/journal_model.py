@@ -88,7 +88,6 @@ SEEN_BY_EXITS = (
 # These break nothing that the search can see. (Nor does C8 as it is, which does not read the journal again after C7.)
 HARMLESS = {
     "no-look": "C5 is left out: what is decided is lost more often, and voided or repaired",
-    "abort-before-void": "P6 aborts before it journals void: lost is for ever, so nobody keeps the batch meanwhile",
     "plan-looks-not": "a planning does not look whether a rewind was begun: its `mark` is judged",
     "snapshot-deletes-own": "a snapshot deletes entries up to its own number (listings are atomic here)",
 }

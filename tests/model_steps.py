@@ -1,6 +1,6 @@
 """The moves of the journal model: the steps of every driver, and what the environment does.
 
-The steps are those of `transactional.coordinator` (P1 to P9, C1 to C10, A1 to A4; S is `transactional.settlement`) and carry
+The steps are those of `transactional.coordinator` (P1 to P9, C1 to C10, A1 to A3; S is `transactional.settlement`) and carry
 their names. A crash is a session that makes no further step. What the environment does: the broker expires prepared
 transactions (at most `expiries`), writer tasks fail, drivers start late, the query starts again in its driver while a
 process of its former start still plans or commits.
@@ -658,11 +658,7 @@ class Model:
         elif s.pc == "P6look":
             yield self._look_prepared(s, sh)
         elif s.pc == "P6void":
-            then = self._aborting if self.broken != "abort-before-void" else self._next_prepared
-            yield from self._append(s, sh, ("void-prepared", s.todo[0]), self._voidable(s), then)
-        elif s.pc == "P6abort":
-            then = self._next_prepared if self.broken != "abort-before-void" else self._void_after
-            yield from self._abort_one(s, sh, then)
+            yield from self._append(s, sh, ("void-prepared", s.todo[0]), self._voidable(s), self._next_prepared)
         elif s.pc == "P9?":
             last = max(sh.snapshots, default=0)
             due = self.ledger(s.known).position - last >= self.scenario.snapshots
@@ -708,19 +704,10 @@ class Model:
             return f"P6look: {batch} alive", self._prepared(s, s.todo[1:]), sh, ""
         if batch < s.batch:
             return f"P6look: {batch} lost, rewind required", ended("rewind"), sh, ""
-        if self.broken == "abort-before-void":
-            return f"P6look: {batch} lost", self._aborting(s), sh, ""
         return f"P6look: {batch} lost", s._replace(pc="P6void", note=tuple((h, 0, "") for h in handles)), sh, ""
-
-    def _aborting(self, s: Session) -> Session:
-        handles = tuple(h for h, _, _ in s.note) or tuple(open_handles(self.ledger(s.known).batches[s.todo[0]]))
-        return s._replace(pc="P6abort", todo=handles, note=())
 
     def _next_prepared(self, s: Session) -> Session:
         return self._prepared(s._replace(note=()), ())  # the batch at work is the last prepared one
-
-    def _void_after(self, s: Session) -> Session:
-        return s._replace(pc="P6void", todo=(s.batch,))
 
     # -- tasks and commit -------------------------------------------------------------------------------------------
 
@@ -881,21 +868,20 @@ class Model:
             live = ledger.live
             ours = live and (s.token == live if s.messages else ledger.runs[live][0] == s.driver)
             if self.broken == "abort-ignores-decision":
-                yield "A1: load", s._replace(pc="A2", known=sh.node), sh, ""
+                todo = tuple(handle for _, handle in s.handles)
+                yield "A1: load", s._replace(pc="A-" if todo else "sweep", known=sh.node, todo=todo), sh, ""
             elif not ours or s.batch in ledger.batches or self._unreadable(sh):
                 yield "A1: nothing to do", ended("raised"), sh, ""
             else:
                 yield "A1: load", s._replace(pc="A2", known=sh.node, token=live), sh, ""
         elif s.pc == "A2":
-            judge = self._own_undecided(s) if self.broken != "abort-ignores-decision" else lambda ledger: True
-            yield from self._append(s, sh, ("aborted", s.token), judge, self._aborted)
+            yield from self._append(s, sh, ("aborted", s.token), self._own_undecided(s), self._aborted)
         else:
-            yield from self._abort_one(s, sh, lambda a: a._replace(pc="sweep", handles=(), todo=()))
+            yield from self._abort_one(s, sh, self._aborted)
 
-    def _aborted(self, s: Session) -> Session:
-        if s.handles:
-            return s._replace(pc="A3", todo=tuple(h for _, h in s.handles))
-        return s._replace(pc="sweep")
+    @staticmethod
+    def _aborted(s: Session) -> Session:
+        return s._replace(pc="sweep", handles=())
 
     # -- all together -----------------------------------------------------------------------------------------------
 

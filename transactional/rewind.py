@@ -221,7 +221,7 @@ class Rewinder:
     def _abort_prepared(self, token: int) -> None:
         ledger = self._journal.ledger
         prepared = [part for record in ledger.undecided() for part in record.parts if part.open]
-        found = self._sink.recoverAndAbort([part.handles[-1] for part in prepared]) if prepared else []
+        found = self._sink.abort([part.handles[-1] for part in prepared]) if prepared else []
         if found:
             committed = next(part for part in prepared if part.handles[-1] in found)
             raise committed_undecided(committed, "going back")

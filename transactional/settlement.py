@@ -130,7 +130,7 @@ class Settlement:
 
     def _give_up(self, parts: Sequence[PartRecord]) -> bool:
         """Abort the parts' handles: each answer is proof. False if some are found committed, and have to be judged again."""
-        return not parts or not self._sink.recoverAndAbort([part.handles[-1] for part in parts])
+        return not parts or not self._sink.abort([part.handles[-1] for part in parts])
 
     @staticmethod
     def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
@@ -151,10 +151,9 @@ class Settlement:
         decided = self._decided(checkpoint)
         if parts and recovering:  # else C5 has looked, a moment ago
             self.must_hold()
-        send = self._sink.recoverAndCommit if recovering else self._sink.commit
         try:
             for _, group in groupby(parts, lambda part: 0 if self._sink.commitsTogether else part.batch):
-                send([part.handles[-1] for part in group], decided)
+                self._sink.commit([part.handles[-1] for part in group], decided)
         except TransactionLostError as lost:
             log.warning("checkpoint %d: %d transactions can't be committed from here", checkpoint.id, len(lost.handles))
             return False
@@ -171,7 +170,7 @@ class Settlement:
         for route in sorted({part.route for part in parts}):
             held = self._sink.newestCheckpoint(query, route)
             if held is not None and held < checkpoint.id:
-                self._sink.recoverAndCommit([part.handles[-1] for part in parts if part.route == route], decided)
+                self._sink.commit([part.handles[-1] for part in parts if part.route == route], decided)
 
     def must_hold(self) -> None:
         """Check that the store holds what the journal has settled there, and no more: a commit would cover up a gap before it.
@@ -210,12 +209,12 @@ class Settlement:
             self._sink.publishMark(self._mark(checkpoint), committed, lambda: judge(self._journal.load()))
         faults.reach("mark.published")
         output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
-        handles = [handle for part in parts for handle in part.handles]
         body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output}
-        if self._sink.routes == ONE:
-            body["stamp"] = self._sink.stamp(handles)
-        else:
-            body["stamps"] = dict(self._sink.stamps(handles))
+        stamps = {
+            route: self._sink.stamp([handle for part in parts if part.route == route for handle in part.handles])
+            for route in sorted({part.route for part in parts})
+        }
+        body |= {"stamp": stamps.get("", 0)} if self._sink.routes == ONE else {"stamps": stamps}
         if repaired:
             body["repaired"] = repaired
             log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)

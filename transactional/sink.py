@@ -71,7 +71,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
 
     routes: Sequence[str] = ONE
     """The names of the sinks that it is: a task has a transaction for each, and the journal a part (``2pc-multi``). Only a
-    sink that is several overrides it, with `route`, `stamps`, `History.routes` and `DecidedCheckpoint.routes`."""
+    sink that is several overrides it, with `route`, `History.routes` and `DecidedCheckpoint.routes`."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self.options = options
@@ -122,7 +122,7 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         return ((ONE[0], batch),)
 
     def rollback(self, transaction: TransactionT) -> None:
-        """Give up a transaction whose `preCommit` did not return. Default: leave it to `abortLingering`."""
+        """Give up a transaction whose `preCommit` did not return. Default: leave it to `sweep`."""
 
     # -- driver, any process, any number of times -------------------------------------------------------------------
 
@@ -225,13 +225,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
     def stamp(self, handles: Sequence[HandleT]) -> int:
         """Return when the newest of these committed transactions began, by a clock or counter of the store. *Driver.*
 
-        Called once per checkpoint, when all of it is committed; `checkHistory` gets the highest. Default: 0, not known.
+        Called when all of a checkpoint is committed, for each of `routes` with its own; `checkHistory` gets the highest.
+        Default: 0, not known.
         """
         return 0
-
-    def stamps(self, handles: Sequence[HandleT]) -> Mapping[str, int]:
-        """Return the `stamp` of each of `routes`: called in its place if the sink is several."""
-        return {}
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Claim the prefix at the store, or check that it is still ours. *Driver, once per planning.*
@@ -371,29 +368,10 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
             The checkpoint stays unsettled, and the next start calls it again.
         """
 
-    def recoverAndCommit(self, handles: Sequence[HandleT], checkpoint: DecidedCheckpoint) -> None:
-        """Commit what an earlier run left. Default: `commit`."""
-        self.commit(handles, checkpoint)
-
-    def recoverAndAbort(self, handles: Sequence[HandleT]) -> Sequence[HandleT]:
-        """Abort what an earlier run left. Default: `abort`."""
-        return self.abort(handles)
-
-    def discard(self, handles: Sequence[HandleT]) -> None:
-        """Abort what no checkpoint names or ever will name: the journal excludes it. Default: `abort`.
-
-        Override it where `abort`, which has to hold against a commit at the same moment, costs more.
-        """
-        self.abort(handles)
-
     @abstractmethod
-    def abortLingering(self, known: Sequence[HandleT]) -> int:
-        """Abort every open or prepared transaction under our prefix that `known` does not name; return how many."""
-
     def sweep(self, known: Sequence[HandleT], before: Cutoff) -> int:
-        """Abort lingering transactions that are over. Default: `abortLingering`, of all that `known` does not name.
+        """Abort open and prepared transactions under our prefix that `known` does not name; return how many. *Driver.*
 
-        A driver that was superseded may sweep late. Override it where an abort can't be atomic with a commit of the
-        same transaction (files), and touch only transactions that `before` ends: these are never committed.
+        A driver that was superseded may sweep late. If your store can't abort in one step against a commit of the same
+        transaction (files), touch only transactions that `before` ends: these are never committed.
         """
-        return self.abortLingering(known)

@@ -32,7 +32,7 @@ from connector.delta.commits import add_files, check_unchanged, exclude
 from connector.delta.data_files import DataFiles
 from connector.delta.delta_log import Past, read_past
 from connector.delta.format import NAME
-from connector.delta.handles import FORMAT, DeltaHandle, added, half_added, is_added, is_of, outcome
+from connector.delta.handles import FORMAT, DeltaHandle, half_added, is_added, is_of, outcome
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
@@ -292,23 +292,25 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
         self._notes.delete([handle["nonce"] for handle in committed])
         return committed
 
-    def discard(self, handles: Sequence[DeltaHandle]) -> None:
-        """Delete the files of transactions that can't be committed any more."""
-        if handles:
-            past = self._past(self._folder.open(), handles)
-            self._delete([handle for handle in handles if past.complete and not added(past, handle)])
-
     def inspect(self, handles: Sequence[DeltaHandle]) -> Sequence[HandleState]:
         """Return the state of each, from the log and the folder."""
         return self._outcomes(self._folder.open(), handles) if handles else []
 
-    def abortLingering(self, known: Sequence[DeltaHandle]) -> int:
-        """Delete files of every transaction under our prefix that `known` does not name."""
-        return self._sweep(known, lambda note: True)
-
     def sweep(self, known: Sequence[DeltaHandle], before: Cutoff) -> int:
         """Delete files of transactions that are over and not committed. No one else can be about to commit them."""
-        return self._sweep(known, lambda note: before.ends(note.queryId, note.run, note.batch))
+        kept = {handle["nonce"] for handle in known}
+        notes = [note for note in self._notes.all() if note.nonce not in kept]
+        notes = [note for note in notes if before.ends(note.queryId, note.run, note.batch)]
+        if not notes:
+            return 0
+        table = self._folder.open()
+        past = read_past(self._folder, table, min(note.version for note in notes))
+        lost = [note for note in notes if not past.added & set(note.files)]
+        if not past.complete:  # whether they were committed is unknown: their files stay
+            lost = []
+        self._folder.delete([path for note in lost for path in note.files])
+        self._notes.delete([note.nonce for note in notes])
+        return len(lost)
 
     # -- the table --------------------------------------------------------------------------------------------------
 
@@ -376,17 +378,3 @@ class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     def _delete(self, handles: Sequence[DeltaHandle]) -> None:
         self._folder.delete([file["path"] for handle in handles for file in handle["files"]])
         self._notes.delete([handle["nonce"] for handle in handles])
-
-    def _sweep(self, known: Sequence[DeltaHandle], ended: Callable[[Note], bool]) -> int:
-        kept = {handle["nonce"] for handle in known}
-        notes = [note for note in self._notes.all() if note.nonce not in kept and ended(note)]
-        if not notes:
-            return 0
-        table = self._folder.open()
-        past = read_past(self._folder, table, min(note.version for note in notes))
-        lost = [note for note in notes if not past.added & set(note.files)]
-        if not past.complete:  # whether they were committed is unknown: their files stay
-            lost = []
-        self._folder.delete([path for note in lost for path in note.files])
-        self._notes.delete([note.nonce for note in notes])
-        return len(lost)

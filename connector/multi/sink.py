@@ -6,7 +6,7 @@ committed it, one a moment after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -249,9 +249,9 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         """Return the topics of all sinks."""
         return {topic for one, own in self._by_sink(handles) for topic in one.sink.targets(own)}
 
-    def stamps(self, handles: Sequence[Handle]) -> Mapping[str, int]:
-        """Return the stamp of each sink that has any of the handles."""
-        return {one.name: one.sink.stamp(own) for one, own in self._by_sink(handles)}
+    def stamp(self, handles: Sequence[Handle]) -> int:
+        """Return the stamp of the sink whose handles they are."""
+        return max((one.sink.stamp(own) for one, own in self._by_sink(handles)), default=0)
 
     def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
         """Return where the rows of each sink are, by its name."""
@@ -271,19 +271,6 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
                 one.sink.restoreOutput(output.get(one.name, {}), rewind)
 
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
-        """Commit in one store after the other, also if one of them is away."""
-        self._commit(handles, checkpoint, lambda sink: sink.commit)
-
-    def recoverAndCommit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
-        """Commit what an earlier run left, as `commit`."""
-        self._commit(handles, checkpoint, lambda sink: sink.recoverAndCommit)
-
-    def _commit(
-        self,
-        handles: Sequence[Handle],
-        checkpoint: DecidedCheckpoint,
-        call: Callable[[TwoPhaseCommitSink[Any, Any]], Callable[[Sequence[Handle], DecidedCheckpoint], None]],
-    ) -> None:
         """Let every sink commit what is its own, then raise what was wrong.
 
         First those that send one micro-batch after the other: as a rule their stores do not keep a transaction for ever.
@@ -296,7 +283,7 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             try:
                 for _, group in groupby(mine, lambda each: 0 if one.sink.commitsTogether else each["batch"]):  # noqa: B023
                     with _naming(one.name):
-                        call(one.sink)(one.of(group), one.decided(checkpoint))
+                        one.sink.commit(one.of(group), one.decided(checkpoint))
             except TransactionLostError as error:
                 named = [each for each in mine if dict(each["handle"]) in error.handles]
                 lost += named or mine  # a sink that does not say which: all are asked about again
@@ -331,21 +318,10 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
 
     def abort(self, handles: Sequence[Handle]) -> Sequence[Handle]:
         """Abort in each store."""
-        return self._abort(handles, lambda sink: sink.abort)
-
-    def recoverAndAbort(self, handles: Sequence[Handle]) -> Sequence[Handle]:
-        """Abort what an earlier run left, in each store."""
-        return self._abort(handles, lambda sink: sink.recoverAndAbort)
-
-    def _abort(
-        self,
-        handles: Sequence[Handle],
-        call: Callable[[TwoPhaseCommitSink[Any, Any]], Callable[[Sequence[Handle]], Sequence[Handle]]],
-    ) -> Sequence[Handle]:
         committed: list[Handle] = []
         for one, own in self._by_sink(handles):
             with _naming(one.name):
-                found = [dict(each) for each in call(one.sink)(own)]
+                found = [dict(each) for each in one.sink.abort(own)]
             mine = [each for each in handles if each["sink"] == one.name]
             named = [each for each in mine if dict(each["handle"]) in found]
             committed += (
@@ -353,28 +329,13 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             )  # else it is not known which: all are asked about again
         return committed
 
-    def discard(self, handles: Sequence[Handle]) -> None:
-        """Let each sink abort what the journal excludes."""
-        for one, own in self._by_sink(handles):
-            with _naming(one.name):
-                one.sink.discard(own)
-
-    def abortLingering(self, known: Sequence[Handle]) -> int:
-        """Let each sink look for what is not named."""
-        return self._swept(lambda one: one.sink.abortLingering(one.of(known)))
-
     def sweep(self, known: Sequence[Handle], before: Cutoff) -> int:
         """Let each sink sweep."""
-        return self._swept(
-            lambda one: one.sink.sweep(one.of(known), replace(before, queryId=one.named(before.queryId)))
-        )
-
-    def _swept(self, sweep: Callable[[_One], int]) -> int:
         ended = 0
         for one in self._sinks.values():
             if one.name not in self._strangers:
                 with _naming(one.name):
-                    ended += sweep(one)
+                    ended += one.sink.sweep(one.of(known), replace(before, queryId=one.named(before.queryId)))
         return ended
 
     def sinks(self) -> Iterator[tuple[str, TwoPhaseCommitSink[Any, Any]]]:

@@ -378,11 +378,6 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
             target = self.target(cursor)
         return [_outcome(handle, states.get(handle["nonce"]), target) for handle in handles]
 
-    def abortLingering(self, known: Sequence[StagedHandle]) -> int:
-        """Delete what is prepared under our prefix and `known` does not name."""
-        kept = {handle["nonce"] for handle in known}
-        return self._sweep(lambda row: row.nonce not in kept and row.state == "prepared")
-
     def sweep(self, known: Sequence[StagedHandle], before: Cutoff) -> int:
         """Delete what is over: prepared transactions, and the rows that stood for others."""
         kept = {handle["nonce"] for handle in known}

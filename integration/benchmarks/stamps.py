@@ -30,8 +30,7 @@ STAMPED: Final[Mapping[str, Sequence[str]]] = {
     "connector.spark.hosted_sink": ["HostedSink._write_part"],
     "connector.kafka.source.fetch": ["read_range"],
     "connector.kafka.sink.kafka_sink": [
-        f"KafkaSink.{name}"
-        for name in ("beginTransaction", "preCommit", "inspect", "commit", "ensureVisible", "abortLingering")
+        f"KafkaSink.{name}" for name in ("beginTransaction", "preCommit", "inspect", "commit", "ensureVisible", "sweep")
     ],
     "transactional.journal.journal": ["Journal.append", "Journal.load"],
 }

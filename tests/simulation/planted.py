@@ -72,7 +72,7 @@ def _commits_first(decide: Any) -> Any:
 
 def _aborts_first(abort: Any) -> Any:
     def changed(self: Any, messages: Any, batch: int) -> None:
-        self._sink.discard([handle for m in messages if m is not None for handle in m.handles])
+        self._sink.abort([handle for m in messages if m is not None for handle in m.handles])
         abort(self, messages, batch)
 
     return changed
@@ -81,7 +81,7 @@ def _aborts_first(abort: Any) -> Any:
 def _aborts_in_silence(_: Any) -> Any:
     def changed(self: Any, messages: Any, batch: int) -> None:
         if batch not in self._journal.load().batches:
-            self._sink.discard([handle for m in messages if m is not None for handle in m.handles])
+            self._sink.abort([handle for m in messages if m is not None for handle in m.handles])
 
     return changed
 
@@ -97,7 +97,7 @@ def _writes_again(plan_tasks: Any) -> Any:
 
 def _proves_nothing(settle: Any) -> Any:
     def changed(self: Any, *args: Any) -> None:
-        with mock.patch.object(type(self._sink), "recoverAndAbort", return_value=[]):
+        with mock.patch.object(type(self._sink), "abort", return_value=[]):
             settle(self, *args)
 
     return changed
@@ -149,8 +149,8 @@ def _folds_all(_: Any) -> Any:
     return changed
 
 
-def _sweeps_all(abort_lingering: Any) -> Any:
-    return lambda self, known: abort_lingering(self, ())
+def _sweeps_all(sweep: Any) -> Any:
+    return lambda self, known, before: sweep(self, (), before)
 
 
 def _replaces(create: Any) -> Any:
@@ -264,7 +264,7 @@ PLANTED_IN_MEMORY: Mapping[str, Change] = {
     "a number is taken by replacing": (SimulatedFiles, "create", _replaces),
     "no listing after a create": (Journal, "_check_not_folded", nothing),
     "lost without proof": (Settlement, "settle", _proves_nothing),
-    "a sweep forgets what is known": (RecordingSink, "abortLingering", _sweeps_all),
+    "a sweep forgets what is known": (RecordingSink, "sweep", _sweeps_all),
     "what is prepared is written again": (Planning, "plan_tasks", _writes_again),
     "a decision does not look at what it rests on": (Settlement, "look", lambda _: lambda *_: []),
     "settled before the commit": (Settlement, "commit", _settled_first),

@@ -29,7 +29,7 @@ from transactional.errors import (
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
 from transactional.recovery import QueryView
-from transactional.sink import Options, Outcome, TransactionContext
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext
 from transactional.testing import FakeClock, MemoryHandle, MemoryTransactions, RecordingSink
 
 __all__ = ["Parts", "Violation", "World", "run"]
@@ -170,9 +170,6 @@ class TurnstileSink(RecordingSink):
             raise TransactionLostError("TRANSACTION_LOST", "lost", lost)
 
     def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
-        return self._abort(handles, "abort")
-
-    def recoverAndAbort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
         return self._abort(handles, "recover-abort")
 
     def _abort(self, handles: Sequence[MemoryHandle], verb: str) -> Sequence[MemoryHandle]:
@@ -183,7 +180,7 @@ class TurnstileSink(RecordingSink):
         self._actor.stop_at("inspect")
         return super().inspect(handles)
 
-    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
+    def sweep(self, known: Sequence[MemoryHandle], before: Cutoff) -> int:
         self._actor.stop_at("list lingering")
         keep = {handle["transaction"] for handle in known}
         lingering = [number for number in self.store.unfinished() if number not in keep]

@@ -16,7 +16,7 @@ from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger
 from transactional.recovery import QueryView
-from transactional.sink import HandleState, Options, Outcome
+from transactional.sink import Cutoff, HandleState, Options, Outcome
 from transactional.testing import MemoryHandle, MemoryTransactions, RecordingSink
 
 if TYPE_CHECKING:
@@ -257,15 +257,9 @@ class WatchedSink(RecordingSink):
             raise TransactionLostError("TRANSACTION_LOST", "lost", lost)
 
     def abort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
-        return self._abort(handles, "abort")
-
-    def discard(self, handles: Sequence[MemoryHandle]) -> None:
-        self._abort(handles, "discard")
-
-    def recoverAndAbort(self, handles: Sequence[MemoryHandle]) -> Sequence[MemoryHandle]:
         return self._abort(handles, "recover")
 
-    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
+    def sweep(self, known: Sequence[MemoryHandle], before: Cutoff) -> int:
         keep = {handle["transaction"] for handle in known}
         lingering = [number for number in self.store.unfinished() if number not in keep]
         self._abort([MemoryHandle(transaction=number) for number in lingering], "sweep")

@@ -118,7 +118,7 @@ def test_the_schedules_reach_what_they_should() -> None:
 
 class AbortIgnoresTheDecision(CheckpointCoordinator):
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        self._sink.abort([handle for m in messages if m is not None for handle in m.handles])
+        self._sink._abort([handle for m in messages if m is not None for handle in m.handles], "abort")  # type: ignore[attr-defined]
         super().abort(messages, batch)
 
 
@@ -152,11 +152,11 @@ class SettlesWithoutProof(Settlement):
 
     def settle(self, identifier: int, token: int) -> None:
         sink = self._sink
-        sink.recoverAndAbort, former = (lambda handles: []), sink.recoverAndAbort  # type: ignore[method-assign]
+        sink.abort, former = (lambda handles: []), sink.abort  # type: ignore[method-assign]
         try:
             super().settle(identifier, token)
         finally:
-            sink.recoverAndAbort = former  # type: ignore[method-assign]
+            sink.abort = former  # type: ignore[method-assign]
 
 
 class VoidsWithoutProof(CheckpointCoordinator):

@@ -29,6 +29,7 @@ from transactional.checkpoint import Acknowledgement, Mode, TaskPlan
 from transactional.coordinator import CheckpointCoordinator
 from transactional.entry import EntryKind
 from transactional.ledger import Ledger, fold
+from transactional.sink import Cutoff
 from transactional.testing import MemoryHandle
 
 EXAMPLES = 2000
@@ -387,13 +388,13 @@ def quiet() -> Iterator[None]:
 
 class AbortIgnoresTheDecision(CheckpointCoordinator):
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
-        self._sink.discard([handle for m in messages if m is not None for handle in m.handles])
+        self._sink._abort([handle for m in messages if m is not None for handle in m.handles], "abort")  # type: ignore[attr-defined]
         super().abort(messages, batch)
 
 
 class SweepForgets(WatchedSink):
-    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
-        return super().abortLingering(())
+    def sweep(self, known: Sequence[MemoryHandle], before: Cutoff) -> int:
+        return super().sweep((), before)
 
 
 class WritesAPreparedBatchAgain(CheckpointCoordinator):

@@ -12,7 +12,7 @@ commit     C1 load, the run must be ours       C2 decided already: repair, settl
            C6 ask the hooks                    C7 `decided` (or `prepared`; or `prepared` and `declined`)
            C8 commit the handles, in order     C9 all visible: `settled`      C10 sweep
 abort      A1 load, the run must be ours, N neither decided nor prepared      A2 `aborted`
-           A3 abort the messages' handles      A4 sweep
+           A3 sweep, which also finds the handles of the messages
 ending     E1 P2 to P7 under a run of its own  E2 C5 to C9 over what is prepared
            E3 `stopped`                        E4 sweep
 

@@ -202,8 +202,7 @@ class CheckpointCoordinator:
             log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
             return
         faults.reach("abort.journalled")
-        self._sink.discard([handle for m in messages if m is not None for handle in m.handles])  # A3
-        self._session.sweep(token, ended=True)  # A4
+        self._session.sweep(token, ended=True)  # A3
 
     def close(self, follows: int) -> int:
         """Commit what a stopped query has prepared, and leave nothing open: its final checkpoint.

@@ -114,7 +114,6 @@ class Planning:
                 raise
             body = {"prepared": record.batch, "run": token}
             self._journal.append(EntryKind.VOID, body, may_void(token, record.batch, record.entry))
-            self._sink.discard(handles[record.batch])
 
     def _record_repartitions(self, token: int) -> None:
         """Account for the micro-batches that a repartition has added: no sink ran, so there is nothing to commit."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import LocationError, TransactionLostError
 from transactional.history import History
-from transactional.sink import Options, Outcome, TransactionContext, TwoPhaseCommitSink
-from transactional.testing.process import SinkProcess, checkpoint_of
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.testing.process import ALL_RUNS, SinkProcess, checkpoint_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +51,10 @@ class Bench:
     def sink(self) -> TwoPhaseCommitSink[Any, Any]:
         """Build a new sink, as another process would."""
         return self._suite.sink_type(Options(self.options), self._suite.schema())
+
+    def sweep(self, known: Sequence[Any] = (), sink: TwoPhaseCommitSink[Any, Any] | None = None) -> int:
+        """Sweep as a driver does that begins a run: all that is not known is over."""
+        return (sink or self.sink()).sweep(known, Cutoff(self.query, ALL_RUNS, 0))
 
     def context(self, partition: int = 0, attempt: int = 0, number: int = 0) -> TransactionContext:
         """Return the context of one task; `number` is the micro-batch."""

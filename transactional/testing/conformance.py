@@ -201,7 +201,7 @@ class SinkConformance(GoldenHandles):
         sink.commit([], bench.checkpoint)
         assert list(sink.abort([])) == []
         assert list(sink.inspect([])) == []
-        assert sink.abortLingering([]) == 0
+        assert bench.sweep(sink=sink) == 0
         bench.must_see([])
 
     def test_a_commit_names_what_is_lost_and_commits_the_rest(self, sink_options: Mapping[str, str]) -> None:
@@ -290,7 +290,7 @@ class SinkConformance(GoldenHandles):
             assert victim.ask(**bench.words_to_prepare([1], until=step)) == {}
             victim.kill()
         bench.must_see([])
-        bench.sink().abortLingering([])
+        bench.sweep()
         bench.must_be_finished()
         bench.commit(bench.prepare([2], attempt=1))
         bench.must_see([2])
@@ -312,11 +312,11 @@ class SinkConformance(GoldenHandles):
         """The known ones are those that an unsettled journal entry names."""
         bench = Bench(self, sink_options)
         known, lingering = bench.prepare([1]), bench.prepare([2], partition=1)
-        assert bench.sink().abortLingering([known]) >= 1
+        assert bench.sweep([known]) >= 1
         bench.must_be_lost(lingering)
         bench.commit(known)
         bench.must_see([1])
-        assert bench.sink().abortLingering([]) == 0
+        assert bench.sweep() == 0
         bench.must_see([1])
         bench.must_be_finished()
 
@@ -325,7 +325,7 @@ class SinkConformance(GoldenHandles):
         bench = Bench(self, sink_options)
         other = Bench(self, sink_options, prefix=bench.prefix + "-other")
         handle = other.prepare([1])
-        bench.sink().abortLingering([])
+        bench.sweep()
         other.commit(handle)
         bench.must_see([1])
 
@@ -345,7 +345,7 @@ class SinkConformance(GoldenHandles):
         transaction = sink.beginTransaction(bench.context())
         sink.write(transaction, self.batch([1]))
         sink.rollback(transaction)
-        sink.abortLingering([])
+        bench.sweep(sink=sink)
         bench.must_be_finished()
         bench.commit(bench.prepare([2], attempt=1))
         bench.must_see([2])
@@ -356,7 +356,7 @@ class SinkConformance(GoldenHandles):
         idle, sink = bench.warm(partition=1), bench.warm()
         idle.close()
         bench.must_be_finished()
-        assert bench.sink().abortLingering([]) == 0
+        assert bench.sweep() == 0
         handle = bench.prepare([1], sink=sink)
         bench.must_see([])
         bench.commit(handle)

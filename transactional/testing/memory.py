@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.clock import Clock, SystemClock
 from transactional.errors import TransactionLostError
-from transactional.sink import HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,9 +209,9 @@ class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
         self._called("inspect", [handle["transaction"] for handle in handles])
         return [self._state(handle["transaction"]) for handle in handles]
 
-    def abortLingering(self, known: Sequence[MemoryHandle]) -> int:
+    def sweep(self, known: Sequence[MemoryHandle], before: Cutoff) -> int:
         """Abort unfinished transactions under the prefix that `known` does not name."""
-        self._called("abortLingering", [handle["transaction"] for handle in known])
+        self._called("sweep", [handle["transaction"] for handle in known])
         keep = {handle["transaction"] for handle in known}
         lingering = [n for n in self.store.unfinished(self.options["transactionalIdPrefix"]) if n not in keep]
         for number in lingering:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import TransactionLostError
-from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Cutoff, Options, TransactionContext, TwoPhaseCommitSink
 from transactional.testing.deaths import lines_until_death
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SinkProcess", "checkpoint_of"]
+__all__ = ["ALL_RUNS", "SinkProcess", "checkpoint_of"]
+
+ALL_RUNS = 2**31
+"""A run that comes after all others: whatever began earlier is over."""
 
 ANSWER_SECONDS = 120.0  # a sink's process imports its clients first; on a loaded machine that takes tens of seconds
 
@@ -129,7 +132,7 @@ def _carry_out(sink: TwoPhaseCommitSink[Any, Any], order: Mapping[str, Any]) -> 
     if order["do"] == "abort":
         return {"committed": list(sink.abort(order["handles"]))}
     if order["do"] == "sweep":
-        return {"swept": sink.abortLingering(order["handles"])}
+        return {"swept": sink.sweep(order["handles"], Cutoff(order["queryId"], ALL_RUNS, 0))}
     return {"ready": dict(sink.identify())}  # connects, so that a race is not won by the quicker start
 
 

@@ -41,7 +41,7 @@ from transactional.clock import Deadline, SystemClock
 from transactional.errors import FencedError, LocationError, OptionError, ProtocolError, StoreError
 from transactional.finding import Finding, good, unknown
 from transactional.history import History, put_back
-from transactional.sink import HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Cutoff, HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -335,7 +335,7 @@ class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
         """Look at all of them with one question to each coordinator, and one to each leader of their partitions."""
         return self._ender().look(_parsed(handles)) if handles else []
 
-    def abortLingering(self, known: Sequence[KafkaHandle]) -> int:
+    def sweep(self, known: Sequence[KafkaHandle], before: Cutoff) -> int:
         """Abort open transactions under our prefix, whole ids compared, except those that `known` names."""
         admin = self._driver_admin()
         ours = self._ours(admin, ["Ongoing"])

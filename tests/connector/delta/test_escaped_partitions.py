@@ -50,7 +50,6 @@ def must_be_committed(sink: DeltaSink, table: Path, handles: list[DeltaHandle]) 
     assert [state.outcome for state in sink.inspect(handles)] == [Outcome.COMMITTED] * len(VALUES)
     assert sink.sweep([], LATER) == 0
     assert sink.abort(handles) == handles
-    sink.discard(handles)
     sink.commit(handles, CHECKPOINT)
     assert parts(table) == sorted(VALUES, key=str)
 

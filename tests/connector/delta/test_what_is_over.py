@@ -44,18 +44,16 @@ def clean_up(tmp_path: Path) -> None:
         (tmp_path / "table" / "_delta_log" / f"{version:020d}.json").unlink()
 
 
-def test_what_is_discarded_loses_its_files_and_what_is_committed_keeps_them(sink: DeltaSink, tmp_path: Path) -> None:
+def test_what_is_swept_loses_its_files_and_what_is_committed_keeps_them(sink: DeltaSink, tmp_path: Path) -> None:
     committed, excluded = prepare(sink, "1"), prepare(sink, "2")
     sink.commit([committed], checkpoint(1))
-    sink.discard([committed, excluded])
+    sink.sweep([], Cutoff("q", 9, 0))
     assert files_there(tmp_path, committed, excluded) == [True, False]
     assert (values(tmp_path), notes(tmp_path)) == (["1"], [])
-    sink.discard([])
     assert [state.outcome for state in sink.inspect([excluded])] == [Outcome.LOST]
 
 
-@pytest.mark.parametrize("sweep", [False, True])
-def test_what_may_have_been_committed_keeps_its_files(sink: DeltaSink, tmp_path: Path, sweep: bool) -> None:
+def test_what_may_have_been_committed_keeps_its_files(sink: DeltaSink, tmp_path: Path) -> None:
     """It was, and a compaction has taken its files out of the table since: time travel and slow readers need them."""
     handle = prepare(sink, "1")
     note = {path: path.read_bytes() for path in notes(tmp_path)}
@@ -66,10 +64,7 @@ def test_what_may_have_been_committed_keeps_its_files(sink: DeltaSink, tmp_path:
     clean_up(tmp_path)
     for path, content in note.items():
         path.write_bytes(content)
-    if sweep:
-        assert sink.sweep([], Cutoff("q", 9, 0)) == 0
-    else:
-        sink.discard([handle])
+    assert sink.sweep([], Cutoff("q", 9, 0)) == 0
     assert files_there(tmp_path, handle) == [True]
     with pytest.raises(AmbiguousOutcomeError, match="cleaned up"):
         sink.abort([handle])
@@ -157,7 +152,6 @@ def test_half_of_a_transaction_is_no_commit_and_says_so(parted: DeltaSink, tmp_p
     for attempt in (lambda: parted.commit([handle], checkpoint(1)), lambda: parted.abort([handle])):
         with pytest.raises(AmbiguousOutcomeError, match=rf"OUTCOME_UNKNOWN.*{said}"):
             attempt()
-    parted.discard([handle])
     assert parted.sweep([], Cutoff("q", 9, 0)) == 0
     assert files_there(tmp_path, handle) == [True, True]
 
@@ -170,5 +164,5 @@ def test_what_was_committed_whole_stays_so_when_half_of_it_was_removed(parted: D
     DeltaTable(str(tmp_path / "table")).delete("part = 'a'")
     assert [state.outcome for state in parted.inspect([handle])] == [Outcome.COMMITTED]
     assert parted.abort([handle]) == [handle]
-    parted.discard([handle])
+    parted.sweep([], Cutoff("q", 9, 0))
     assert files_there(tmp_path, handle) == [True, True]

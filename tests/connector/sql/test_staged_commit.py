@@ -323,7 +323,7 @@ def test_a_sweep_keeps_what_is_committed_while_it_looks(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(ControlTables, "all", then_committed)
-    assert late.abortLingering([]) == 0
+    assert late.sweep([], Cutoff("q", 9, 0)) == 0
     assert driver.inspect([handle])[0].outcome is Outcome.COMMITTED
     monkeypatch.undo()
     monkeypatch.setattr(SimulatedSqlSink, "world", world, raising=False)

@@ -27,10 +27,11 @@ from transactional.errors import (
 )
 from transactional.failure import Remedy, failure_of
 from transactional.history import History
-from transactional.sink import Options, TransactionContext
+from transactional.sink import Cutoff, Options, TransactionContext
 
 SCHEMA = pa.schema([("value", pa.string())])
 CHECKPOINT = DecidedCheckpoint(1, [0], 0)
+OVER = Cutoff("query", 9, 0)
 
 
 @pytest.fixture
@@ -411,7 +412,7 @@ def test_the_sweep_leaves_what_is_known_other_prefixes_and_what_is_over(cluster:
     for name in ("q.x.2.5", "other.2.5", "q.2.64", "q.run"):
         cluster.state(name, "Ongoing")
     cluster.state("q.0.0", "CompleteCommit")
-    assert made.abortLingering([handle]) == 0
+    assert made.sweep([handle], OVER) == 0
 
 
 def test_over_many_partitions_a_checkpoint_says_only_how_many(cluster: FakeCluster) -> None:
