@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from integration.file_sink import FileHandle, FileSink, FileTransaction
+from transactional.capabilities import GuardsRuns
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.sink import Cutoff, HandleState, RunMark, TransactionContext
 
@@ -25,7 +26,7 @@ ROLES = {
 """Spark's modules in the call stack tell whose call it is; the first of these that is there counts."""
 
 
-class ProbedFileSink(FileSink):
+class ProbedFileSink(GuardsRuns, FileSink):
     """Appends every call to ``<path>/calls``; waits in `beginTransaction` where a gate is closed."""
 
     @classmethod
@@ -55,7 +56,7 @@ class ProbedFileSink(FileSink):
     def guardRun(self, mark: RunMark | None) -> RunMark:
         """Note it."""
         self._note("guardRun")
-        return super().guardRun(mark)
+        return {}
 
     def commit(self, handles: Sequence[FileHandle], checkpoint: DecidedCheckpoint) -> None:
         """Note it."""

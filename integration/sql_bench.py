@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from connector.spark.sinks import find_sink
-from connector.sql.staged_sink import StagedHandle, StagedSqlSink
+from connector.sql.mysql_sink import MysqlSink
+from connector.sql.postgresql_sink import PostgresqlSink
+from connector.sql.staged_sink import StagedHandle
 from integration.sql_output import DatabaseServer, SqlOutput
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.sink import Cutoff, Options, TransactionContext
@@ -24,10 +26,12 @@ def options_of(database: DatabaseServer, table: str, **more: str) -> dict[str, s
     return {"url": database.url, "dbtable": table, "transactionalIdPrefix": f"p-{table}", **more}
 
 
-def sink_of(database: DatabaseServer, options: dict[str, str], schema: pa.Schema = SCHEMA) -> StagedSqlSink:
+def sink_of(
+    database: DatabaseServer, options: dict[str, str], schema: pa.Schema = SCHEMA
+) -> MysqlSink | PostgresqlSink:
     """The sink of a database."""
     found = find_sink(database.FORMAT)(Options(options), schema)
-    assert isinstance(found, StagedSqlSink)
+    assert isinstance(found, (MysqlSink, PostgresqlSink))
     return found
 
 
@@ -54,7 +58,7 @@ class Bench:
         self.mark = sink.guardRun(None)
         sink.close()
 
-    def sink(self) -> StagedSqlSink:
+    def sink(self) -> MysqlSink | PostgresqlSink:
         """A new one, with a connection of its own."""
         return sink_of(self.database, self.options, self.schema)
 

@@ -21,6 +21,7 @@ from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.postgresql import PostgresqlServer
 from integration.sql_bench import SCHEMA, Bench, options_of, sink_of
 from integration.sql_output import DatabaseServer
+from transactional.capabilities import history_seen, restorable
 from transactional.errors import (
     FencedError,
     LocationError,
@@ -173,7 +174,7 @@ def test_queries_that_begin_at_once_create_their_tables(database: DatabaseServer
 def test_rows_in_a_table_can_not_be_taken_back(database: DatabaseServer, table: str) -> None:
     """``barrier rewind --restore-tables`` asks before it begins anything."""
     with pytest.raises(StoreError, match=rf"NOT_RESTORABLE.*{database.FORMAT}"):
-        sink_of(database, options_of(database, table)).checkRestore({})
+        restorable(sink_of(database, options_of(database, table)))
 
 
 # -- between prepare and commit ----------------------------------------------------------------------------------------
@@ -338,12 +339,12 @@ def test_a_database_that_went_back_is_named(database: DatabaseServer, table: str
     bench = Bench(database, table)
     for batch in range(3):
         bench.commit(bench.prepare([[batch, "a"]], batch))
-    assert bench.sink().checkHistory(history(bench, newest=3)) == {"checkpoint": 3}
+    assert history_seen(bench.sink(), history(bench, newest=3)) == {"checkpoint": 3}
     # As in a backup of then.
     database.ask("UPDATE barrier.barrier_queries SET checkpoint = 2 WHERE prefix = %s", bench.prefix)
     with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 2, .* settled checkpoint 3"):
-        bench.sink().checkHistory(history(bench, newest=3))
-    assert bench.sink().checkHistory(history(bench, binding=False)) == {"checkpoint": 2}
+        history_seen(bench.sink(), history(bench, newest=3))
+    assert history_seen(bench.sink(), history(bench, binding=False)) == {"checkpoint": 2}
 
 
 def test_no_commit_covers_up_that_an_earlier_one_is_gone(database: DatabaseServer, table: str) -> None:
@@ -361,7 +362,7 @@ def test_a_database_that_is_further_is_named(database: DatabaseServer, table: st
     bench.number = 100
     bench.commit(bench.prepare([[1, "a"]]))
     with pytest.raises(LocationError, match=r"LOCATION_PUT_BACK.*checkpoint 101"):
-        bench.sink().checkHistory(history(bench))
+        history_seen(bench.sink(), history(bench))
 
 
 def test_nothing_is_written_after_a_failover_before_it_was_looked_at(database: DatabaseServer, table: str) -> None:

@@ -23,6 +23,7 @@ from integration.driver_process import wait_until
 from integration.postgresql import PASSWORD, PostgresqlServer, StandBy
 from integration.sql_bench import SCHEMA, Bench, options_of
 from integration.table_copies import TableCopies
+from transactional.capabilities import history_seen
 from transactional.errors import (
     AmbiguousOutcomeError,
     OptionError,
@@ -359,7 +360,7 @@ def test_a_stand_by_that_was_behind_is_named_when_it_takes_over(table: str) -> N
                 attempt()
         seen = History(bench.query, 100, True, seen={"checkpoint": 0}, newest=2)
         with pytest.raises(StoreError, match=r"STORE_WENT_BACK.*up to 1, .* settled checkpoint 2"):
-            bench.sink().checkHistory(seen)
+            history_seen(bench.sink(), seen)
         assert bench.rows() == [(1, "a")], "nothing was written there"
 
 

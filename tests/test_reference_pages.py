@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from connector.doctor.versions import JAVA, PYTHON, SPARK
+from tests import sink_page
 from tests.command_page import PAGE, command_page
 from transactional.entry import FORMAT, EntryKind
 
@@ -16,6 +17,10 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_page_of_the_commands_is_the_programs_own() -> None:
     assert PAGE.read_text(encoding="utf-8") == command_page(), "run: python -m tests.command_page"
+
+
+def test_the_page_of_a_sink_s_methods_is_that_of_their_docstrings() -> None:
+    assert sink_page.PAGE.read_text(encoding="utf-8") == sink_page.sink_page(), "run: python -m tests.sink_page"
 
 
 def test_the_page_of_the_journal_has_every_kind_and_every_field() -> None:

@@ -1,8 +1,8 @@
 """The checkpoint protocol: two-phase-commit sinks, journal, coordinator and recovery. It knows no engine, store or command.
 
-For users: `TwoPhaseCommitSink` (`sink`, `transaction`), `CheckpointHook` (`hooks`), restart strategies (`restart`), errors
-(`errors`, with their catalogue), `History` (`history`), `Finding` (`finding`), doubles and a conformance kit for a sink's tests
-(`testing`).
+For users: `TwoPhaseCommitSink` (`sink`, `transaction`), what only some sinks can do (`capabilities`), `CheckpointHook`
+(`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`
+(`finding`), doubles and a conformance kit for a sink's tests (`testing`).
 
 The deciding core: `journal` (exclusive create), `entry` (as bytes), `ledger` (the fold, a checkpoint's states), `ownership`
 (what an entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps), `settlement` (from a decision to its
@@ -21,6 +21,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
     # isort: off
     from transactional.barrier import CheckpointBarrier as CheckpointBarrier
+    from transactional.capabilities import (
+        Examines as Examines,
+        Expires as Expires,
+        GuardsRuns as GuardsRuns,
+        KeepsEvidence as KeepsEvidence,
+        MarksCheckpoints as MarksCheckpoints,
+        ReportsOutput as ReportsOutput,
+        Restorable as Restorable,
+        Routes as Routes,
+        ShowsLater as ShowsLater,
+        WarmsUp as WarmsUp,
+        WritesTopics as WritesTopics,
+    )
     from transactional.checkpoint import ClosingReason as ClosingReason, DecidedCheckpoint as DecidedCheckpoint
     from transactional.errors import (
         AmbiguousOutcomeError as AmbiguousOutcomeError,
@@ -65,6 +78,10 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
 
 _HOMES = {
     "barrier": "CheckpointBarrier",
+    "capabilities": (
+        "Examines Expires GuardsRuns KeepsEvidence MarksCheckpoints ReportsOutput Restorable Routes ShowsLater WarmsUp "
+        "WritesTopics"
+    ),
     "checkpoint": "ClosingReason DecidedCheckpoint",
     "errors": (
         "AmbiguousOutcomeError FencedError HookError JournalError LocationError OptionError ProtocolError QueryStoppedError "

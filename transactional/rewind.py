@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import faults
+from transactional.capabilities import restorable
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.journal import Journal
@@ -201,7 +202,7 @@ class Rewinder:
         self._leave_nothing_open(rewind.token)
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
         if target is not None and rewind.request.get("restoreTables"):
-            self._sink.restoreOutput(target.output, rewind.token)  # R5
+            restorable(self._sink).restoreOutput(target.output, rewind.token)  # R5
             faults.reach("rewind.restored")
         batch, keep = self._rewrite_logs(target)  # R6
         faults.reach("rewind.deleted")

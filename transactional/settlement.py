@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from transactional import faults
+from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsOutput, Routes, ShowsLater, routes_of
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, RetriableError, RewindRequiredError, TransactionLostError
@@ -28,7 +29,7 @@ from transactional.recovery import (
     mismatch,
     out_of_order,
 )
-from transactional.sink import ONE, HandleState, Outcome, TwoPhaseCommitSink
+from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
 
 __all__ = ["Settlement"]
 
@@ -184,7 +185,7 @@ class Settlement:
         """
         ledger = self._journal.ledger
         query = ledger.identity(self._query_id)
-        for route, newest in ledger.known_at_store(self._sink.routes).items():
+        for route, newest in ledger.known_at_store(routes_of(self._sink)).items():
             held = self._sink.newestCheckpoint(query, route)
             store = f"{self._sink.name()} {route}".strip()
             # a driver that stood still meanwhile has not read what its successor has decided
@@ -201,20 +202,19 @@ class Settlement:
         parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.handles]
         decided = self._decided(checkpoint)
         committed = [part.handles[-1] for part in parts if not part.accepted]
-        repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)] if committed else []
-        if checkpoint.marked and self._sink.publishesMarks:
+        repaired: Sequence[Mapping[str, Any]] = ()
+        if committed and isinstance(self._sink, ShowsLater):
+            repaired = [dict(each) for each in self._sink.ensureVisible(committed, decided)]
+        if checkpoint.marked and isinstance(self._sink, MarksCheckpoints) and self._sink.publishesMarks:
             # What a retried task's first attempt has left would hide rows of the checkpoint from the look at the ends.
             ledger, judge = self._journal.ledger, may_settle(token, checkpoint.id)
             self._sink.sweep(ledger.known_handles(), ledger.cutoff(self._query_id, token))
             self._sink.publishMark(self._mark(checkpoint), committed, lambda: judge(self._journal.load()))
         faults.reach("mark.published")
-        output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
-        body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output}
-        stamps = {
-            route: self._sink.stamp([handle for part in parts if part.route == route for handle in part.handles])
-            for route in sorted({part.route for part in parts})
-        }
-        body |= {"stamp": stamps.get("", 0)} if self._sink.routes == ONE else {"stamps": stamps}
+        output: Mapping[str, Any] = {}
+        if isinstance(self._sink, ReportsOutput):
+            output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
+        body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output, **self._stamps(parts)}
         if repaired:
             body["repaired"] = repaired
             log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
@@ -224,6 +224,14 @@ class Settlement:
             "checkpoint %d: %d rows up to micro-batch %d are visible, %d ms after its decision",
             *(settled.id, settled.rows, max(settled.batches), (settled.settled_at or settled.time) - settled.time),
         )
+
+    def _stamps(self, parts: Sequence[PartRecord]) -> dict[str, Any]:
+        sink, stamps = self._sink, dict[str, int]()
+        if isinstance(sink, KeepsEvidence):
+            for route in sorted({part.route for part in parts}):
+                own = [handle for part in parts if part.route == route for handle in part.handles]
+                stamps[route] = sink.stamp(own)
+        return {"stamps": stamps} if isinstance(sink, Routes) else {"stamp": stamps.get("", 0)}
 
     def _mark(self, checkpoint: CheckpointRecord) -> CheckpointMark:
         ledger = self._journal.ledger
@@ -246,7 +254,9 @@ class Settlement:
     def _decided(self, checkpoint: CheckpointRecord) -> DecidedCheckpoint:
         ledger = self._journal.ledger
         identity, run = ledger.identity(self._query_id), ledger.newest_run
-        after = {route: ledger.newest_at(run, route) if run is not None else 0 for route in {"", *self._sink.routes}}
+        after = {
+            route: ledger.newest_at(run, route) if run is not None else 0 for route in {"", *routes_of(self._sink)}
+        }
         batches = tuple(checkpoint.batches)
         return DecidedCheckpoint(checkpoint.id, batches, checkpoint.time, identity, self._prefix, after.pop(""), after)
 

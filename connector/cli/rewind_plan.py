@@ -7,6 +7,7 @@ from typing import Any
 
 from connector.cli.report import Report
 from connector.views.words import batches_text, output_text
+from transactional.capabilities import restorable
 from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, output_ranges
@@ -70,8 +71,6 @@ def emission(preview: Preview, sink: Sink, request: Request) -> TwoPhaseCommitEr
 
 
 def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
-    if type(sink).restoreOutput is TwoPhaseCommitSink.restoreOutput:
-        return StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
     if preview.restored is not None and not preview.restored.output:
         return StoreError(
             "NOT_RESTORABLE",
@@ -80,7 +79,7 @@ def _restoring(preview: Preview, sink: Sink) -> TwoPhaseCommitError | None:
             "rows, or cleaned up)",
         )
     try:
-        sink.checkRestore(preview.restored.output if preview.restored is not None else {})
+        restorable(sink).checkRestore(preview.restored.output if preview.restored is not None else {})
     except TwoPhaseCommitError as problem:
         return problem
     return None

@@ -38,6 +38,7 @@ from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
 from connector.delta.write_options import WriteOptions, parse_write_options
 from transactional import faults
+from transactional.capabilities import Examines, Restorable
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
 from transactional.history import must_hold, put_back
@@ -68,7 +69,7 @@ class DeltaTransaction:
     files: DataFiles
 
 
-class DeltaSink(TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
+class DeltaSink(Examines, Restorable, TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     """Appends rows to a Delta table, each checkpoint as one version.
 
     Parameters

@@ -36,6 +36,7 @@ from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
 from connector.spark.sinks import find_sink
 from connector.sql.format import MYSQL, POSTGRESQL
 from connector.sql.mysql_url import is_mysql
+from transactional.capabilities import Examines
 from transactional.errors import OptionError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem, unknown
 from transactional.sink import Options, TwoPhaseCommitSink
@@ -190,7 +191,8 @@ def _check_database_options(kind: str, options: Mapping[str, str], own: Collecti
     sink = find_sink(kind)(Options(options), pa.schema([]))
     yield good("options", "as they should be")
     try:
-        yield from sink.examine(Options(options).get("transactionalIdPrefix"), own=own)
+        if isinstance(sink, Examines):
+            yield from sink.examine(Options(options).get("transactionalIdPrefix"), own=own)
     finally:
         sink.close()
 
@@ -199,7 +201,8 @@ def _check_sink(
     sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, own: Collection[str], interval_ms: int
 ) -> Iterator[Finding]:
     try:
-        sink.checkStart(prefix)
+        if isinstance(sink, Examines):
+            sink.checkStart(prefix)
         yield good("sink", f"{sink.name()}: everything that it needs at its start is there")
         if isinstance(sink, KafkaSink):
             yield from (good("options", "as they should be"), good("brokers", sink.client.bootstrap_servers))
@@ -208,7 +211,8 @@ def _check_sink(
                 yield unknown("rights", "Whether this user may write under the transactional ids is not checked.", way)
             else:
                 yield good("rights", "all that the sink needs")
-        yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
+        if isinstance(sink, Examines):
+            yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
         if isinstance(sink, DeltaSink):
             yield from check_table(sink.settings)
         if isinstance(sink, KafkaSink) and sink.topic is not None:

@@ -18,6 +18,23 @@ from connector.multi.names import NAME, under_route
 from connector.multi.routes import can_route, routed
 from connector.multi.write_options import OF_EACH, SinkOptions, parse_write_options
 from connector.spark.sinks import SinkType, find_sink
+from transactional.capabilities import (
+    Examines,
+    Expires,
+    GuardsRuns,
+    KeepsEvidence,
+    ReportsOutput,
+    Restorable,
+    Routes,
+    ShowsLater,
+    WarmsUp,
+    WritesTopics,
+    guard_run,
+    history_seen,
+    lifetime_of,
+    publishes_marks,
+    restorable,
+)
 from transactional.errors import OptionError, ProtocolError, TransactionLostError, TwoPhaseCommitError
 from transactional.sink import (
     Cutoff,
@@ -64,7 +81,18 @@ class _One:
         return replace(found, queryId=query, prefix=prefix, after=after, routes={})
 
 
-class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
+class MultiSink(
+    Examines,
+    WarmsUp,
+    Routes,
+    GuardsRuns,
+    KeepsEvidence,
+    Expires,
+    ShowsLater,
+    Restorable,
+    WritesTopics,
+    TwoPhaseCommitSink[tuple[_One, int, Any], Handle],
+):
     """Writes each row to the sinks that it is routed to.
 
     Its handles are those of its sinks, each with the sink's name and its micro-batch.
@@ -109,7 +137,7 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             options = Options(settings.options).replaced(transactionalidprefix=under_route(prefix, name))
             schema = pa.schema(fields)
             sink = kind(options, schema)
-        if sink.publishesMarks:
+        if publishes_marks(sink):
             expectation = "not set under 2pc-multi, which publishes no marks"
             raise OF_EACH.invalid(f"{name}.barrierTopic", settings.options["barriertopic"], expectation)
         return _One(name, sink, columns, schema)
@@ -139,7 +167,8 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
     def warmUp(self, context: TransactionContext) -> None:
         """Let the sink of the context's route get ready."""
         one, own = self._of(context)
-        one.sink.warmUp(own)
+        if isinstance(one.sink, WarmsUp):
+            one.sink.warmUp(own)
 
     def beginTransaction(self, context: TransactionContext) -> tuple[_One, int, Any]:
         """Begin a transaction of the sink of the context's route."""
@@ -176,11 +205,14 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         """Let each sink refuse what it would refuse."""
         for one in self._sinks.values():
             with _naming(one.name):
-                one.sink.checkStart(None if prefix is None else one.named(prefix))
+                if isinstance(one.sink, Examines):
+                    one.sink.checkStart(None if prefix is None else one.named(prefix))
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
         """Return what each sink finds, with the sink's name."""
         for one in self._sinks.values():
+            if not isinstance(one.sink, Examines):
+                continue
             known = [one.named(each) for each in own]
             under = None if prefix is None else one.named(prefix)
             for found in one.sink.examine(under, own=known, intervalMs=intervalMs):
@@ -226,7 +258,7 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
             own = history.routes[one.name]
             own = replace(own, queryId=one.named(own.queryId), handles=one.of(own.handles))
             with _naming(one.name):
-                seen[one.name] = dict(one.sink.checkHistory(own))
+                seen[one.name] = dict(history_seen(one.sink, own))
         return seen
 
     def guardRun(self, mark: RunMark | None) -> RunMark:
@@ -236,39 +268,44 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         for one in self._sinks.values():
             if one.name not in self._strangers:
                 with _naming(one.name):
-                    marks[one.name] = dict(one.sink.guardRun(None if mark is None else mark[one.name]))
+                    marks[one.name] = dict(guard_run(one.sink, None if mark is None else mark[one.name]))
         return marks
 
     def lifetime(self) -> float | None:
         """Return the shortest."""
-        return min((own for _, sink in self.sinks() if (own := sink.lifetime()) is not None), default=None)
+        return min((own for _, sink in self.sinks() if (own := lifetime_of(sink)) is not None), default=None)
 
     # -- driver: transactions ---------------------------------------------------------------------------------------
 
     def targets(self, handles: Sequence[Handle]) -> Collection[str]:
         """Return the topics of all sinks."""
-        return {topic for one, own in self._by_sink(handles) for topic in one.sink.targets(own)}
+        found = ((one.sink, own) for one, own in self._by_sink(handles))
+        return {topic for sink, own in found if isinstance(sink, WritesTopics) for topic in sink.targets(own)}
 
     def stamp(self, handles: Sequence[Handle]) -> int:
         """Return the stamp of the sink whose handles they are."""
-        return max((one.sink.stamp(own) for one, own in self._by_sink(handles)), default=0)
+        found = ((one.sink, own) for one, own in self._by_sink(handles))
+        return max((sink.stamp(own) for sink, own in found if isinstance(sink, KeepsEvidence)), default=0)
 
     def output(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> Mapping[str, Any]:
         """Return where the rows of each sink are, by its name."""
-        found = {one.name: dict(one.sink.output(own, one.decided(checkpoint))) for one, own in self._by_sink(handles)}
-        return {name: own for name, own in found.items() if own}
+        found = {}
+        for one, own in self._by_sink(handles):
+            if isinstance(one.sink, ReportsOutput) and (output := one.sink.output(own, one.decided(checkpoint))):
+                found[one.name] = dict(output)
+        return found
 
     def checkRestore(self, output: Mapping[str, Any]) -> None:
         """Refuse if any sink refuses."""
         for one in self._sinks.values():
             with _naming(one.name):
-                one.sink.checkRestore(output.get(one.name, {}))
+                restorable(one.sink).checkRestore(output.get(one.name, {}))
 
     def restoreOutput(self, output: Mapping[str, Any], rewind: int) -> None:
         """Take each store back."""
         for one in self._sinks.values():
             with _naming(one.name):
-                one.sink.restoreOutput(output.get(one.name, {}), rewind)
+                restorable(one.sink).restoreOutput(output.get(one.name, {}), rewind)
 
     def commit(self, handles: Sequence[Handle], checkpoint: DecidedCheckpoint) -> None:
         """Let every sink commit what is its own, then raise what was wrong.
@@ -298,10 +335,10 @@ class MultiSink(TwoPhaseCommitSink[tuple[_One, int, Any], Handle]):
         """Wait for each store."""
         repaired: list[Mapping[str, Any]] = []
         for one, own in self._by_sink(handles):
-            with _naming(one.name):
-                repaired += [
-                    {"sink": one.name, **each} for each in one.sink.ensureVisible(own, one.decided(checkpoint))
-                ]
+            if isinstance(one.sink, ShowsLater):
+                with _naming(one.name):
+                    seen = one.sink.ensureVisible(own, one.decided(checkpoint))
+                repaired += [{"sink": one.name, **each} for each in seen]
         return repaired
 
     def inspect(self, handles: Sequence[Handle]) -> Sequence[HandleState]:

@@ -25,6 +25,7 @@ from connector.spark.process import driver_process
 from connector.spark.sinks import SinkType
 from transactional import faults
 from transactional.barrier import SourceLine
+from transactional.capabilities import Examines, Routes, WarmsUp, lifetime_of, routes_of
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import canonical
@@ -34,7 +35,7 @@ from transactional.hooks import hooks_of
 from transactional.journal import Journal
 from transactional.recovery import QueryView, check_rows, check_schedule, mismatch
 from transactional.secrets import hiding, is_secret, masked_finding, secrets_of, without_secrets
-from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,7 @@ NO_QUERY = "00000000-0000-0000-0000-000000000000"
 
 def _log_findings(sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, secrets: Sequence[str]) -> None:
     try:
-        for found in sink.examine(prefix):
+        for found in sink.examine(prefix) if isinstance(sink, Examines) else ():
             if found.level in (Level.WARNING, Level.PROBLEM):
                 each = masked_finding(found, secrets)
                 log.warning("%s [%s]: %s %s", sink.name(), each.check, each.sentence, each.remedy)
@@ -173,8 +174,9 @@ class HostedSink:
             sink = self.build(prefix or NO_QUERY)
             try:
                 hooks_of(self._own_options(sink)["checkpointHooks"], self.options)
-                sink.checkStart(prefix)
-                lifetime = sink.lifetime() if any(line.longest_wait for line in lines) else None
+                if isinstance(sink, Examines):
+                    sink.checkStart(prefix)
+                lifetime = lifetime_of(sink) if any(line.longest_wait for line in lines) else None
                 check_schedule(lines, (), lifetime, sink.replacesRows, planned=False)
                 if self.is_first():
                     _log_findings(sink, prefix, secrets_of(self.options))
@@ -339,7 +341,7 @@ def _write(
         route: TransactionContext(
             *(plan.identity, plan.batch, partition, attempt, plan.prefix, os.urandom(8).hex(), plan.token, route)
         )
-        for route in sink.routes
+        for route in routes_of(sink)
     }
     parts = {route: _OpenPart(sink, plan, context) for route, context in contexts.items()}
     with ExitStack() as giving_up:
@@ -349,7 +351,7 @@ def _write(
         with _warming_up(sink, list(contexts.values()), partition in plan.likely and not drained):
             first = next(rows, None)
         for arrow in rows if first is None else chain((first,), rows):
-            for route, routed in sink.route(arrow):
+            for route, routed in sink.route(arrow) if isinstance(sink, Routes) else ((ONE[0], arrow),):
                 parts[route].write(routed)
         prepared = [part.prepare() for part in parts.values()]
         if not drained:
@@ -357,7 +359,7 @@ def _write(
         return prepared
 
 
-def _warm_up(sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext]) -> None:
+def _warm_up(sink: WarmsUp, contexts: Sequence[TransactionContext]) -> None:
     for context in contexts:
         sink.warmUp(context)
 
@@ -367,7 +369,7 @@ def _warming_up(
     sink: TwoPhaseCommitSink[Any, Any], contexts: Sequence[TransactionContext], likely: bool
 ) -> Iterator[None]:
     """Let a thread warm the sink up while the task waits for its first row."""
-    if not likely:
+    if not likely or not isinstance(sink, WarmsUp):
         yield
         return
     warm: Future[Any] | None = None

@@ -31,6 +31,7 @@ from connector.sql.mysql_table import (
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import MYSQL_OPTIONS
+from transactional.capabilities import Examines, WarmsUp
 from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
 from transactional.sink import Options, TransactionContext
@@ -98,7 +99,7 @@ NO_PARENT: Final = frozenset({1216, 1452})
 """A foreign key: the parent may come with the same checkpoint."""
 
 
-class MysqlSink(StagedSqlSink):
+class MysqlSink(Examines, WarmsUp, StagedSqlSink):
     """Appends rows to a table of MySQL or MariaDB, or replaces those of the same key, a whole checkpoint at one instant.
 
     Parameters

@@ -31,6 +31,7 @@ from connector.sql.postgresql_table import (
 )
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import POSTGRESQL_OPTIONS
+from transactional.capabilities import Examines, WarmsUp
 from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
 from transactional.sink import Options, TransactionContext
@@ -96,7 +97,7 @@ SERVER: Final = (
 """The id of the cluster, and its timeline, which every failover and every recovery to a point in time changes."""
 
 
-class PostgresqlSink(StagedSqlSink):
+class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
     """Appends rows to a table of PostgreSQL, or replaces those of the same key, a whole checkpoint at one instant.
 
     Parameters

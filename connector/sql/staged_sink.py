@@ -20,6 +20,7 @@ from connector.sql.control_tables import AT_ONCE, CONTROL_TABLES, ControlTables,
 from connector.sql.database import Connection, Database, sqlstate, standard_error
 from connector.sql.fitting import in_micros
 from transactional import faults
+from transactional.capabilities import GuardsRuns
 from transactional.errors import (
     AmbiguousOutcomeError,
     FencedError,
@@ -81,7 +82,7 @@ class StagedTransaction:
     rows: int = 0
 
 
-class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
+class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
     """Stages rows in a relational database, and moves those of a whole checkpoint into the target at one instant.
 
     Subclasses name the staging table, write to it (`stage`) and move rows out of it (`publish`). The database must have
@@ -289,10 +290,6 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
         with self.database.transaction() as cursor:
             return {"token": self._control.claim(cursor, self.server(cursor))}
 
-    def checkRestore(self, output: Mapping[str, Any]) -> None:
-        """Refuse: rows that were appended or overwritten can't be taken back."""
-        self.restoreOutput(output, 0)
-
     def commit(self, handles: Sequence[StagedHandle], checkpoint: DecidedCheckpoint) -> None:
         """Move the rows of all into the target, in one database transaction."""
         if not handles:
@@ -389,8 +386,7 @@ class StagedSqlSink(TwoPhaseCommitSink[StagedTransaction, StagedHandle]):
             if not over:
                 return 0
             states = self._control.states(cursor, [row.nonce for row in over], lock=True)
-            locked = [row._replace(state=states[row.nonce]) for row in over if row.nonce in states]
-            over = [row for row in locked if is_over(row)]  # it may have been committed meanwhile
+            over = [row for row in over if states.get(row.nonce) == row.state]  # one may have been committed meanwhile
             staged: dict[str, list[str]] = {}
             for row in over:
                 if row.state == "prepared":

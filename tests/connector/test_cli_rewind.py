@@ -23,7 +23,7 @@ from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, RestorableSink, answer, dead_process
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.entry import EntryKind
-from transactional.errors import RetriableError, RewindRequiredError
+from transactional.errors import RetriableError, RewindRequiredError, StoreError
 from transactional.recovery import check_sources
 from transactional.sink import Options
 
@@ -302,13 +302,15 @@ def test_what_can_not_be_taken_back_is_refused_before_anything_is_begun(tmp_path
     assert empty.ledger().rewinding is None
 
 
+def never(sink: FileSink, output: Mapping[str, Any], rewind: int = 0) -> None:
+    raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
+
+
 def away(sink: FileSink, output: Mapping[str, Any]) -> None:
     raise RetriableError("KAFKA_TIMEOUT", reason="away")
 
 
-@pytest.mark.parametrize(
-    "refuse", [lambda sink, output: FileSink.restoreOutput(sink, {}, 0), away], ids=["never", "away"]
-)
+@pytest.mark.parametrize("refuse", [never, away])
 def test_what_would_be_refused_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, refuse: Callable[..., None]
 ) -> None:
@@ -325,7 +327,7 @@ def test_a_restoration_that_fails_can_be_given_up(
 ) -> None:
     place = three_checkpoints(tmp_path, RestorableSink)
     with monkeypatch.context() as patch:
-        patch.setattr(RestorableSink, "restoreOutput", lambda self, output, rewind: FileSink.restoreOutput(self, {}, 0))
+        patch.setattr(RestorableSink, "restoreOutput", never)
         status, document, said = answer(capsys, "rewind", str(place), "--to", "2", "--restore-tables", "--yes")
         assert (status, document["condition"]) == (1, "NOT_RESTORABLE")
         assert "was begun, and is not done" in said

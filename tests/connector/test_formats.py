@@ -22,6 +22,7 @@ from connector.spark.hosted_sink import HostedSink
 from connector.spark.internals import StreamWrite
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, another_user, shared_folder, two_users
+from transactional.capabilities import Examines, Expires
 from transactional.errors import (
     LocationError,
     OptionError,
@@ -52,7 +53,7 @@ class Session:
         self.known.add(source.name())
 
 
-class CheckedSink(FileSink):
+class CheckedSink(Examines, FileSink):
     """Its check of a start raises what a test wants."""
 
     problem: Exception | None = None
@@ -210,7 +211,7 @@ def test_what_only_the_planning_can_judge_does_not_keep_a_query_from_its_start(
     assert CheckedSink.prefixes == [None]
 
 
-class ReplacingSink(CheckedSink):
+class ReplacingSink(Expires, CheckedSink):
     """Its transactions live a minute, and its rows replace earlier ones."""
 
     replacesRows = True

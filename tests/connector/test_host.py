@@ -18,6 +18,7 @@ from connector.location.location import CheckpointLocation
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter, data_source_for
 from connector.spark.hosted_sink import HostedSink, TaskMessage
+from transactional.capabilities import WarmsUp
 from transactional.checkpoint import Mode
 from transactional.coordinator import planning
 from transactional.errors import (
@@ -36,7 +37,7 @@ SCHEMA = StructType([StructField("value", LongType())])
 QUERY = "6f4e5c5c-1111-4222-8333-444455556666"
 
 
-class SharedSink(FailingSink):
+class SharedSink(WarmsUp, FailingSink):
     """Sinks of one test share a store, and fail as the test says."""
 
     shared = MemoryTransactions()
@@ -49,6 +50,9 @@ class SharedSink(FailingSink):
 
     def close(self) -> None:
         self.log.append("close")
+
+    def warmUp(self, context: TransactionContext) -> None:
+        pass
 
     def _called(self, method: str, numbers: list[int]) -> None:
         self.log.append(method)

@@ -14,6 +14,7 @@ from connector.savepoints.manifest import Savepoint
 from connector.savepoints.restore import Restore
 from connector.savepoints.take import take
 from connector.spark.recorded import recorded_sink
+from transactional.capabilities import KeepsEvidence
 from transactional.errors import TwoPhaseCommitError
 from transactional.rewind import Rewinder
 from transactional.sink import TwoPhaseCommitSink
@@ -132,9 +133,9 @@ class Moves:
 
     def can_be_put_back(self) -> bool:
         """Return whether there is a backup, and a store that can tell that it is older."""
-        sink, base = self._world.sink, TwoPhaseCommitSink
-        tells = (sink.checkHistory, sink.newestCheckpoint) != (base.checkHistory, base.newestCheckpoint)
-        return tells and bool(self.backups)
+        sink = self._world.sink
+        keeps_ids = sink.newestCheckpoint is not TwoPhaseCommitSink.newestCheckpoint
+        return (keeps_ids or issubclass(sink, KeepsEvidence)) and bool(self.backups)
 
     def put_back(self) -> None:
         """Let a location be as it was; the store of the rows stays as it is."""

@@ -34,6 +34,7 @@ from tests.simulation.moves import OneByOne
 from tests.simulation.processes import Process
 from tests.simulation.stores import LIFETIME, MARGIN, SimulatedFiles, SimulatedTransactions
 from tests.simulation.world import HOT, Setup, World
+from transactional.capabilities import Expires, Routes
 from transactional.clock import SystemClock
 from transactional.hooks import CheckpointHook, HookContext
 from transactional.journal import Journal
@@ -43,7 +44,7 @@ from transactional.testing import RecordingSink
 __all__ = ["IN_DELTA", "IN_KAFKA", "IN_MEMORY", "IN_SQL", "SETUPS", "SimulatedSqlSink", "play", "violation"]
 
 
-class SimulatedSink(RecordingSink):
+class SimulatedSink(Expires, RecordingSink):
     """The sink of a simulated query: over the world's store."""
 
     world: ClassVar[World]
@@ -57,7 +58,7 @@ class SimulatedSink(RecordingSink):
         return LIFETIME
 
 
-class RoutedSink(SimulatedSink):
+class RoutedSink(Routes, SimulatedSink):
     """It is two."""
 
     routes = ("left", "right")

@@ -37,7 +37,7 @@ from transactional.journal import Journal
 from transactional.ledger import Ledger, apply
 from transactional.recovery import QueryView
 from transactional.rewind import Preview, Rewinder
-from transactional.sink import Outcome, TransactionContext
+from transactional.sink import ONE, Outcome, TransactionContext
 from transactional.testing import FakeClock, MemoryHandle
 
 __all__ = ["COMMIT_SECONDS", "PARTITIONS", "Execution", "Interference", "Parts", "Violation", "World"]
@@ -344,7 +344,7 @@ class World:
         """One task: the rows of a partition follow from their numbers."""
         offset = self.files.offsets.get(plan.batch)
         rows = [row for row in offset.rows if row % PARTITIONS == partition] if offset else []
-        parts = [self._part(plan, partition, route, rows) for route in self.parts.sink.routes]
+        parts = [self._part(plan, partition, route, rows) for route in self.routes]
         return Acknowledgement(
             plan.token, plan.batch, partition, partition, plan.drains(partition), parts, plan.sources
         )
@@ -362,8 +362,13 @@ class World:
 
     def route(self, row: int) -> str:
         """The one of the sink's routes that a row takes."""
-        routes = self.parts.sink.routes
-        return routes[row // PARTITIONS % len(routes)]
+        return self.routes[row // PARTITIONS % len(self.routes)]
+
+    @property
+    def routes(self) -> Sequence[str]:
+        """The names of the sinks that it is."""
+        found: Sequence[str] = getattr(self.parts.sink, "routes", ONE)
+        return found
 
     def commit(self, execution: Execution, messages: Sequence[Acknowledgement | None] | None = None) -> None:
         """All tasks have answered. Where the commit raises, Spark aborts with all messages."""

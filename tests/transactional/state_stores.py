@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.transactional.bodies import lines
 from transactional import faults
+from transactional.capabilities import Expires, Restorable
 from transactional.entry import Entry
 from transactional.errors import LocationError, TransactionLostError
 from transactional.hooks import CheckpointHook, HookContext
@@ -234,7 +235,7 @@ class FoldingJournal(Journal):
         return self.folded[data].copy()
 
 
-class WatchedSink(RecordingSink):
+class WatchedSink(Expires, Restorable, RecordingSink):
     """Its effects on the store are watched; a point lies behind each."""
 
     def __init__(self, world: World, journal: Journal) -> None:

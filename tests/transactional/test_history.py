@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.transactional.bodies import lines, recorded, restored, run_body, settled
+from transactional.capabilities import GuardsRuns, KeepsEvidence
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
@@ -23,7 +24,7 @@ from transactional.testing import MemoryTransactions, RecordingSink
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
-class Asking(RecordingSink):
+class Asking(GuardsRuns, KeepsEvidence, RecordingSink):
     """Asks a function about its history."""
 
     answer: Callable[[History], Mapping[str, Any]] = staticmethod(lambda history: {})

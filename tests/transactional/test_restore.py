@@ -12,6 +12,7 @@ import pytest
 
 from tests.transactional.bodies import lines, recorded, restored, run_body, settled
 from transactional.barrier import sources_digest
+from transactional.capabilities import KeepsEvidence
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind, canonical
 from transactional.errors import FencedError, JournalError, LocationError, TwoPhaseCommitError
@@ -272,7 +273,7 @@ def test_a_driver_that_finds_its_query_s_rows_of_elsewhere_is_led_there() -> Non
     other.append(EntryKind.RUN, run_body(), lambda _: None)
     journal.load()
 
-    class MovedMeanwhile(RecordingSink):
+    class MovedMeanwhile(KeepsEvidence, RecordingSink):
         def checkHistory(self, history: History) -> dict[str, Any]:
             if other.ledger.moved is None:
                 other.append(*moved(), lambda _: None)

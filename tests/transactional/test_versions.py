@@ -14,8 +14,9 @@ import pytest
 from connector.cli import main
 from connector.location.location import CheckpointLocation
 from tests.transactional.bodies import lines
+from transactional.capabilities import WritesTopics
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
-from transactional.coordinator import CheckpointCoordinator, RunSettings, planning
+from transactional.coordinator import CheckpointCoordinator, RunSettings, claim, planning
 from transactional.digest import ENCODING_VERSION, RowDigest, digest_of_all
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, LocationError, ReplayMismatchError, RetriableError
@@ -33,7 +34,7 @@ Frame = Sequence[Sequence[int]]
 """Rows of each writer task."""
 
 
-class NamedSink(RecordingSink):
+class NamedSink(WritesTopics, RecordingSink):
     """Has an identity, and topics that its transactions wrote to."""
 
     identity: Mapping[str, str] = {}
@@ -334,12 +335,12 @@ def test_a_topic_s_id_is_the_same_one_in_both_clients_spelling() -> None:
 
 
 def test_an_older_copy_of_the_location_names_what_works_for_batch_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: NamedSink, history: History) -> Mapping[str, Any]:
+    def refuse(sink: NamedSink, history: History) -> Mapping[str, Any]:
         raise put_back("it has committed more")
 
     writes = Writes()
     writes.save(0, [[1]])
-    monkeypatch.setattr(NamedSink, "checkHistory", refuse)
+    monkeypatch.setattr(claim, "history_seen", refuse)
     with pytest.raises(
         LocationError,
         match=r"VERSIONS_PUT_BACK.*it has committed more.*new checkpointLocation",

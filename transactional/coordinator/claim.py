@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transactional import faults
+from transactional.capabilities import guard_run, history_seen, lifetime_of, routes_of
 from transactional.coordinator.session import Session
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
@@ -46,11 +47,11 @@ class Claimant:
         if claim is not Claim.TAKE or run is None:
             run = self._claim()
         try:
-            mark = self._sink.guardRun(run.mark)
+            mark = guard_run(self._sink, run.mark)
         except StoreReplacedError as replaced:  # what it holds has to be compared with the journal again
             log.warning("run %d ends: %s", run.token, replaced)
             claim, run = Claim.NEW, self._claim()
-            mark = self._sink.guardRun(None)
+            mark = guard_run(self._sink, None)
         except FencedError:
             position = self._journal.ledger.position
             if claim is not Claim.TAKE or self._journal.load().position == position:
@@ -62,7 +63,7 @@ class Claimant:
     def claim(self, follows: int) -> RunRecord:
         """Claim a run if `follows` is the newest, and guard the prefix."""
         run = self._claim(follows)
-        self._record(run, self._sink.guardRun(run.mark))
+        self._record(run, guard_run(self._sink, run.mark))
         return run
 
     def _record(self, run: RunRecord, mark: RunMark) -> None:
@@ -104,7 +105,7 @@ class Claimant:
             "prefix": settings.prefix,
             "identity": identity,
             "queryId": view.queryId,
-            "lifetime": self._sink.lifetime(),
+            "lifetime": lifetime_of(self._sink),
             "process": dict(settings.process),
             "setup": dict(settings.setup),
             "retained": settings.retained,
@@ -128,7 +129,7 @@ class Claimant:
             *(entry.number, view.queryId, view.location, f" reads {', '.join(topics)}" if topics else ""),
             *(settings.sink, settings.prefix),
         )
-        gone = former.routes - {*self._sink.routes} if former is not None else frozenset[str]()
+        gone = former.routes - {*routes_of(self._sink)} if former is not None else frozenset[str]()
         if gone:
             log.warning(
                 "run %d writes no more to %s: what the former run may have left open there ends by its timeout, or stays",
@@ -162,8 +163,8 @@ class Claimant:
             ledger = self._journal.ledger
             position, query = ledger.position, ledger.identity(self._session.view.queryId)
             try:
-                history = history_of(ledger, query, settings.sink, settings.prefix, identity, self._sink.routes)
-                return dict(self._sink.checkHistory(history)), self._held(history)
+                history = history_of(ledger, query, settings.sink, settings.prefix, identity, routes_of(self._sink))
+                return dict(history_seen(self._sink, history)), self._held(history)
             except LocationError as refused:
                 found = self._journal.load()
                 if found.moved is not None:
@@ -177,7 +178,7 @@ class Claimant:
                 raise
 
     def _held(self, history: History) -> int:
-        accepted = [route for route in self._sink.routes if not history.routes.get(route, history).binding]
+        accepted = [route for route in routes_of(self._sink) if not history.routes.get(route, history).binding]
         return max((self._sink.newestCheckpoint(history.queryId, route) or 0 for route in accepted), default=0)
 
     def _sweep_former(self, token: int) -> None:
@@ -190,7 +191,7 @@ class Claimant:
             sink = self._under(prefix)
             try:
                 if run.mark:
-                    sink.guardRun(run.mark)
+                    guard_run(sink, run.mark)
                 sink.sweep(ledger.known_handles(), self._session.cutoff(token))
             except (FencedError, StoreReplacedError) as taken:
                 log.info("transactions under the former prefix %s are not swept: %s", prefix, taken)

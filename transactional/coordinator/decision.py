@@ -15,6 +15,7 @@ from transactional.barrier import (
     new_barriers,
     sources_digest,
 )
+from transactional.capabilities import WritesTopics, publishes_marks, routes_of
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -173,7 +174,7 @@ class Decision:
         """Return what the decision records of other queries' barriers, and for those that follow this one."""
         cut = cut_of(lines)
         found = {} if cut is None else {"cut": cut}
-        return {**found, "marked": True} if self._sink.publishesMarks else found
+        return {**found, "marked": True} if publishes_marks(self._sink) else found
 
     def _commit_decided(self, identifier: int, token: int) -> None:
         faults.reach("decision.written")
@@ -241,14 +242,14 @@ class Decision:
 
     def _check_targets(self, parts: Sequence[Part]) -> None:
         targets: set[str] = set()
-        for route in self._sink.routes:
+        for route in routes_of(self._sink):
             handles = [part.handle for part in parts if part.handle is not None and part.route == route]
-            own = self._sink.targets(handles)
+            own = self._sink.targets(handles) if isinstance(self._sink, WritesTopics) else ()
             targets.update(own)
             ledger = self._journal.ledger
             if self._view.gaps:
                 check_topics(ledger, own, route)
-            elif known := ledger.known_at_store(self._sink.routes).get(route):
+            elif known := ledger.known_at_store(routes_of(self._sink)).get(route):
                 changes = other_topics(ledger, own, route)
                 if changes:
                     store = f"{self._sink.name()} {route}".strip()

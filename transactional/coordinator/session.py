@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from transactional.capabilities import routes_of
 from transactional.clock import Clock
 from transactional.errors import StoreError
 from transactional.hooks import CheckpointHook
@@ -131,7 +132,7 @@ class Session:
         former = self.ledger.newest_run
         if former is None or former.sink != self.settings.sink:
             return {}
-        return self.ledger.known_at_store(self.sink.routes)
+        return self.ledger.known_at_store(routes_of(self.sink))
 
     def _is_same_address(self, route: str) -> bool:
         """Return whether the options name the same target; of a sink that is several, that of the route."""

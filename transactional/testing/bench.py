@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from transactional.capabilities import WarmsUp, guard_run, history_seen
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import LocationError, TransactionLostError
 from transactional.history import History
@@ -45,7 +46,7 @@ class Bench:
         """Do what the driver does before any task begins."""
         sink = self.sink()
         sink.identify()
-        sink.guardRun(None)
+        guard_run(sink, None)
         sink.close()
 
     def sink(self) -> TwoPhaseCommitSink[Any, Any]:
@@ -67,7 +68,7 @@ class Bench:
     def refuses(self, history: History) -> bool:
         """Return whether the sink reports that the store holds more than the history knows."""
         try:
-            self.sink().checkHistory(history)
+            history_seen(self.sink(), history)
         except LocationError as found:
             return found.condition == "LOCATION_PUT_BACK"
         return False
@@ -75,14 +76,15 @@ class Bench:
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin a new run; return what the store held and the run's mark, both as the journal keeps them: through JSON."""
         sink = self.sink()
-        seen, mark = json.loads(json.dumps([dict(sink.checkHistory(history)), dict(sink.guardRun(None))]))
+        seen, mark = json.loads(json.dumps([dict(history_seen(sink, history)), dict(guard_run(sink, None))]))
         return seen, mark
 
     def warm(self, partition: int = 0) -> TwoPhaseCommitSink[Any, Any]:
         """Build a new sink, and warm it up in a thread, as the host does while a task waits for its first row."""
         sink = self.sink()
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(sink.warmUp, self.context(partition)).result()
+        if isinstance(sink, WarmsUp):
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(sink.warmUp, self.context(partition)).result()
         return sink
 
     def next_checkpoint(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from transactional.capabilities import ShowsLater
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.clock import Clock, SystemClock
 from transactional.errors import TransactionLostError
@@ -137,7 +138,7 @@ class MemoryTransactions:
         return found
 
 
-class RecordingSink(TwoPhaseCommitSink[int, MemoryHandle]):
+class RecordingSink(ShowsLater, TwoPhaseCommitSink[int, MemoryHandle]):
     """A sink over `MemoryTransactions` that keeps a list of its calls.
 
     Parameters

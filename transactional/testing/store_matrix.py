@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from transactional.barrier import SourceLine
+from transactional.capabilities import Routes, routes_of
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import (
@@ -22,7 +23,7 @@ from transactional.errors import (
 )
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.recovery import QueryView
-from transactional.sink import Options, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,7 +234,7 @@ class _Query:
     def is_there(self) -> bool:
         """Ask the sink, in a new one, as a new driver does."""
         sink = self._sink()
-        found = [sink.isThere(route) for route in sink.routes]
+        found = [sink.isThere(route) for route in routes_of(sink)]
         sink.close()
         return all(found)
 
@@ -241,8 +242,9 @@ class _Query:
         """Plan a micro-batch, and run its task."""
         plan = self._coordinator(batch).plan()
         sink = self._sink()
-        rows = dict(sink.route(self._suite.batch(numbers)))
-        parts = [self._part(sink, plan, route, rows[route]) for route in sink.routes]
+        arrow = self._suite.batch(numbers)
+        rows = dict(sink.route(arrow)) if isinstance(sink, Routes) else {ONE[0]: arrow}
+        parts = [self._part(sink, plan, route, rows[route]) for route in routes_of(sink)]
         sink.close()
         return [Acknowledgement(plan.token, batch, 0, 0, plan.drains(0), parts, plan.sources)]
 

@@ -37,6 +37,17 @@ from connector.kafka.sink.transaction import (
 from connector.kafka.sink.transactional_ids import MAX_PREPARED, ids_under, run_id
 from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
 from connector.spark.host import data_source_for
+from transactional.capabilities import (
+    Examines,
+    Expires,
+    GuardsRuns,
+    KeepsEvidence,
+    MarksCheckpoints,
+    ReportsOutput,
+    ShowsLater,
+    WarmsUp,
+    WritesTopics,
+)
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import FencedError, LocationError, OptionError, ProtocolError, StoreError
 from transactional.finding import Finding, good, unknown
@@ -59,7 +70,18 @@ COMMITTED: Final = ("PrepareCommit", "CompleteCommit")
 """States of a committed transaction, until its id is used again."""
 
 
-class KafkaSink(TwoPhaseCommitSink[KafkaTransaction, KafkaHandle]):
+class KafkaSink(
+    Examines,
+    WarmsUp,
+    GuardsRuns,
+    KeepsEvidence,
+    Expires,
+    ShowsLater,
+    ReportsOutput,
+    WritesTopics,
+    MarksCheckpoints,
+    TwoPhaseCommitSink[KafkaTransaction, KafkaHandle],
+):
     """Writes rows with the columns of Spark's Kafka sink into Kafka, exactly once for `read_committed` readers.
 
     Parameters

@@ -21,6 +21,7 @@ from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink, TaskMessage
 from tests.connector.test_host import QUERY, Spark
+from transactional.capabilities import Expires, GuardsRuns, KeepsEvidence, Restorable
 from transactional.checkpoint import DecidedCheckpoint, Mode
 from transactional.entry import EntryKind
 from transactional.errors import (
@@ -43,7 +44,7 @@ SCHEMA = StructType([StructField("value", LongType()), StructField("route", Stri
 Row = tuple[int, str | None]
 
 
-class Memory(FailingSink):
+class Memory(Expires, GuardsRuns, KeepsEvidence, FailingSink):
     """A sink per store: the option ``store`` names it."""
 
     stores: ClassVar[dict[str, MemoryTransactions]] = {}
@@ -63,6 +64,9 @@ class Memory(FailingSink):
 
     def identify(self) -> dict[str, str]:
         return {"cluster": self.place}
+
+    def lifetime(self) -> float | None:
+        return None
 
     def checkHistory(self, history: History) -> dict[str, Any]:
         self.histories[self.place] = history
@@ -400,7 +404,7 @@ def test_the_order_in_which_sinks_are_named_changes_nothing(spark: SeveralSinks)
     assert built(spark).identify() == built(spark, sinks="right,left").identify()
 
 
-class Restorable(Memory):
+class RestorableMemory(Restorable, Memory):
     """A store that can be taken back."""
 
     restored: ClassVar[list[Any]] = []
@@ -409,23 +413,25 @@ class Restorable(Memory):
     def name(cls) -> str:
         return "2pc-restorable"
 
-    def checkRestore(self, output: Any) -> None:
-        pass
+    def output(self, handles: Sequence[Any], checkpoint: Any) -> dict[str, Any]:
+        return {}
 
     def restoreOutput(self, output: Any, rewind: int) -> None:
         self.restored.append((self.place, output, rewind))
 
 
 def test_nothing_goes_back_unless_every_store_can(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Several, "own", {**Several.own, "2pc-restorable": Restorable})
-    monkeypatch.setattr(Restorable, "restored", [])
+    monkeypatch.setattr(Several, "own", {**Several.own, "2pc-restorable": RestorableMemory})
+    monkeypatch.setattr(RestorableMemory, "restored", [])
     one = built(spark, **{"left.format": "2pc-restorable"})
     with pytest.raises(TwoPhaseCommitError, match="Sink right"):
         one.checkRestore({"left": {"version": 3}})
     both = built(spark, **{"left.format": "2pc-restorable", "right.format": "2pc-restorable"})
     both.checkRestore({"left": {"version": 3}})
     both.restoreOutput({"left": {"version": 3}}, 7)
-    assert Restorable.restored == [("l", {"version": 3}, 7), ("r", {}, 7)], "also one without rows at that checkpoint"
+    assert RestorableMemory.restored == [("l", {"version": 3}, 7), ("r", {}, 7)], (
+        "also one without rows at that checkpoint"
+    )
 
 
 def test_all_sinks_are_closed_also_if_one_raises(spark: SeveralSinks, monkeypatch: pytest.MonkeyPatch) -> None:
