@@ -38,7 +38,7 @@ def _rows(owner: type) -> Iterator[str]:
             continue
         called, tasks = "", []
         for text in _paragraphs(method):
-            before, where, after = (re.split(r" ?\*([^*]+)\.?\*", text, maxsplit=1) + ["", ""])[:3]
+            before, where, after = [*re.split(r" ?\*([^*]+)\*", text, maxsplit=1), "", ""][:3]
             called = called or where.rstrip(".")
             tasks.append(f"{before}{after}".strip())
         yield f"| `{name}` | {called} | {' '.join(tasks)} |"
