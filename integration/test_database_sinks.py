@@ -21,7 +21,6 @@ from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.postgresql import PostgresqlServer
 from integration.sql_bench import SCHEMA, Bench, options_of, sink_of
 from integration.sql_output import DatabaseServer
-from transactional.capabilities import history_seen, restorable
 from transactional.errors import (
     FencedError,
     LocationError,
@@ -33,7 +32,7 @@ from transactional.errors import (
     TwoPhaseCommitError,
 )
 from transactional.history import History
-from transactional.sink import Cutoff, Outcome
+from transactional.sink import Cutoff, Outcome, history_seen, restorable
 
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])

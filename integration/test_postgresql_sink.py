@@ -23,7 +23,6 @@ from integration.driver_process import wait_until
 from integration.postgresql import PASSWORD, PostgresqlServer, StandBy
 from integration.sql_bench import SCHEMA, Bench, options_of
 from integration.table_copies import TableCopies
-from transactional.capabilities import history_seen
 from transactional.errors import (
     AmbiguousOutcomeError,
     OptionError,
@@ -32,7 +31,7 @@ from transactional.errors import (
     StoreReplacedError,
 )
 from transactional.history import History
-from transactional.sink import Options, Outcome, TransactionContext
+from transactional.sink import Options, Outcome, TransactionContext, history_seen
 from transactional.testing import SinkConformance
 
 

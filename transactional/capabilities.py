@@ -6,16 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transactional.errors import StoreError
-from transactional.history import History, RunMark, compared
-from transactional.transaction import ONE
+from transactional.history import History, RunMark
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from transactional.checkpoint import CheckpointMark, DecidedCheckpoint
     from transactional.finding import Finding
-    from transactional.sink import TwoPhaseCommitSink
     from transactional.transaction import TransactionContext
 
 __all__ = [
@@ -30,13 +27,7 @@ __all__ = [
     "ShowsLater",
     "WarmsUp",
     "WritesTopics",
-    "guard_run",
-    "history_seen",
-    "lifetime_of",
     "must_be_whole",
-    "publishes_marks",
-    "restorable",
-    "routes_of",
 ]
 
 
@@ -308,46 +299,3 @@ def must_be_whole(sink: type) -> None:
                 raise TypeError(
                     f"{sink.__name__} has {name}, and is no subclass of {capability.__name__}: it is never called"
                 )
-
-
-# -- what a sink answers, whatever it can -----------------------------------------------------------------------------
-
-
-def routes_of(sink: TwoPhaseCommitSink[Any, Any]) -> Sequence[str]:
-    """Return the names of the sinks that it is; of most the one that has no name."""
-    return sink.routes if isinstance(sink, Routes) else ONE
-
-
-def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMark:
-    """Claim the prefix, or check that it is still ours; an empty mark if the sink can't."""
-    return sink.guardRun(mark) if isinstance(sink, GuardsRuns) else {}
-
-
-def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mapping[str, Any]:
-    """Compare a history with what the store holds, and return that. Raises what `KeepsEvidence.checkHistory` raises."""
-    if isinstance(sink, KeepsEvidence):
-        return sink.checkHistory(history)
-    return compared(history, sink.newestCheckpoint(history.queryId), sink.name())
-
-
-def lifetime_of(sink: TwoPhaseCommitSink[Any, Any]) -> float | None:
-    """Return the seconds that the store keeps a prepared transaction; None for ever."""
-    return sink.lifetime() if isinstance(sink, Expires) else None
-
-
-def publishes_marks(sink: TwoPhaseCommitSink[Any, Any]) -> bool:
-    """Return whether each checkpoint has to be published."""
-    return isinstance(sink, MarksCheckpoints) and sink.publishesMarks
-
-
-def restorable(sink: TwoPhaseCommitSink[Any, Any]) -> Restorable:
-    """Return a sink that can take its store back.
-
-    Raises
-    ------
-    StoreError
-        ``NOT_RESTORABLE``
-    """
-    if not isinstance(sink, Restorable):
-        raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
-    return sink

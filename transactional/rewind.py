@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from transactional import faults
-from transactional.capabilities import restorable
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
 from transactional.journal import Journal
@@ -23,7 +22,7 @@ from transactional.ledger import CheckpointRecord, Ledger, Rewind
 from transactional.ownership import must_own, rewinding
 from transactional.recovery import committed_undecided, is_late_commit
 from transactional.settlement import Settlement
-from transactional.sink import Cutoff, TwoPhaseCommitSink
+from transactional.sink import Cutoff, TwoPhaseCommitSink, restorable
 
 __all__ = ["Preview", "QueryLogs", "Rewinder", "out_of_step", "output_ranges", "replaced"]
 

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from transactional import faults
-from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsOutput, Routes, ShowsLater, routes_of
+from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsOutput, Routes, ShowsLater
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
 from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, RetriableError, RewindRequiredError, TransactionLostError
@@ -29,7 +29,7 @@ from transactional.recovery import (
     mismatch,
     out_of_order,
 )
-from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink
+from transactional.sink import HandleState, Outcome, TwoPhaseCommitSink, routes_of
 
 __all__ = ["Settlement"]
 

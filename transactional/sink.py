@@ -10,8 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from transactional.capabilities import must_be_whole
-from transactional.history import Handle, History, RunMark
+from transactional.capabilities import (
+    Expires,
+    GuardsRuns,
+    KeepsEvidence,
+    MarksCheckpoints,
+    Restorable,
+    Routes,
+    must_be_whole,
+)
+from transactional.errors import StoreError
+from transactional.history import Handle, History, RunMark, compared
 from transactional.transaction import ONE, Cutoff, HandleState, Options, Outcome, TransactionContext
 
 if TYPE_CHECKING:
@@ -30,6 +39,12 @@ __all__ = [
     "RunMark",
     "TransactionContext",
     "TwoPhaseCommitSink",
+    "guard_run",
+    "history_seen",
+    "lifetime_of",
+    "publishes_marks",
+    "restorable",
+    "routes_of",
 ]
 
 TransactionT = TypeVar("TransactionT")
@@ -184,3 +199,46 @@ class TwoPhaseCommitSink(ABC, Generic[TransactionT, HandleT]):
         A driver that was superseded may sweep late. If your store can't abort in one step against a commit of the same
         transaction (files), touch only transactions that `before` ends: these are never committed.
         """
+
+
+# -- what a sink answers, whatever it can -----------------------------------------------------------------------------
+
+
+def routes_of(sink: TwoPhaseCommitSink[Any, Any]) -> Sequence[str]:
+    """Return the names of the sinks that it is; of most the one that has no name."""
+    return sink.routes if isinstance(sink, Routes) else ONE
+
+
+def guard_run(sink: TwoPhaseCommitSink[Any, Any], mark: RunMark | None) -> RunMark:
+    """Claim the prefix, or check that it is still ours; an empty mark if the sink can't."""
+    return sink.guardRun(mark) if isinstance(sink, GuardsRuns) else {}
+
+
+def history_seen(sink: TwoPhaseCommitSink[Any, Any], history: History) -> Mapping[str, Any]:
+    """Compare a history with what the store holds, and return that. Raises what `KeepsEvidence.checkHistory` raises."""
+    if isinstance(sink, KeepsEvidence):
+        return sink.checkHistory(history)
+    return compared(history, sink.newestCheckpoint(history.queryId), sink.name())
+
+
+def lifetime_of(sink: TwoPhaseCommitSink[Any, Any]) -> float | None:
+    """Return the seconds that the store keeps a prepared transaction; None for ever."""
+    return sink.lifetime() if isinstance(sink, Expires) else None
+
+
+def publishes_marks(sink: TwoPhaseCommitSink[Any, Any]) -> bool:
+    """Return whether each checkpoint has to be published."""
+    return isinstance(sink, MarksCheckpoints) and sink.publishesMarks
+
+
+def restorable(sink: TwoPhaseCommitSink[Any, Any]) -> Restorable:
+    """Return a sink that can take its store back.
+
+    Raises
+    ------
+    StoreError
+        ``NOT_RESTORABLE``
+    """
+    if not isinstance(sink, Restorable):
+        raise StoreError("NOT_RESTORABLE", sink=sink.name(), reason="it keeps what it has committed")
+    return sink

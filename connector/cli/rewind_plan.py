@@ -7,11 +7,10 @@ from typing import Any
 
 from connector.cli.report import Report
 from connector.views.words import batches_text, output_text
-from transactional.capabilities import restorable
 from transactional.errors import StoreError, TwoPhaseCommitError
 from transactional.ledger import Ledger, Rewind
 from transactional.rewind import Preview, output_ranges
-from transactional.sink import TwoPhaseCommitSink
+from transactional.sink import TwoPhaseCommitSink, restorable
 
 __all__ = ["Request", "Sink", "emission", "goes_on", "tell", "tell_begun"]
 

@@ -29,11 +29,6 @@ from transactional.capabilities import (
     ShowsLater,
     WarmsUp,
     WritesTopics,
-    guard_run,
-    history_seen,
-    lifetime_of,
-    publishes_marks,
-    restorable,
 )
 from transactional.errors import OptionError, ProtocolError, TransactionLostError, TwoPhaseCommitError
 from transactional.sink import (
@@ -45,6 +40,11 @@ from transactional.sink import (
     RunMark,
     TransactionContext,
     TwoPhaseCommitSink,
+    guard_run,
+    history_seen,
+    lifetime_of,
+    publishes_marks,
+    restorable,
 )
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from connector.spark.process import driver_process
 from connector.spark.sinks import SinkType
 from transactional import faults
 from transactional.barrier import SourceLine
-from transactional.capabilities import Examines, Routes, WarmsUp, lifetime_of, routes_of
+from transactional.capabilities import Examines, Routes, WarmsUp
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import canonical
@@ -35,7 +35,7 @@ from transactional.hooks import hooks_of
 from transactional.journal import Journal
 from transactional.recovery import QueryView, check_rows, check_schedule, mismatch
 from transactional.secrets import hiding, is_secret, masked_finding, secrets_of, without_secrets
-from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink, lifetime_of, routes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

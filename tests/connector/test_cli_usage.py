@@ -95,13 +95,6 @@ def test_a_journal_that_is_a_file_is_named(tmp_path: Path, capsys: Capture) -> N
     assert f"{tmp_path / 'barrier/log'} is a file" in document["message"]
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty"])
-def test_a_script_that_is_no_file_is_wrong_usage(kind: str, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "empty").mkdir()
-    assert main(["run", str(tmp_path / kind)]) == 2
-    assert "there is no script" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("columns", ["80", "50"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_help_shows_every_option_whole(
@@ -129,10 +122,3 @@ def test_json_is_short_for_output_json(where: str, tmp_path: Path, capsys: Captu
     assert json.loads(capsys.readouterr().out)["condition"] == "NO_JOURNAL"
     assert main(["checkpoints", "list", *words, "--limit", "0"]) == 2
     assert json.loads(capsys.readouterr().out)["status"] == "wrong usage"
-
-
-def test_json_behind_a_script_is_the_script_s(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"import sys; open({str(tmp_path / 'seen')!r}, 'w').write(' '.join(sys.argv[1:]))")
-    assert main(["run", "--strategy", "none", str(script), "--json"]) == 0
-    assert (tmp_path / "seen").read_text() == "--json"

@@ -111,7 +111,7 @@ def test_a_run_of_another_host_is_not_touched_where_it_has_taken_over(tmp_path: 
 def test_what_a_driver_has_left_that_nobody_can_see_is_named_and_not_called_ended(tmp_path: Path) -> None:
     place = prepared_place(tmp_path, driver="a former container's", process=OTHER_CONTAINER)
     said: list[str] = []
-    with pytest.raises(FencedError, match=r"host pod-a, pid 77.*--query-stopped .*--single-driver") as found:
+    with pytest.raises(FencedError, match=r"host pod-a, pid 77.*--query-stopped .*single_driver=True") as found:
         end(place, said=said)
     assert found.value.condition == "DRIVER_UNKNOWN"
     assert "micro-batches [1] are prepared, and not committed" in said[-2]

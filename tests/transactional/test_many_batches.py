@@ -14,6 +14,7 @@ from tests.transactional.state_machine import COMMIT_SECONDS, Execution, Interfe
 from tests.transactional.state_stores import LIFETIME, MARGIN, Offset
 from transactional import faults
 from transactional.barrier import SourceLine
+from transactional.capabilities import WritesTopics
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -588,7 +589,8 @@ def test_an_interval_of_a_query_that_reads_a_topic_which_it_writes_is_refused(
     if known == "at the planning":
         monkeypatch.setattr(sink, "identify", lambda self: {"topicId": "T1"})
     else:
-        monkeypatch.setattr(sink, "targets", lambda self, handles: {"T1"} if handles else ())
+        written = type("Written", (WritesTopics, sink), {"targets": lambda self, handles: {"T1"} if handles else ()})
+        world.parts = replace(world.parts, sink=written)
     execution = planned_with(world, monkeypatch, ids={"flights": "T1", "others": "T2"})
     world.tasks(execution)
     world.commit(execution)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from transactional import faults
-from transactional.capabilities import guard_run, history_seen, lifetime_of, routes_of
 from transactional.coordinator.session import Session
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
@@ -15,7 +14,7 @@ from transactional.history import History, RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import moved_on, must_own, newest_run, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
-from transactional.sink import TwoPhaseCommitSink
+from transactional.sink import TwoPhaseCommitSink, guard_run, history_seen, lifetime_of, routes_of
 
 __all__ = ["Claimant"]
 

@@ -15,7 +15,7 @@ from transactional.barrier import (
     new_barriers,
     sources_digest,
 )
-from transactional.capabilities import WritesTopics, publishes_marks, routes_of
+from transactional.capabilities import WritesTopics
 from transactional.checkpoint import (
     Acknowledgement,
     AcknowledgeResult,
@@ -40,6 +40,7 @@ from transactional.ownership import Judge, may_record, must_own, newest_run, sup
 from transactional.recovery import check_schedule
 from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
+from transactional.sink import publishes_marks, routes_of
 
 __all__ = ["Decision"]
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.capabilities import routes_of
 from transactional.clock import Clock
 from transactional.errors import StoreError
 from transactional.hooks import CheckpointHook
@@ -14,7 +13,7 @@ from transactional.journal import Journal
 from transactional.ledger import Ledger
 from transactional.recovery import QueryView
 from transactional.settlement import Settlement
-from transactional.sink import TwoPhaseCommitSink
+from transactional.sink import TwoPhaseCommitSink, routes_of
 from transactional.transaction import Cutoff
 
 __all__ = ["RunSettings", "Session", "record_body"]

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from transactional.capabilities import WarmsUp, guard_run, history_seen
+from transactional.capabilities import WarmsUp
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import LocationError, TransactionLostError
 from transactional.history import History
-from transactional.sink import Cutoff, Options, Outcome, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import Cutoff, Options, Outcome, TransactionContext, TwoPhaseCommitSink, guard_run, history_seen
 from transactional.testing.process import ALL_RUNS, SinkProcess, checkpoint_of
 
 if TYPE_CHECKING:

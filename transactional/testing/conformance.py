@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transactional.capabilities import KeepsEvidence, history_seen
-from transactional.sink import Options, TwoPhaseCommitSink
+from transactional.capabilities import KeepsEvidence
+from transactional.sink import Options, TwoPhaseCommitSink, history_seen
 from transactional.testing.bench import Bench
 from transactional.testing.deaths import spread
 from transactional.testing.golden import GoldenHandles

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from transactional.barrier import SourceLine
-from transactional.capabilities import Routes, routes_of
+from transactional.capabilities import Routes
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import (
@@ -23,7 +23,7 @@ from transactional.errors import (
 )
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.recovery import QueryView
-from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink
+from transactional.sink import ONE, Options, TransactionContext, TwoPhaseCommitSink, routes_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
