@@ -133,12 +133,12 @@ def rest(driver: DriverProcess, rows: int) -> None:
 
 
 def commands_of_the_page() -> dict[str, list[str]]:
-    """What systemd's ExecStartPre and the init container run, as the page has them."""
+    """What systemd's ExecStartPre and the container run before the program, as the page has them."""
     page = PAGE.read_text()
     unit = re.findall(r"^ExecStartPre=(.+)$", page, re.MULTILINE)
-    container = re.findall(r'^    command: \[("barrier".+)\]$', page, re.MULTILINE)
+    container = re.findall(r'^    command: \["sh", "-c", "(barrier .+) && exec python job.py"\]$', page, re.MULTILINE)
     assert (len(unit), len(container)) == (1, 1)
-    return {"systemd": shlex.split(unit[0]), "kubernetes": [word.strip('" ') for word in container[0].split(",")]}
+    return {"systemd": shlex.split(unit[0]), "kubernetes": shlex.split(container[0])}
 
 
 def before_a_start(driver: DriverProcess, platform: str = "systemd") -> str:

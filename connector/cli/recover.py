@@ -27,7 +27,7 @@ def recover_query(
     options_file: GivenFile = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Recover a query that does not run: before a start, in an init container or systemd's ExecStartPre.
+    """Recover a query that does not run: before a start, as systemd's ExecStartPre or a container's first command.
 
     A rewind that was begun is finished; what is decided is settled, what is prepared committed. If it was lost, or Spark's logs
     are not the journal's any more, the query goes back to a point from which nothing is written twice, and reads those rows
