@@ -17,6 +17,7 @@ __all__ = [
     "may_stop",
     "may_void",
     "moved_on",
+    "must_have_started_last",
     "must_own",
     "newest_run",
     "rewinding",
@@ -83,6 +84,34 @@ def unfinished(ledger: Ledger) -> LocationError:
         claim=restoring.claim,
         location=restoring.location,
     )
+
+
+def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> None:
+    """P3: require that no other driver has claimed a run, and no rewind was done, since Spark has started this query.
+
+    What Spark holds of ``offsets/N`` in memory is stale then: a rewind may have deleted the file, and the other driver may
+    have written its own, with other ranges.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    driver : str
+    started : int or None
+        The journal's last entry when the query was started, if it is known.
+
+    Raises
+    ------
+    FencedError
+        ``RUN_SUPERSEDED``
+    """
+    if started is None:
+        return
+    newest = ledger.newest_run
+    if newest is not None and newest.token > started and newest.driver != driver:
+        raise superseded(0, ledger)
+    if ledger.rewound > started:
+        newer = f"a rewind that was done after this query was started (journal entry {ledger.rewound})"
+        raise FencedError("RUN_SUPERSEDED", run="of this driver", newer=newer)
 
 
 def must_own(token: int) -> Judge:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from connector.spark.host import HostedSinkDataSource
+    from connector.spark.hosted_sink import HostedSink
 
 __all__ = ["check_starts", "register", "register_lost"]
 
@@ -143,7 +144,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
 def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     from connector.kafka.source import planned
     from connector.kafka.source.offsets import SOURCE_NAME
-    from connector.spark.hosted_sink import HostedSink
+    from connector.spark.hosted_sink import STARTED_AFTER, HostedSink
 
     known = _known()
     asked = internals.stream_write(writer)
@@ -162,6 +163,7 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         options["path"] = given["path"]
     mode = str(given.get("outputMode") or asked.mode)
     host = HostedSink(sink, Options(options), asked.schema)
+    writer.option(STARTED_AFTER, _position(host))
     if mode.lower() == "update":
         host.refuse_update()
     sources = internals.stream_sources(writer)
@@ -188,6 +190,15 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         driver = internals.driver_pid(writer._spark)
         if driver is not None:
             first_start.record_start(host.location, process_of(driver))
+
+
+def _position(host: HostedSink) -> str:
+    """Return where the journal ends; empty if it can't be read: the planning says why, or goes without."""
+    try:
+        return str(host.position())
+    except TwoPhaseCommitError as problem:
+        log.info("the journal can't be read before Spark starts the query: %s", problem)
+        return ""
 
 
 def _sink_of(source: Any) -> type[TwoPhaseCommitSink[Any, Any]] | None:

@@ -80,6 +80,9 @@ def _journal(location: tuple[tuple[str, str], ...], thread: int) -> Journal:
     return CheckpointLocation.from_options(dict(location)).journal()
 
 
+STARTED_AFTER = "startedAfter"
+"""An option that ``start()`` adds: the journal's last entry at that moment."""
+
 CHANGING = ("txncomparerows", "txnversion")
 """Options that differ between two writes of one run."""
 
@@ -99,7 +102,10 @@ class HostedSink:
 
     def __init__(self, sink: SinkType, options: Options, schema: StructType) -> None:
         self.type = sink
-        self.options = options
+        given = dict(options)
+        started = given.pop(STARTED_AFTER.lower(), "")
+        self.started = int(started) if started else None
+        self.options = Options(given)
         self.schema = schema
         self.location = CheckpointLocation.from_options(options)
 
@@ -108,6 +114,10 @@ class HostedSink:
     def is_first(self) -> bool:
         """Return whether Spark has planned no micro-batch at the location yet."""
         return newest(self.location, "offsets") < 0
+
+    def position(self) -> int:
+        """Return the number of the journal's last entry; 0 if there is none."""
+        return self.location.journal().load().position
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
         """Refuse to replace what the sink has committed.
@@ -220,6 +230,7 @@ class HostedSink:
             hooks=hooks_of(own["checkpointHooks"], self.options),
             allow_non_restored=own["allowNonRestoredState"],
             secrets=secrets_of(self.options),
+            started=self.started,
         )
         try:
             yield CheckpointCoordinator(journal, sink, settings, view, self.build)

@@ -224,7 +224,7 @@ def _producers(opened: Mapping[int, OpenTransaction]) -> set[Producer]:
 
 def _hanging(admin: KafkaAdmin, places: _Places, strange: set[Producer]) -> dict[Producer, OpenOnBrokers]:
     """Return transactions of these producers that no coordinator had open, before and after the partitions had them."""
-    names = admin.transactional_ids(producer_ids=sorted({identity for identity, _ in strange}))
+    names = sorted(admin.owners({identity for identity, _ in strange}).values())
     before = admin.describe(names)
     places.again(strange)
     after = admin.describe(names)

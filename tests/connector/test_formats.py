@@ -16,13 +16,16 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import connector
 from connector.kafka.client.topics import Partition
 from connector.kafka.source import planned
+from connector.location.location import CheckpointLocation
 from connector.spark import formats, internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
 from connector.spark.internals import StreamWrite
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, another_user, shared_folder, two_users
+from tests.transactional.bodies import run_body
 from transactional.capabilities import Examines, Expires
+from transactional.entry import EntryKind
 from transactional.errors import (
     LocationError,
     OptionError,
@@ -104,7 +107,13 @@ def start(monkeypatch: pytest.MonkeyPatch, session: Session) -> Iterator[Start]:
     ) -> str:
         return "started"
 
+    def option(writer: DataStreamWriter, key: str, value: str) -> DataStreamWriter:
+        session.added[key] = value  # type: ignore[attr-defined]
+        return writer
+
+    session.added = {}  # type: ignore[attr-defined]
     monkeypatch.setattr(DataStreamWriter, "start", plain)
+    monkeypatch.setattr(DataStreamWriter, "option", option)
     monkeypatch.setattr(CheckedSink, "problem", None)
     monkeypatch.setattr(CheckedSink, "prefixes", [])
     connector.register(session, CheckedSink)  # type: ignore[arg-type]
@@ -301,6 +310,20 @@ def test_a_location_that_is_closed_to_this_user_is_reported_by_start(start: Star
 
 def test_other_formats_are_left_alone(start: Start) -> None:
     assert start("parquet", {"no": "option"}, NUMBER, "Complete") == "started"
+
+
+def test_a_start_tells_the_planning_where_the_journal_ends(start: Start, session: Session, tmp_path: Path) -> None:
+    at = {"checkpointLocation": str(tmp_path / "q"), "path": str(tmp_path / "out")}
+    start("checked", at)
+    assert session.added == {"startedAfter": "0"}  # type: ignore[attr-defined]
+    journal = CheckpointLocation.from_options(at).journal()
+    journal.append(EntryKind.RUN, run_body(driver="d"), lambda ledger: None)
+    start("checked", {**at, "startedAfter": "0"})
+    assert session.added == {"startedAfter": "1"}  # type: ignore[attr-defined]
+    (tmp_path / "q/barrier/log/1.json").write_bytes(b"{")
+    start("checked", at)
+    assert session.added == {"startedAfter": ""}  # type: ignore[attr-defined]
+    assert HostedSink(CheckedSink, Options({**at, "startedAfter": "7"}), VALUE).started == 7
 
 
 def test_to_register_again_checks_once(start: Start, session: Session) -> None:

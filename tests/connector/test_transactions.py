@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -188,13 +188,11 @@ class Brokers:
     def __init__(self, described: list[dict[str, Description]], opened: list[dict[int, OpenTransaction]]) -> None:
         self.described, self.opened = described, opened
 
-    def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
-        now = self.described[0]
-        return [
-            name
-            for name, each in now.items()
-            if (not states or each.state in states) and (not producer_ids or each.producer_id in producer_ids)
-        ]
+    def transactional_ids(self, states: Sequence[str]) -> list[str]:
+        return [name for name, each in self.described[0].items() if each.state in states]
+
+    def owners(self, producer_ids: Collection[int]) -> dict[int, str]:
+        return {e.producer_id: name for name, e in self.described[0].items() if e.producer_id in producer_ids}
 
     def describe(self, names: Sequence[str]) -> dict[str, Description]:
         if not names:

@@ -124,16 +124,16 @@ TRUE_IF: dict[str, tuple[str, ...]] = {
     "MARKERS_SKIPPED": ("marker skipped",),
     "OUTCOME_UNKNOWN": ("marker skipped",),
     "DATABASE_UNREACHABLE": FAULT,
-    "DATABASE_SLOW": (*STILL, *RIVAL),
+    "DATABASE_SLOW": (*STILL, *RIVAL, *DEATH),  # a dead process's session holds its locks for a while
     "DATABASE_FAILED_OVER": ("fail over",),
     "TABLE_UNREACHABLE": FAULT,
     "DELTA_COMMIT_FAILED": STILL,
     "WRITE_FAILED": FAULT,
     "LANE_TAKEN": (*LOSS, *RIVAL, "store is hurt"),  # a coordinator that was replaced and does not know it yet
-    "PREFIX_TAKEN": DEATH,  # of a planning that had taken the prefix late, before its `mark`
+    "PREFIX_TAKEN": (*DEATH, *RIVAL),  # a planning had taken the prefix late, before its `mark`
     "STOP_REQUESTED": ("ask to stop",),
     "TRANSACTION_LOST": (*LOSS, *RIVAL),
-    "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL),
+    "HANDLE_NOT_ALIVE": (*LOSS, *RIVAL, "clock jumps"),
     "PREPARED_LOST": (*LOSS, "swept by another", "interrupt"),
     "LOST_AFTER_DECISION": (*LOSS, "swept by another", "interrupt"),
 }

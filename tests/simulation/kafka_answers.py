@@ -121,7 +121,7 @@ class Answers:
                 return [Answer(error_code=code, transaction_states=[])]
             for name, each in broker.known[place.number].items():
                 if (not states or each.state in states) and (not producers or each.producer in producers):
-                    found.append(Answer(transactional_id=name))
+                    found.append(Answer(transactional_id=name, producer_id=each.producer))
         return [Answer(error_code=NONE, transaction_states=found)]
 
     def InitProducerIdRequest(self, broker: Broker, request: Any) -> Box:

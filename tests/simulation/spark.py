@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from connector.spark.host import HostedStreamWriter
-from connector.spark.hosted_sink import HostedSink
+from connector.spark.hosted_sink import STARTED_AFTER, HostedSink
 from tests.simulation.auditor import KEYS
 from tests.simulation.processes import Process
 from transactional.errors import LocationError
@@ -63,6 +63,7 @@ class Query:
     def drive(self, driver: str) -> None:
         """Run the query in a driver, until it fails or has come to its end."""
         files = self._world.files
+        started = str(self._sink().position())
         while True:
             offsets, commits = self._newest("offsets"), self._newest("commits")
             batch = offsets if offsets > commits else offsets + 1
@@ -72,7 +73,7 @@ class Query:
                 line = json.dumps(self._plan_end(batch), sort_keys=True)
                 if not files.create(f"offsets/{batch}", f"v1\n{{}}\n{line}\n".encode()):
                     raise SparkFailed("concurrent update to the log")
-            self._micro_batch(driver, batch)
+            self._micro_batch(driver, batch, started)
             files.create(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}\n')
             for log in ("offsets", "commits"):
                 files.delete([f"{log}/{batch - SPARK_KEEPS}"])
@@ -123,12 +124,15 @@ class Query:
 
     # -- a micro-batch ------------------------------------------------------------------------------------------------
 
-    def writer(self) -> HostedStreamWriter:
+    def writer(self, started: str) -> HostedStreamWriter:
         """As Spark makes it anew for every call."""
-        options = Options({**self._world.options, "checkpointLocation": self._world.here})
-        return HostedStreamWriter(HostedSink(self._world.sink, options, SCHEMA))
+        return HostedStreamWriter(self._sink(started))
 
-    def _micro_batch(self, driver: str, batch: int) -> None:
+    def _sink(self, started: str = "") -> HostedSink:
+        options = Options({**self._world.options, "checkpointLocation": self._world.here, STARTED_AFTER: started})
+        return HostedSink(self._world.sink, options, SCHEMA)
+
+    def _micro_batch(self, driver: str, batch: int, started: str) -> None:
         line, before = self._line(batch), self._line(batch - 1) if batch else offset(0, 0, {"number": 0})
         if line["start"] != before["topics"] and (line["topics"], line["barrier"]) != (
             before["topics"],
@@ -137,15 +141,15 @@ class Query:
             reason = f"micro-batch {batch} does not begin where the one before it ended"
             raise LocationError("OFFSETS_DISAGREE", reason=reason, partitions=["t-0"])
         rows = range(before["topics"]["t"]["0"], line["topics"]["t"]["0"])
-        planned = self.writer()
+        planned = self.writer(started)
         self._call(driver, f"plan {batch}", lambda: planned.prepare(False))
         messages: list[Any] = [None] * KEYS
         try:
             self._run_tasks(driver, batch, planned, rows, messages)
-            self._call(driver, f"commit {batch}", lambda: self.writer().commit(messages, batch))
+            self._call(driver, f"commit {batch}", lambda: self.writer(started).commit(messages, batch))
         except Exception:
             try:
-                self._call(driver, f"abort {batch}", lambda: self.writer().abort(messages, batch))
+                self._call(driver, f"abort {batch}", lambda: self.writer(started).abort(messages, batch))
             except Exception as second:  # noqa: BLE001 - judged
                 self._world.auditor.stopped(f"abort of {driver}", second)
             raise

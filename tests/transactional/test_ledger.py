@@ -281,7 +281,7 @@ def test_a_snapshot_forgets_nothing() -> None:
         (EntryKind.REWIND_BEGUN, {"checkpoint": 3, "restoreTables": True}),
     )
     ledger.identity_suffix, ledger.originals, ledger.replay, ledger.base = "-12", ["theirs"], 1, 0
-    ledger.reached = 9
+    ledger.reached, ledger.rewound = 9, 10
     ledger.moved = Moved(9, "there", "saved", 3)
     ledger.restored = Origin("saved", "origin", 3, 0, 8, True)
     ledger.restoring = Restoring("saved", "origin", 3, True, "here", "q", 4, False, {"position": 1})

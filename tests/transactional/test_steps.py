@@ -43,6 +43,7 @@ class Query:
         self.transactions = MemoryTransactions()
         self.committed = -1
         self.sinks: list[RecordingSink] = []
+        self.started: int | None = None
 
     def view(self, batch: int) -> QueryView:
         return QueryView("q", "/place", batch, self.committed, lines(f"line {batch}"), lines(f"line {batch - 1}"))
@@ -50,7 +51,7 @@ class Query:
     def coordinator(self, batch: int, driver: str = "A") -> CheckpointCoordinator:
         sink = RecordingSink(Options({"transactionalIdPrefix": "p"}), SCHEMA, self.transactions)
         self.sinks.append(sink)
-        settings = RunSettings(driver, sink.name(), "options", "p")
+        settings = RunSettings(driver, sink.name(), "options", "p", started=self.started)
         return CheckpointCoordinator(Journal(self.journal_store), sink, settings, self.view(batch))
 
     def plan(self, batch: int, driver: str = "A") -> TaskPlan:
@@ -427,6 +428,28 @@ def test_a_decision_that_takes_place_late_is_the_one_that_was_tried_again() -> N
     assert query.rows() == [0, 1, 10, 11]
 
 
+def test_a_decision_that_takes_place_late_is_found_by_the_look_before_it_is_tried_again() -> None:
+    query = Query(store := Late())
+    plan = query.plan(0)
+    messages = query.tasks(plan)
+    coordinator, sink, looks = query.coordinator(0), query.sinks[-1], list[int]()
+    inspect = sink.inspect
+
+    def gone(handles: Sequence[Any]) -> Sequence[HandleState]:
+        states = inspect(handles)
+        looks.append(len(states))
+        if store.under_way is None:
+            return states
+        MemoryJournalStore.create(store, *store.under_way)
+        return [replace(state, outcome=Outcome.LOST) for state in states]
+
+    sink.inspect = gone  # type: ignore[method-assign]
+    coordinator.commit(messages, 0)
+    assert looks == [2, 2]
+    assert query.kinds() == ["run", "mark", "decided", "settled"]
+    assert query.rows() == [0, 1]
+
+
 def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
     with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*1\.json"):
         Journal(LostAnswer(creates=False)).append(EntryKind.RUN, RUN, lambda ledger: None)
@@ -466,6 +489,36 @@ def test_an_accepted_difference_may_have_no_rows() -> None:
     query.commit([query.task(plan, 0), empty], 0, "C")
     assert query.rows() == [0]
     assert query.ledger().unsettled() == []
+
+
+def test_a_driver_that_was_started_before_another_claimed_its_run_claims_none() -> None:
+    """What it has in memory of the micro-batch may be another file than the one that is there by now."""
+    query = Query()
+    query.run(0)
+    query.started = query.ledger().position
+    query.plan(1, "B")
+    with pytest.raises(FencedError, match=r"RUN_SUPERSEDED.*driver B"):
+        query.plan(1, "C")
+    query.started = query.ledger().position
+    query.run(1, "C")
+    assert query.rows() == [0, 1, 10, 11]
+
+
+def test_a_driver_that_was_started_before_a_rewind_was_done_claims_no_run() -> None:
+    query = Query()
+    query.run(0)
+    query.committed = 0
+    query.started = query.ledger().position
+    journal = Journal(query.journal_store)
+    journal.load()
+    begun = journal.append(EntryKind.REWIND_BEGUN, {"checkpoint": None}, lambda ledger: None).number
+    journal.append(EntryKind.REWIND_DONE, {"begun": begun, "batch": 0, "keep": None}, lambda ledger: None)
+    for driver in ("A", "B"):  # also the one whose run was the newest before
+        with pytest.raises(FencedError, match=r"RUN_SUPERSEDED.*a rewind"):
+            query.plan(1, driver)
+    query.started = query.ledger().position
+    query.run(1, "B")
+    assert query.rows() == [0, 1, 10, 11]
 
 
 def test_nothing_is_decided_where_spark_has_another_file_of_offsets_than_the_tasks_read() -> None:

@@ -12,7 +12,7 @@ from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
 from transactional.history import History, RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
-from transactional.ownership import moved_on, must_own, newest_run, superseded
+from transactional.ownership import moved_on, must_have_started_last, must_own, newest_run, superseded
 from transactional.recovery import Claim, check_account, check_location, whose_run
 from transactional.sink import TwoPhaseCommitSink, guard_run, history_seen, lifetime_of, routes_of
 
@@ -113,6 +113,7 @@ class Claimant:
         }
 
         def judge(ledger: Ledger) -> None:
+            must_have_started_last(ledger, settings.driver, settings.started)
             check_location(ledger, view)
             check_account(ledger, view)
             if follows is not None and newest_run(ledger).token != follows:

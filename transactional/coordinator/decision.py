@@ -120,9 +120,11 @@ class Decision:
             return
         context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
         deadline = Deadline(self._settings.commit_seconds, self._clock)
-        pause, nonce = RETRY_SECONDS, self._journal.nonce()
+        pause, nonce, tried = RETRY_SECONDS, self._journal.nonce(), False
         while True:
             try:
+                if tried:
+                    self._look(batch, pending, covered, judge)
                 with hiding(self._settings.secrets):
                     states = hooks.trigger(self._settings.hooks, context)  # C6
                 faults.reach("hooks.triggered")
@@ -133,6 +135,12 @@ class Decision:
                     nonce,
                 )  # C7
                 break
+            except FencedError:  # also by this commit's own decision, if a former try came late
+                late = self._journal.late(nonce)
+                if late is None or late.number not in self._journal.ledger.checkpoints:  # or void again, by a newer run
+                    raise
+                entry = late
+                break
             except (HookError, JournalError) as problem:
                 if isinstance(problem, JournalError) and problem.condition != "JOURNAL_STORE_FAILED":
                     raise
@@ -141,8 +149,7 @@ class Decision:
                     return
                 log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
             self._clock.sleep(min(pause, deadline.left()))
-            pause = min(2 * pause, 5.0)
-            self._look(batch, pending, covered, judge)
+            pause, tried = min(2 * pause, 5.0), True
         pending.finish()
         self._commit_decided(entry.number, token)
 

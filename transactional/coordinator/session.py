@@ -47,6 +47,8 @@ class RunSettings:
         Leave behind what the savepoint that was restored holds and this query does not take: states of hooks, positions.
     secrets : Collection[str]
         Values of options that what a hook raises may quote, and the journal must not.
+    started : int, optional
+        The journal's last entry when Spark started the query, if it is known.
     """
 
     driver: str
@@ -62,6 +64,7 @@ class RunSettings:
     hooks: Sequence[CheckpointHook] = ()
     allow_non_restored: bool = False
     secrets: Collection[str] = field(default=(), repr=False)
+    started: int | None = None
 
 
 def record_body(run: int, batch: int, sources: str, began: int, **others: Any) -> dict[str, Any]:

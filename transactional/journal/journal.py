@@ -71,6 +71,7 @@ class Journal:
         self._snapshots: list[int] = []
         self._anchor = ("", b"")  # name and digest of the last file that was folded into the ledger
         self._unfolded = 0  # bytes of the entries after the newest snapshot, as far as they were read
+        self._unanswered: dict[str, int] = {}  # nonce and number of creates that failed, and may still take place
 
     def load(self) -> Ledger:
         """List, read what is new (a snapshot and the entries after it), fold it; the state is also kept in `ledger`.
@@ -210,6 +211,34 @@ class Journal:
                 return entry
             self.load()
 
+    def late(self, nonce: str) -> Entry | None:
+        """Return the entry of an `append` that ended with ``JOURNAL_STORE_FAILED``, if it has come late; load the journal then.
+
+        Parameters
+        ----------
+        nonce : str
+            Of the append.
+
+        Raises
+        ------
+        FencedError
+            As in `append`, if its number had been folded.
+        """
+        number = self._unanswered.get(nonce)
+        if number is None:
+            return None
+        name = f"{number}.json"
+        try:
+            entry = self._entry(self._read(name), name)
+        except FileNotFoundError:
+            return None
+        if entry.nonce != nonce:
+            return None
+        self._check_not_folded(number)
+        if self.ledger.position < number:
+            self.load()
+        return entry
+
     def ask(self, what: str, judge: Callable[[Ledger], None]) -> int:
         """Ask the running query for a checkpoint, unless one is asked for; return the number of the request.
 
@@ -252,6 +281,7 @@ class Journal:
                 return data
         except OSError as error:
             failure = error
+            self._unanswered[entry.nonce] = entry.number
         try:
             held = self._read(name)
             return held if decode(held, name).nonce == entry.nonce else None

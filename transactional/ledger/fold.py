@@ -303,7 +303,7 @@ def _rewind_done(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     """Forget entries about later micro-batches, but for those of a part-committed checkpoint that it keeps."""
     last, kept = body["batch"], body["keep"]
     _add(ledger, rewound=1)
-    ledger.rewinding = None
+    ledger.rewinding, ledger.rewound = None, entry.number
     ledger.reached = max(ledger.reached, ledger.accounted, *ledger.voided)
     ledger.batches = {n: b for n, b in ledger.batches.items() if n <= last or (kept and b.checkpoint == kept)}
     ledger.checkpoints = {k: c for k, c in ledger.checkpoints.items() if max(c.batches) <= last or k == kept}

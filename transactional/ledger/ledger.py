@@ -64,6 +64,8 @@ class Ledger:
     reached : int
         The last micro-batch that was recorded before a rewind took the query back: a driver that stood still may write
         ``commits/N`` up to it, of micro-batches that are not done any more. -1 without a rewind.
+    rewound : int
+        Entry of the last rewind that was done; 0 without one.
     replay : int or None
         A rewind kept a part-committed checkpoint: its micro-batches run again from this one.
     request : int or None
@@ -104,6 +106,7 @@ class Ledger:
     failures: list[FailureRecord] = field(default_factory=list)
     rewinding: Rewind | None = None
     reached: int = -1
+    rewound: int = 0
     replay: int | None = None
     request: int | None = None
     moved: Moved | None = None

@@ -26,6 +26,9 @@ UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DEN
 TOPIC, BROKER = 2, 4
 """Kinds of resources whose settings are asked for."""
 
+LISTING_PAUSE_SECONDS: Final = 1.0
+"""Time after which a new coordinator knows that it is one: brokers fetch the cluster's metadata twice a second."""
+
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
 
@@ -314,17 +317,39 @@ class KafkaAdmin(KafkaConnection):
             raise StoreError("KAFKA_REFUSED", reason=f"DescribeTransactions of {name}: {error_name(code)}")
         return True
 
-    def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
-        """List transactional ids in these states (any, if none is given) over every broker.
+    def transactional_ids(self, states: Sequence[str] = ()) -> list[str]:
+        """List transactional ids in these states (any, if none is given); a new coordinator can leave some out.
 
         Raises
         ------
         RetriableError
             ``KAFKA_TIMEOUT``: a broker did not answer, or part of the transaction log has no leader.
         """
+        return sorted({each.transactional_id for each in self._transactions(states, ())})
+
+    def owners(self, producer_ids: Collection[int]) -> dict[int, str]:
+        """Find the transactional ids of producers; those that no coordinator knows are absent.
+
+        A broker that does not know yet that it has become a coordinator lists nothing, without an error. So who is not
+        listed is looked for twice, a pause apart.
+
+        Raises
+        ------
+        RetriableError
+            As `transactional_ids`.
+        """
+        found: dict[int, str] = {}
+        for pause in (0.0, LISTING_PAUSE_SECONDS):
+            if set(found) < set(producer_ids):
+                self.clock.sleep(pause)
+                listed = self._transactions((), sorted(producer_ids))
+                found.update((each.producer_id, each.transactional_id) for each in listed)
+        return found
+
+    def _transactions(self, states: Sequence[str], producer_ids: Sequence[int]) -> list[Any]:
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
-        def attempt() -> list[str] | None:
+        def attempt() -> list[Any] | None:
             metadata = self._metadata([TRANSACTION_LOG])
             log = [topic for topic in metadata.topics if topic.error_code == NONE]
             if any(part.leader_id < 0 for topic in log for part in topic.partitions):
@@ -334,7 +359,7 @@ class KafkaAdmin(KafkaConnection):
                 (node, ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids)))
                 for node in nodes
             ]
-            ids: set[str] = set()
+            listed: list[Any] = []
             for answer in self.send_all(requests):
                 if isinstance(answer, Exception):
                     self.pass_over(answer)
@@ -343,8 +368,8 @@ class KafkaAdmin(KafkaConnection):
                     return None
                 if answer.error_code != NONE:
                     raise StoreError("KAFKA_REFUSED", reason=f"ListTransactions: {error_name(answer.error_code)}")
-                ids.update(txn.transactional_id for txn in answer.transaction_states)
-            return sorted(ids)
+                listed += answer.transaction_states
+            return listed
 
         return self.until(attempt, "a list of transactions from every broker")
 

@@ -53,7 +53,8 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     """Find transactions under a prefix that hang in a topic, write the missing markers, and return how many it wrote.
 
     If no reader is held back, as nearly always, this costs two questions for offsets. One that hangs has to be seen twice, a
-    pause apart: a leader that was paused, and replaced, shows what has ended long ago.
+    pause apart: a leader that was paused, and replaced, shows what has ended long ago. One whose markers are still being
+    written is waited for: they may be left out yet.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     def look() -> int | None:
         nonlocal written, refused
         held = partitions.held_back(topic)
-        hanging = _find(admin, partitions, held, prefix, known) if held else []
+        hanging, ending = _find(admin, partitions, held, prefix, known) if held else ([], False)
         sure = [each for each in hanging if second.confirms(each.where, each)]
         for each in sure:
             refused = _end(admin, partitions, each)
@@ -85,12 +86,13 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
                 second.forget(each.where)
                 return None
             written += 1
-        return written if len(sure) == len(hanging) else None
+        return written if len(sure) == len(hanging) and not ending else None
 
     ended: int | None = backing_off(Deadline(LOOK_SECONDS, admin.clock), admin.clock)(look)
     if ended is None:
         raise refused or RetriableError(
-            "KAFKA_TIMEOUT", reason=f"the brokers' answers about transactions in {topic} kept changing"
+            "KAFKA_TIMEOUT",
+            reason=f"the brokers' answers about transactions in {topic} kept changing, or some did not end",
         )
     return ended
 
@@ -128,23 +130,25 @@ def _stopped(transaction: _Hanging, reason: str) -> StoreError:
 
 def _find(
     admin: KafkaAdmin, partitions: PartitionAdmin, held: Collection[Partition], prefix: str, known: Collection[Key]
-) -> list[_Hanging]:
+) -> tuple[list[_Hanging], bool]:
+    """Return what hangs, and whether any transaction is still ending."""
     opened = partitions.open_transactions(held)
     strange = {(producer, record.epoch) for producers in opened.values() for producer, record in producers.items()}
     strange -= {(producer, epoch) for _, producer, epoch in known}
     if not strange:
-        return []
-    names = admin.transactional_ids(producer_ids=sorted({producer for producer, _ in strange}))
+        return [], False
+    names = admin.owners({producer for producer, _ in strange}).values()
+    ours = admin.describe(ids_under(prefix, names))
     ended: Mapping[int, tuple[str, Description]] = {
-        record.producer_id: (name, record)
-        for name, record in admin.describe(ids_under(prefix, names)).items()
-        if record.state not in BUSY
+        record.producer_id: (name, record) for name, record in ours.items() if record.state not in BUSY
     }
+    ending = any(record.state.startswith("Prepare") for record in ours.values())
     # Asked once more: one that is still open after its coordinator finished with it hangs.
     suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]
-    return [
+    hanging = [
         _Hanging(partition, *ended[producer], record)
         for partition, producers in sorted(partitions.open_transactions(suspects).items())
         for producer, record in sorted(producers.items())
         if producer in ended and (producer, record.epoch) in strange
     ]
+    return hanging, ending

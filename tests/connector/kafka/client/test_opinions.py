@@ -65,6 +65,25 @@ def test_the_newer_of_two_leaders_counts() -> None:
         assert (info.leaders[0], info.epoch(0)) == (2, 6)
 
 
+def listed(*transactions: tuple[str, int], code: int = 0) -> Any:
+    states = [SimpleNamespace(transactional_id=name, producer_id=producer) for name, producer in transactions]
+    return SimpleNamespace(error_code=code, transaction_states=states)
+
+
+def test_the_owner_of_a_producer_is_looked_for_twice_as_a_new_coordinator_lists_nothing_at_first() -> None:
+    log = SimpleNamespace(name="__transaction_state", error_code=0, partitions=[SimpleNamespace(leader_id=1)])
+    one = SimpleNamespace(brokers=[SimpleNamespace(node_id=1)], topics=[log])
+    admin = Opinions(None, answers=[listed(("q.0.1", 7)), listed(("q.0.2", 8), ("q.0.1", 7))])
+    admin._metadata = lambda topics: one  # type: ignore[method-assign]
+    assert admin.owners({7, 8}) == {7: "q.0.1", 8: "q.0.2"}
+    assert admin.clock.monotonic() == FakeClock().monotonic() + 1
+    admin.answers = [listed(("q.0.1", 7))]
+    assert admin.owners({7}) == {7: "q.0.1"}  # who is listed needs no second look
+    admin.answers = [listed(code=14), listed(), listed()]
+    assert admin.owners({9}) == {}
+    assert admin.owners(set()) == {}
+
+
 def test_a_topic_that_one_broker_does_not_know_yet_is_there() -> None:
     assert "t" in Opinions([metadata(-1, 0, code=3), metadata(1, 0)]).topics(["t"])
     assert Opinions([metadata(-1, 0, code=3)] * 2).topics(["t"]) == {}

@@ -14,7 +14,7 @@ from connector.kafka.client.topics import Partition, TopicInfo
 from connector.kafka.sink.hanging import end_hanging
 from connector.kafka.sink.second_look import LOOK_SECONDS
 from tests.connector.kafka.sink.fake_cluster import TOPIC_ID, described
-from transactional.errors import StoreError
+from transactional.errors import RetriableError, StoreError
 from transactional.testing import FakeClock
 
 PARTITION = Partition("t", 0)
@@ -212,8 +212,8 @@ class Coordinator(Brokers):
         super().__init__(*rounds)
         self.name, self.state, self.version = name, state, version
 
-    def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
-        return [self.name]
+    def owners(self, producer_ids: Iterable[int]) -> dict[int, str]:
+        return dict.fromkeys(producer_ids, self.name)
 
     def describe(self, ids: Iterable[str]) -> dict[str, Any]:
         return {self.name: self.state} if self.name in list(ids) else {}
@@ -308,7 +308,6 @@ def test_what_hangs_is_ended_as_its_coordinator_has_ended_it(
     ("name", "state", "known"),
     [
         ("q.0.1", described("Ongoing"), []),
-        ("q.0.1", described("PrepareAbort", 1), []),
         ("q.0.1", described("CompleteCommit", 1), [("q.0.1", 7, 3)]),
         ("another.0.1", described("CompleteAbort", 1), []),
         ("q.run", described("CompleteAbort", 1), []),
@@ -318,6 +317,21 @@ def test_what_is_open_prepared_or_a_stranger_s_is_left_alone(
     name: str, state: Any, known: list[tuple[str, int, int]]
 ) -> None:
     assert end(Coordinator(name, state, HELD, OPEN), known) == 0
+
+
+def test_what_is_still_ending_is_waited_for_as_its_marker_may_be_left_out_yet() -> None:
+    coordinator = Coordinator("q.0.1", described("PrepareAbort", 1), HELD, OPEN, *SEEN, WRITTEN)
+    describe = coordinator.describe
+
+    def describe_later(ids: Iterable[str]) -> dict[str, Any]:
+        found = describe(ids)
+        coordinator.state = described("CompleteAbort", 1)
+        return found
+
+    coordinator.describe = describe_later  # type: ignore[method-assign]
+    assert end(coordinator) == 1
+    with pytest.raises(RetriableError, match=r"KAFKA_TIMEOUT.*some did not end"):
+        end(Stubborn("q.0.1", described("PrepareAbort", 1)))
 
 
 def test_what_ends_between_the_questions_does_not_hang() -> None:

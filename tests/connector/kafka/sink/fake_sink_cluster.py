@@ -111,8 +111,8 @@ class FakeCluster:
         self.state(name, "Empty", epoch=before.producer_epoch + 1 if before else 0)
         return Initialised(7, self.states[name].producer_epoch, self.unanswered)
 
-    def transactional_ids(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[str]:
-        return sorted(name for name, found in self.states.items() if not states or found.state in states)
+    def transactional_ids(self, states: Sequence[str]) -> list[str]:
+        return sorted(name for name, found in self.states.items() if found.state in states)
 
     def send_all(self, requests: Sequence[tuple[int, Any]]) -> list[Any]:
         """Of requests that are built by hand, leaders answer where partitions end: nothing holds their readers back."""
