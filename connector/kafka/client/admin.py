@@ -26,8 +26,9 @@ UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DEN
 TOPIC, BROKER = 2, 4
 """Kinds of resources whose settings are asked for."""
 
-LISTING_PAUSE_SECONDS: Final = 1.0
-"""Time after which a new coordinator knows that it is one: brokers fetch the cluster's metadata twice a second."""
+SECOND_LOOK_SECONDS: Final = 1.0
+"""Time between two looks that agree. A broker that wakes, or has become a coordinator, fetches the cluster's metadata twice a
+second."""
 
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
@@ -52,6 +53,11 @@ class Description:
     timeout_ms: int
     started_ms: int
     partitions: tuple[Partition, ...]
+
+    @property
+    def ending(self) -> bool:
+        """Whether it has been decided how the transaction ends, and its markers are being written."""
+        return self.state.startswith("Prepare")
 
 
 class Initialised(NamedTuple):
@@ -339,7 +345,7 @@ class KafkaAdmin(KafkaConnection):
             As `transactional_ids`.
         """
         found: dict[int, str] = {}
-        for pause in (0.0, LISTING_PAUSE_SECONDS):
+        for pause in (0.0, SECOND_LOOK_SECONDS):
             if set(found) < set(producer_ids):
                 self.clock.sleep(pause)
                 listed = self._transactions((), sorted(producer_ids))

@@ -224,7 +224,7 @@ class TransactionEnder:
     @staticmethod
     def _is_ending(transaction: Prepared, described: Mapping[str, Description]) -> bool:
         description = described.get(transaction.name)
-        if description is None or not description.state.startswith("Prepare"):
+        if description is None or not description.ending:
             return False
         return state_from(transaction, description, 0.0) is None
 

@@ -142,7 +142,7 @@ def _find(
     ended: Mapping[int, tuple[str, Description]] = {
         record.producer_id: (name, record) for name, record in ours.items() if record.state not in BUSY
     }
-    ending = any(record.state.startswith("Prepare") for record in ours.values())
+    ending = any(record.ending for record in ours.values())
     # Asked once more: one that is still open after its coordinator finished with it hangs.
     suspects = [partition for partition, producers in opened.items() if set(producers) & set(ended)]
     hanging = [

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.kept_admin import borrow_admin, give_back
 from connector.kafka.client.partition_admin import PartitionAdmin
@@ -20,7 +21,6 @@ from connector.kafka.sink.examination import check_prefix, check_timeout, check_
 from connector.kafka.sink.handles import KafkaHandle, Prepared, parse_handle
 from connector.kafka.sink.hanging import end_hanging
 from connector.kafka.sink.row_writer import DEFAULT_QUEUE_ROWS, RowWriter
-from connector.kafka.sink.second_look import PAUSE_SECONDS
 from connector.kafka.sink.transaction import (
     DEFAULT_MESSAGE_SECONDS,
     WARM_UP_SECONDS,
@@ -248,7 +248,7 @@ class KafkaSink(
         try:
             return check()
         except (LocationError, FencedError):
-            self._clock.sleep(PAUSE_SECONDS)
+            self._clock.sleep(SECOND_LOOK_SECONDS)
             self._driver_admin().forget_coordinators()
             return check()
 

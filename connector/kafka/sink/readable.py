@@ -177,8 +177,7 @@ class _Wait:
         return {
             transaction.key: description
             for transaction in transactions
-            if (description := described.get(transaction.name)) is not None
-            and not description.state.startswith("Prepare")
+            if (description := described.get(transaction.name)) is not None and not description.ending
         }
 
     def _repair(self, transaction: Prepared, description: Description | None) -> None:

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from transactional.clock import Clock
 
-__all__ = ["LOOK_SECONDS", "PAUSE_SECONDS", "SecondLook"]
-
-PAUSE_SECONDS: Final = 1.0
-"""Time between two looks that agree. A broker that wakes fetches the cluster's metadata twice a second."""
-
+__all__ = ["LOOK_SECONDS", "SecondLook"]
 
 LOOK_SECONDS: Final = 60.0
 """How long a look waits for markers, and for brokers that agree, unless its caller has a limit: a leader that stands still is
@@ -37,7 +34,7 @@ class SecondLook:
         self._first: dict[Hashable, tuple[Hashable, float]] = {}
 
     def confirms(self, what: Hashable, judgement: Hashable) -> bool:
-        """Return whether this judgement was made at least `PAUSE_SECONDS` ago, and no other one since.
+        """Return whether this judgement was made at least `SECOND_LOOK_SECONDS` ago, and no other one since.
 
         Parameters
         ----------
@@ -51,7 +48,7 @@ class SecondLook:
         if first != judgement:
             self._first[what] = judgement, now
             return False
-        return now - since >= PAUSE_SECONDS
+        return now - since >= SECOND_LOOK_SECONDS
 
     def forget(self, what: Hashable) -> None:
         """Begin again: the next judgement is a first one."""

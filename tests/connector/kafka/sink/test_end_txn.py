@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from connector.kafka.client.admin import Description
+from connector.kafka.client.admin import SECOND_LOOK_SECONDS, Description
 from connector.kafka.client.partition_admin import StableEnd
 from connector.kafka.client.partition_log import Ending, Verdict, Witness
 from connector.kafka.sink.end_txn import ANSWERS, Answer
 from connector.kafka.sink.fates import Fate
 from connector.kafka.sink.handles import Prepared, parse_handle
-from connector.kafka.sink.second_look import PAUSE_SECONDS
 from tests.connector.kafka.sink.fake_cluster import PRODUCER, FakeCluster, described, prepared
 from transactional.clock import Deadline
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TwoPhaseCommitError
@@ -114,7 +113,7 @@ def test_a_look_asks_again_before_it_judges_against_a_transaction(state: str, fi
     cluster.fates = {(PRODUCER, 0): then, (PRODUCER, 1): first}
 
     def wake() -> None:
-        if cluster.clock.passed >= PAUSE_SECONDS / 2:
+        if cluster.clock.passed >= SECOND_LOOK_SECONDS / 2:
             cluster.fates[PRODUCER, 1] = then
 
     cluster.when_probed = wake

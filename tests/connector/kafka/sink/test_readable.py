@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from connector.kafka.client.admin import SECOND_LOOK_SECONDS
 from connector.kafka.sink.fates import Fate
 from connector.kafka.sink.handles import parse_handle
 from connector.kafka.sink.readable import PATIENCE_SECONDS
-from connector.kafka.sink.second_look import PAUSE_SECONDS
 from tests.connector.kafka.sink.fake_cluster import EPOCH, PRODUCER, FakeCluster, described, prepared
 from transactional.clock import Deadline
 from transactional.errors import AmbiguousOutcomeError, RetriableError, StoreError, TransactionLostError
@@ -179,7 +179,7 @@ def test_a_transaction_of_which_a_part_is_lost_is_for_a_person_to_resolve(fates:
 def test_one_answer_of_a_leader_that_was_replaced_is_no_evidence(first: Fate) -> None:
     """It was paused, wakes, and answers from what it knew; the next question goes to who leads now."""
     cluster = cluster_of("CompleteCommit", COMMITTED, first)
-    after(cluster, PAUSE_SECONDS / 2, lambda: cluster.fates.update({(PRODUCER, 1): COMMITTED}))
+    after(cluster, SECOND_LOOK_SECONDS / 2, lambda: cluster.fates.update({(PRODUCER, 1): COMMITTED}))
     assert ensure(cluster) == []
     assert cluster.markers == []
 
@@ -194,7 +194,7 @@ def test_a_marker_that_followers_do_not_have_yet_is_waited_for() -> None:
 
 def test_a_transaction_that_hangs_in_one_look_only_gets_no_marker() -> None:
     cluster = cluster_of("CompleteCommit", OPEN)
-    after(cluster, PATIENCE_SECONDS + PAUSE_SECONDS / 2, lambda: cluster.fates.update({(PRODUCER, 0): COMMITTED}))
+    after(cluster, PATIENCE_SECONDS + SECOND_LOOK_SECONDS / 2, lambda: cluster.fates.update({(PRODUCER, 0): COMMITTED}))
     assert ensure(cluster) == []
     assert cluster.markers == []
 
