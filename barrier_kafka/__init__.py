@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
     from connector.delta import idempotent_merge
-    from connector.kafka.marks.injector import inject_barriers
+    from connector.kafka.sink.injector import inject_barriers
     from connector.schema_registry.columns import decode_avro, decode_json
     from connector.schema_registry.dead_letters import dead_letters
     from connector.schema_registry.encode import encode_avro, encode_json
@@ -136,7 +136,7 @@ __all__ = [
 _ELSEWHERE: Final = {
     "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
-    "connector.kafka.marks.injector": ("inject_barriers",),
+    "connector.kafka.sink.injector": ("inject_barriers",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
     "connector.schema_registry.dead_letters": ("dead_letters",),
     "connector.schema_registry.encode": ("encode_avro", "encode_json"),

@@ -10,9 +10,9 @@ from transactional.errors.catalogue import catalogue
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from connector.kafka.source.lag import LagListener
+    from connector.operations.listener import CheckpointListener, listen
     from connector.operations.supervised_query import StopWish, supervise
-    from connector.spark.lag import LagListener
-    from connector.spark.listener import CheckpointListener, listen
     from transactional.sink import TwoPhaseCommitSink
 
 __all__ = ["CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"]
@@ -22,10 +22,10 @@ catalogue.extend(__name__)  # whose remedies name the commands
 
 
 _HOMES: Final = {
-    "CheckpointListener": "connector.spark.listener",
-    "LagListener": "connector.spark.lag",
+    "CheckpointListener": "connector.operations.listener",
+    "LagListener": "connector.kafka.source.lag",
     "StopWish": "connector.operations.supervised_query",
-    "listen": "connector.spark.listener",
+    "listen": "connector.operations.listener",
     "supervise": "connector.operations.supervised_query",
 }
 
@@ -58,6 +58,6 @@ def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) ->
     >>> register(spark, MySink)
     >>> df.writeStream.format(MySink.name()).option("checkpointLocation", ...).start()
     """
-    from connector.spark import formats
+    from connector.registration import sessions
 
-    formats.register(spark, *sinks)
+    sessions.register(spark, *sinks)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.spark.sinks import ALLOW
+from connector.formats.discovery import ALLOW
 from integration.broker import Cluster
 from integration.driver_process import Faults
 from integration.jars import resolve_delta, resolve_spark_kafka

@@ -22,6 +22,7 @@ from unittest import mock
 
 import pyarrow as pa
 
+from connector.formats.discovery import SinkType, find_sink
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.kafka_sink import KafkaSink, KafkaTransaction
 from connector.kafka.source.offsets import SourceOffset
@@ -29,7 +30,6 @@ from connector.multi.sink import MultiSink
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
-from connector.spark.sinks import SinkType, find_sink
 from integration.jobs import newest
 from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.faults import InjectedFault

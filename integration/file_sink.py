@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from connector.spark.host import data_source_for
 from transactional import faults
+from transactional.capabilities import NamesDatasets
 from transactional.checkpoint import DecidedCheckpoint
 from transactional.errors import OptionError, TransactionLostError
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
@@ -39,7 +40,7 @@ class FileTransaction:
     lines: list[str] = field(default_factory=list)
 
 
-class FileSink(TwoPhaseCommitSink[FileTransaction, FileHandle]):
+class FileSink(NamesDatasets, TwoPhaseCommitSink[FileTransaction, FileHandle]):
     """Writes each row as a line of JSON. Option ``path``: the folder."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
@@ -53,6 +54,11 @@ class FileSink(TwoPhaseCommitSink[FileTransaction, FileHandle]):
     def name(cls) -> str:
         """The format's name."""
         return "2pc-testfile"
+
+    @classmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """The folder."""
+        return [("file", options["path"])]
 
     def beginTransaction(self, context: TransactionContext) -> FileTransaction:
         """Open a pending file, so that a task that dies leaves something to sweep."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.spark.sinks import find_sink
+from connector.formats.discovery import find_sink
 from connector.sql.mysql_sink import MysqlSink
 from connector.sql.postgresql_sink import PostgresqlSink
 from connector.sql.staged_sink import StagedHandle

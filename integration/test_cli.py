@@ -14,8 +14,8 @@ import pytest
 import connector
 from connector.cli import main
 from connector.location.location import CheckpointLocation
+from connector.operations.listener import Listening
 from connector.operations.stopping import request_stop
-from connector.spark.listener import Listening
 from integration.broker import Cluster
 from integration.driver_process import DriverProcess, Place, wait_until
 from integration.jobs import Job

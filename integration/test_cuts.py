@@ -15,7 +15,7 @@ import pytest
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks import barrier_topic
-from connector.kafka.marks.injector import Injector
+from connector.kafka.sink.injector import Injector
 from connector.kafka.source.alignment import aim
 from connector.kafka.source.alignment.outlook import Outlook
 from integration.broker import Cluster

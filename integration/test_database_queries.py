@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connector.spark.formats import register
+from connector.registration.sessions import register
 from integration.driver_process import Faults, wait_until
 from integration.mariadb import MariadbServer, mariadb_or_skip
 from integration.postgresql import PostgresqlServer

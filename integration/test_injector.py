@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from barrier_kafka.reader import complete_offsets
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.marks.injector import Injector, inject_barriers
 from connector.kafka.marks.mark import Mark
+from connector.kafka.sink.injector import Injector, inject_barriers
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 from transactional.errors import FencedError, OptionError, StoreError

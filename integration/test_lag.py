@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from connector import LagListener
 from connector.kafka.client.topics import Partition
-from connector.spark.lag import QueryLag, lag_of
+from connector.kafka.source.lag import QueryLag, lag_of
 from integration.broker import Cluster
 from integration.driver_process import wait_until
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from connector.formats.table import FORMATS
+
 ROOT = Path(__file__).parent.parent
 SHIMS = ROOT / "shims"
 
@@ -22,21 +24,26 @@ def test_the_shims_are_found_and_cheap_to_import(tmp_path: Path) -> None:
         "import sys\n"
         "from importlib import import_module\n"
         "from pkgutil import iter_modules\n"
-        "ours = ('pyspark_2pc_delta', 'pyspark_2pc_kafka', 'pyspark_barrier_kafka')\n"
-        "modules = [info.name for info in iter_modules() if info.name in ours]\n"
+        "modules = [info.name for info in iter_modules() if info.name.startswith('pyspark_')]\n"
         "formats = [import_module(module).DefaultSource for module in modules]\n"
         "print(*sorted(f'{format.name()}={format.__module__.split(chr(46))[0]}' for format in formats))\n"
         "print(*[heavy for heavy in ('confluent_kafka', 'kafka', 'pyarrow', 'pandas', 'deltalake') if heavy in sys.modules])\n"
     )
     # Not from the root of the checkout: there the current folder would help.
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert run.stdout.split("\n") == ["2pc-delta=connector 2pc-kafka=connector barrier-kafka=connector", "", ""]
+    ours = sorted(f"{each.name}=connector" for each in FORMATS)
+    assert run.stdout.split("\n") == [" ".join(ours), "", ""]
+    assert len(list(SHIMS.glob("pyspark_*/__init__.py"))) == len(ours)
+
+
+def test_each_row_of_the_table_names_a_format_of_that_name() -> None:
+    assert [each.load().name() for each in FORMATS] == [each.name for each in FORMATS]
 
 
 def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() -> None:
     program = (
         "import sys\n"
-        "sys.modules['connector.kafka.sink.kafka_sink'] = None\n"
+        "sys.modules['connector.spark.host'] = None\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from pyspark_2pc_kafka import DefaultSource\n"
         "print(DefaultSource.name())\n"
@@ -50,4 +57,4 @@ def test_a_shim_whose_format_cannot_be_imported_raises_only_when_it_is_used() ->
     name, message = run.stdout.splitlines()
     assert name == "2pc-kafka"
     assert '"2pc-kafka" is installed but cannot be imported' in message
-    assert "connector.kafka.sink.kafka_sink" in message
+    assert "connector.spark.host" in message

@@ -27,7 +27,7 @@ import connector
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.client.topics import Partition
-from connector.kafka.marks.injector import Injector
+from connector.kafka.sink.injector import Injector
 from connector.kafka.sink.kafka_sink import KafkaSink
 from connector.kafka.source.consumers import borrow_consumer
 from connector.kafka.source.fetch import fetch

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.marks.injector import Injector
+from connector.kafka.sink.injector import Injector
 from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
 from connector.kafka.source.data_source import BarrierKafkaDataSource
 from connector.kafka.source.read_options import GROUP_ID, READ_OPTIONS, parse_read_options

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 
 from barrier_kafka.reader import complete_offsets
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.marks.injector import Injector
+from connector.kafka.sink.injector import Injector
 from integration.broker import Cluster
 from integration.dag import read_rows, write_rows
 from integration.transfers.judge import Finding, judge

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from connector.spark.sinks import ALLOW  # with it the catalogue of errors is complete: its remedies name commands
+from connector.formats.discovery import ALLOW  # with it the catalogue of errors is complete: its remedies name commands
 
 # By default an example that takes 200 ms fails: a machine that others share may stand still for as long.
 settings.register_profile("untimed", deadline=None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from transactional.checkpoint import CheckpointMark, DecidedCheckpoint
     from transactional.finding import Finding
-    from transactional.transaction import TransactionContext
+    from transactional.transaction import Options, TransactionContext
 
 __all__ = [
     "Examines",
@@ -21,6 +21,7 @@ __all__ = [
     "GuardsRuns",
     "KeepsEvidence",
     "MarksCheckpoints",
+    "NamesDatasets",
     "ReportsOutput",
     "Restorable",
     "Routes",
@@ -32,7 +33,21 @@ __all__ = [
 
 
 class Examines(ABC):
-    """The sink reports mistakes before the first micro-batch is planned."""
+    """The sink reports mistakes before the first micro-batch is planned, and to ``barrier doctor``."""
+
+    @classmethod
+    def ofOptions(cls, options: Options) -> Any:
+        """Return a sink of options alone, as the columns of its rows are not known. *``barrier doctor``.*
+
+        `checkStart` of it passes over what depends on columns. Default: a sink of rows without any column.
+
+        Raises
+        ------
+        OptionError
+        """
+        import pyarrow as pa
+
+        return cls(options, pa.schema([]))  # type: ignore[call-arg]
 
     @abstractmethod
     def checkStart(self, prefix: str | None) -> None:
@@ -68,6 +83,32 @@ class Examines(ABC):
             The source's ``barrierInterval``; 0 if it is not known.
         """
         return ()
+
+    def tryOut(self) -> Iterable[Finding]:
+        """Write, read and delete something of no consequence where the rows will be. *``barrier doctor``.* Default: nothing."""
+        return ()
+
+
+class NamesDatasets(ABC):
+    """The sink says what lineage calls the places that its rows go to."""
+
+    @classmethod
+    @abstractmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """Return the datasets that a checkpoint was written to. *User's driver program, with `barrier_kafka.LineageListener`.*
+
+        Parameters
+        ----------
+        options : Options
+            As the journal keeps them, so without secrets: an address that holds one is empty.
+        output : Mapping[str, Any]
+            What `ReportsOutput.output` returned for the checkpoint.
+
+        Returns
+        -------
+        Collection[tuple[str, str]]
+            Namespace and name of each, as OpenLineage has them. Empty if they can't be known.
+        """
 
 
 class WarmsUp(ABC):
@@ -277,6 +318,7 @@ _ALL = (
     GuardsRuns,
     KeepsEvidence,
     MarksCheckpoints,
+    NamesDatasets,
     ReportsOutput,
     Restorable,
     Routes,

@@ -11,8 +11,8 @@ import typer
 from connector.cli.place import find_location
 from connector.cli.report import Output, OutputOption, Report, Yes, reporting
 from connector.kafka.source.offsets import Positions, positions_to_json
+from connector.kafka.source.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
 from connector.location.location import CheckpointLocation
-from connector.spark.old_query import OldQuery, OldSource, make_location, read_old_query, refuse_unless_empty
 from connector.views.words import time_text
 from transactional.errors import LocationError, OptionError
 

@@ -33,7 +33,7 @@ def inject(
     """
     given = options_given(option, options_file)
     with reporting(output, given) as report:
-        from connector.kafka.marks.injector import inject_barriers
+        from connector.kafka.sink.injector import inject_barriers
 
         wish = StopWish()
         options = {**given, "kafka.bootstrap.servers": bootstrap_server}

@@ -7,10 +7,11 @@ decides whether a transaction is committed: by the adding of its files, or by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import tenacity
@@ -31,14 +32,14 @@ from connector.delta.columns import (
 from connector.delta.commits import add_files, check_unchanged, exclude
 from connector.delta.data_files import DataFiles
 from connector.delta.delta_log import Past, read_past
-from connector.delta.format import NAME
+from connector.delta.examination import try_out
 from connector.delta.handles import FORMAT, DeltaHandle, half_added, is_added, is_of, outcome
 from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.versions import check_restorable, restore_version, version_of
-from connector.delta.write_options import WriteOptions, parse_write_options
+from connector.delta.write_options import NAME, WriteOptions, parse_write_options
 from transactional import faults
-from transactional.capabilities import Examines, Restorable
+from transactional.capabilities import Examines, NamesDatasets, Restorable
 from transactional.clock import Deadline, SystemClock
 from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
 from transactional.history import must_hold, put_back
@@ -48,8 +49,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from transactional.checkpoint import DecidedCheckpoint
+    from transactional.finding import Finding
 
 __all__ = ["DeltaHandle", "DeltaSink", "DeltaTransaction"]
+
+NO_COLUMN: Final = "barrier-doctor-column"
+"""Stands for columns that are not known."""
 
 INDEXED_COLUMNS: Final = 32
 """Delta's own default of delta.dataSkippingNumIndexedCols."""
@@ -69,7 +74,7 @@ class DeltaTransaction:
     files: DataFiles
 
 
-class DeltaSink(Examines, Restorable, TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
+class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTransaction, DeltaHandle]):
     """Appends rows to a Delta table, each checkpoint as one version.
 
     Parameters
@@ -91,7 +96,7 @@ class DeltaSink(Examines, Restorable, TwoPhaseCommitSink[DeltaTransaction, Delta
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         if find_spec("deltalake") is None:
-            raise OptionError("MISSING_PACKAGE", owner="2pc-delta", package="barrier-kafka[delta]", option="format")
+            raise OptionError("MISSING_PACKAGE", owner=NAME, package="barrier-kafka[delta]", option="format")
         self._settings = parse_write_options(options)
         for name in self._settings.partition_by:
             column_of(schema, name)
@@ -156,6 +161,16 @@ class DeltaSink(Examines, Restorable, TwoPhaseCommitSink[DeltaTransaction, Delta
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def ofOptions(cls, options: Options) -> DeltaSink:
+        """Return a sink of rows with the table's columns; of a table that is not there, with those that the options name."""
+        settings = parse_write_options(options)
+        folder = TableFolder(settings)
+        with folder.reaching():
+            if folder.exists():
+                return cls(options, arrow_schema(folder.open()))
+        return cls(options, pa.schema([(name, pa.string()) for name in (*settings.partition_by, NO_COLUMN)]))
+
     def checkStart(self, prefix: str | None) -> None:
         """Check that the table, if there is one, can take the rows, or could be created."""
         with self._folder.reaching():
@@ -170,6 +185,18 @@ class DeltaSink(Examines, Restorable, TwoPhaseCommitSink[DeltaTransaction, Delta
             check_names(fresh)
             columns = pa.schema([*columns, *map(nullable, fresh)])
         fit_columns(self.schema, columns)
+
+    def tryOut(self) -> Iterator[Finding]:
+        """Look at the table, and write, read and delete a file in its folder."""
+        yield from try_out(self._settings)
+
+    @classmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """Return the table's folder."""
+        where = urlsplit(options.get("path", ""))
+        if where.scheme in ("", "file"):
+            return [("file", where.path)]
+        return [(f"{where.scheme}://{where.netloc}", where.path.lstrip("/"))]
 
     def identify(self) -> dict[str, str]:
         """Make sure that a table can take the rows: create it, or add the new columns."""

@@ -12,7 +12,9 @@ from connector.location.location import local_path
 from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_bool, as_columns, as_positive_int, as_str
 from transactional.secrets import is_secret
 
-__all__ = ["STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
+__all__ = ["NAME", "STORAGE_PREFIX", "WRITE_OPTIONS", "WriteOptions", "parse_write_options"]
+
+NAME: Final = "2pc-delta"
 
 STORAGE_PREFIX: Final = "storage."
 
@@ -20,7 +22,7 @@ MEGABYTE: Final = 1 << 20
 
 
 WRITE_OPTIONS = OptionTable(
-    "2pc-delta",
+    NAME,
     (
         Option("path", REQUIRED, as_str, "The table's folder: a path or a URI (s3://, gs://, abfss://, file://)."),
         Option(

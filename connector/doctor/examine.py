@@ -7,24 +7,20 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
-
-from connector.delta.columns import arrow_schema
-from connector.delta.sink import DeltaSink
-from connector.delta.storage import TableFolder, plain
-from connector.delta.write_options import parse_write_options as parse_table_options
+from connector.delta.storage import plain
 from connector.doctor.finding import failed
 from connector.doctor.kafka import check_read_topics, check_readers
 from connector.doctor.registry import check_registry
 from connector.doctor.store import check_store
-from connector.doctor.table import check_table
 from connector.doctor.versions import check_versions
+from connector.formats.discovery import find_sink
+from connector.formats.table import FORMATS, format_of
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.release import check_release
 from connector.kafka.sink.kafka_sink import KafkaSink
-from connector.kafka.sink.write_options import parse_write_options
 from connector.kafka.source.data_source import BarrierKafkaDataSource
+from connector.kafka.source.offsets import SOURCE_NAME
 from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
 from connector.kafka.source.topic_reader import Retries, TopicReader
 from connector.location.location import CheckpointLocation
@@ -33,31 +29,14 @@ from connector.multi.names import under_route
 from connector.multi.write_options import parse_write_options as parse_options_of_several
 from connector.spark.belonging import refuse_elsewhere
 from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
-from connector.spark.sinks import find_sink
-from connector.sql.format import MYSQL, POSTGRESQL
-from connector.sql.mysql_url import is_mysql
 from transactional.capabilities import Examines
 from transactional.errors import OptionError, TwoPhaseCommitError
-from transactional.finding import Finding, good, problem, unknown
+from transactional.finding import Finding, good, problem
 from transactional.sink import Options, TwoPhaseCommitSink
 
 __all__ = ["examine_location", "examine_options"]
 
-SOURCE, SINK, TABLE, REGISTRY = "barrier-kafka", "2pc-kafka", "2pc-delta", "schema-registry"
-
-DATABASES: Final = (POSTGRESQL, MYSQL)
-
-NO_COLUMN: Final = "barrier-doctor-column"
-"""Of rows whose columns are not known."""
-
-REVEALING: Final = {
-    SEVERAL: ("sinks",),
-    SOURCE: ("subscribe", "subscribePattern", "assign"),
-    TABLE: ("path",),
-    POSTGRESQL: ("dbtable",),
-    REGISTRY: ("url",),
-}
-"""Options that reveal a format."""
+REGISTRY: Final = "schema-registry"
 
 NO_QUERY: Final = "barrier-doctor"
 """The prefix of a query that has none yet: of no query."""
@@ -99,7 +78,8 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
         have ``sinks``, ``2pc-delta`` if they have a ``path``, ``2pc-postgresql`` or ``2pc-mysql``, by the ``url``, if they
         have a ``dbtable``, ``schema-registry`` if they have a ``url`` alone, else ``2pc-kafka``.
     """
-    kind = Options(options).get("format") or _kind(options)
+    given = Options(options)
+    kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")
     asked = _without(options, "format")
     yield from check_versions()
     own: set[str] = set()
@@ -116,105 +96,60 @@ def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
 
 def _check_format(kind: str, asked: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
     try:
-        if kind == SEVERAL:
-            yield from _check_several(asked, own)
-        elif kind == SOURCE:
+        if kind == SOURCE_NAME:
             yield from _check_source(_without(asked, "checkpointLocation"))
-        elif kind == SINK:
-            yield from _check_kafka_options(asked, own)
-        elif kind == TABLE:
-            yield from _check_delta_options(_without(asked, "barrierInterval"), own)
-        elif kind in DATABASES:
-            yield from _check_database_options(kind, _without(asked, "barrierInterval"), own)
         elif kind == REGISTRY:
             yield from check_registry(asked)
         else:
-            raise OptionError(
-                "INVALID_OPTION",
-                owner="barrier doctor",
-                option="format",
-                value=kind,
-                expectation=f"{SOURCE}, {SINK}, {TABLE}, {POSTGRESQL}, {MYSQL}, {SEVERAL}, {REGISTRY}; "
-                "for another sink name its query's LOCATION",
-            )
+            # The source's; the two belong together.
+            interval = Options(asked).get("barrierInterval", "0")
+            options = Options(_without(asked, "barrierInterval"))
+            interval_ms = READ_OPTIONS.parse({"barrierInterval": interval})["barrierInterval"]
+            if kind == SEVERAL:
+                yield from _check_several(options, own, interval)
+            else:
+                yield from _check_sink_options(kind, options, own, interval_ms)
     except TwoPhaseCommitError as error:
         yield failed(error)
 
 
-def _kind(options: Mapping[str, str]) -> str:
-    given = Options(options)
-    kind = next((kind for kind, names in REVEALING.items() if any(name in given for name in names)), SINK)
-    return MYSQL if kind == POSTGRESQL and is_mysql(given.get("url", "")) else kind
+def _check_sink_options(kind: str, options: Options, own: Collection[str], interval_ms: int) -> Iterator[Finding]:
+    sink = None
+    with suppress(OptionError):
+        sink = find_sink(kind)
+    if sink is None or not issubclass(sink, Examines):
+        known = f"{', '.join(each.name for each in FORMATS)}, {REGISTRY}; for another sink name its query's LOCATION"
+        raise OptionError("INVALID_OPTION", owner="barrier doctor", option="format", value=kind, expectation=known)
+    prefix = options.get("transactionalIdPrefix")
+    options = options.replaced(transactionalidprefix=prefix or NO_QUERY)
+    yield from _check_sink(sink.ofOptions(options), prefix, own, interval_ms)
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.lower() != name.lower()}
 
 
-def _check_several(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
-    interval = {key: value for key, value in options.items() if key.lower() == "barrierinterval"}
-    for each in parse_options_of_several(Options(_without(options, "barrierInterval"))).sinks:
+def _check_several(options: Mapping[str, str], own: Collection[str], interval: str) -> Iterator[Finding]:
+    for each in parse_options_of_several(Options(options)).sinks:
         known = {under_route(prefix, each.name) for prefix in own}
-        asked = {**_without(each.options, "checkpointLocation"), **interval}
+        asked = {**_without(each.options, "checkpointLocation"), "barrierInterval": interval}
         if "transactionalidprefix" in asked:
             asked["transactionalidprefix"] = under_route(asked["transactionalidprefix"], each.name)
         for found in _check_format(each.format, asked, known):
             yield replace(found, sentence=f"{each.name}: {found.sentence}")
 
 
-def _check_kafka_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
-    # The source's; the two belong together.
-    interval = READ_OPTIONS.parse({"barrierInterval": Options(options).get("barrierInterval", "0")})["barrierInterval"]
-    options = _without(options, "barrierInterval")
-    checked = parse_write_options(Options(options))
-    columns = [("key", pa.binary()), ("value", pa.binary())]
-    schema = pa.schema(columns if checked.topic else [*columns, ("topic", pa.string())])
-    named = Options({**options, "transactionalIdPrefix": checked.prefix or NO_QUERY})
-    yield from _check_sink(KafkaSink(named, schema), checked.prefix, own, interval)
-
-
-def _check_delta_options(options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
-    checked = parse_table_options(Options(options))
-    # The rows' columns are not known: those of the table fit it.
-    schema = pa.schema([(name, pa.string()) for name in (*checked.partition_by, NO_COLUMN)])
-    sink = DeltaSink(Options(options), schema)
-    folder = TableFolder(checked)
-    with folder.reaching():
-        if folder.exists():
-            sink = DeltaSink(Options(options), arrow_schema(folder.open()))
-    yield good("options", "as they should be")
-    yield from _check_sink(sink, Options(options).get("transactionalIdPrefix"), own, 0)
-
-
-def _check_database_options(kind: str, options: Mapping[str, str], own: Collection[str]) -> Iterator[Finding]:
-    """Without the fit of the rows, whose columns are not known."""
-    sink = find_sink(kind)(Options(options), pa.schema([]))
-    yield good("options", "as they should be")
-    try:
-        if isinstance(sink, Examines):
-            yield from sink.examine(Options(options).get("transactionalIdPrefix"), own=own)
-    finally:
-        sink.close()
-
-
 def _check_sink(
     sink: TwoPhaseCommitSink[Any, Any], prefix: str | None, own: Collection[str], interval_ms: int
 ) -> Iterator[Finding]:
     try:
+        yield good("options", "as they should be")
         if isinstance(sink, Examines):
             sink.checkStart(prefix)
         yield good("sink", f"{sink.name()}: everything that it needs at its start is there")
-        if isinstance(sink, KafkaSink):
-            yield from (good("options", "as they should be"), good("brokers", sink.client.bootstrap_servers))
-            if prefix is None:
-                way = "Set transactionalIdPrefix: else it is the query's id, which is not known before its first start."
-                yield unknown("rights", "Whether this user may write under the transactional ids is not checked.", way)
-            else:
-                yield good("rights", "all that the sink needs")
         if isinstance(sink, Examines):
             yield from sink.examine(prefix, own=own, intervalMs=interval_ms)
-        if isinstance(sink, DeltaSink):
-            yield from check_table(sink.settings)
+            yield from sink.tryOut()
         if isinstance(sink, KafkaSink) and sink.topic is not None:
             with closing(KafkaAdmin(sink.client)) as admin:
                 yield check_readers(admin, sink.topic)

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from connector.formats.discovery import SinkType, find_sink
 from connector.multi.names import NAME, under_route
 from connector.multi.routes import can_route, routed
 from connector.multi.write_options import OF_EACH, SinkOptions, parse_write_options
-from connector.spark.sinks import SinkType, find_sink
+from connector.options import as_columns
 from transactional.capabilities import (
     Examines,
     Expires,
     GuardsRuns,
     KeepsEvidence,
+    NamesDatasets,
     ReportsOutput,
     Restorable,
     Routes,
@@ -91,6 +93,7 @@ class MultiSink(
     ShowsLater,
     Restorable,
     WritesTopics,
+    NamesDatasets,
     TwoPhaseCommitSink[tuple[_One, int, Any], Handle],
 ):
     """Writes each row to the sinks that it is routed to.
@@ -101,7 +104,7 @@ class MultiSink(
     commitsTogether = True  # some of the sinks do; `_commit` lets the others' micro-batches follow one another
 
     own: ClassVar[Mapping[str, SinkType]] = {}
-    """Sinks of the user's own, by format: `connector.multi.format.with_sinks`."""
+    """Sinks of the user's own, by format: `connector.registration.data_sources`."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -123,6 +126,10 @@ class MultiSink(
             raise _invalid(option, name, f"one of the columns {', '.join(self.schema.names)}")
         return (exact or found)[0]
 
+    @classmethod
+    def _sink_of(cls, format_: str) -> SinkType:
+        return cls.own.get(format_.lower()) or find_sink(format_.lower())
+
     def _one(self, settings: SinkOptions, prefix: str) -> _One:
         name = settings.name
         if settings.columns is None:
@@ -133,7 +140,7 @@ class MultiSink(
         for at, (renamed, _) in enumerate(settings.columns or ()):
             fields[at] = fields[at].with_name(renamed or fields[at].name)
         with _naming(name):
-            kind = self.own.get(settings.format.lower()) or find_sink(settings.format.lower())
+            kind = self._sink_of(settings.format)
             options = Options(settings.options).replaced(transactionalidprefix=under_route(prefix, name))
             schema = pa.schema(fields)
             sink = kind(options, schema)
@@ -217,6 +224,17 @@ class MultiSink(
             under = None if prefix is None else one.named(prefix)
             for found in one.sink.examine(under, own=known, intervalMs=intervalMs):
                 yield replace(found, sentence=f"{one.name}: {found.sentence}")
+
+    @classmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """Return those of all sinks."""
+        found: set[tuple[str, str]] = set()
+        for name in as_columns(options.get("sinks", "")):
+            own = {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
+            sink = cls._sink_of(own.pop("format", ""))
+            if issubclass(sink, NamesDatasets):
+                found.update(sink.datasets(Options(own), output.get(name, {})))
+        return found
 
     def identify(self) -> Mapping[str, str]:
         """Return what identifies each store under the sink's name, and as ``cluster`` all of them in one text."""

@@ -12,7 +12,9 @@ from connector.location.location import CheckpointLocation
 from connector.operations.restart_options import from_config
 from connector.operations.signals import StopWish, obeying_signals
 from connector.operations.supervision import LOOK_SECONDS, Supervision
-from connector.spark import first_start, formats, internals
+from connector.registration.sessions import register_lost
+from connector.registration.start_check import check_starts
+from connector.spark import first_start, internals
 from connector.spark.process import is_alive
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import OptionError
@@ -101,7 +103,7 @@ def supervise(
             value=stop_timeout,
             expectation="seconds, 0 or more",
         )
-    formats.check_starts()
+    check_starts()
     supervision = Supervision(
         "supervise",
         from_config() if strategy is None else strategy,
@@ -156,7 +158,7 @@ class _Query:
         """Run one life."""
         query: StreamingQuery | None = None
         try:
-            formats.register_lost(internals.active_session())
+            register_lost(internals.active_session())
             query = self._start()
             self._obey()
             self._meet(query)

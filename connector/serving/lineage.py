@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
+from connector.formats.discovery import find_sink
+from connector.kafka.client.topics import lineage_namespace
 from connector.location.location import CheckpointLocation
-from connector.options import as_columns
+from connector.operations.listener import CheckpointListener
 from connector.serving.facts import QueryFacts, look_at_query
-from connector.spark.listener import CheckpointListener
-from connector.sql.mysql_url import is_mysql, named
+from transactional.capabilities import NamesDatasets
+from transactional.errors import OptionError
+from transactional.sink import Options
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
 
+    from transactional.ledger import RunRecord
     from transactional.stats import CheckpointHistory
 
 __all__ = ["LineageListener"]
+
+log = logging.getLogger(__name__)
 
 PRODUCER: Final = "https://pypi.org/project/barrier-kafka"
 SERVERS: Final = "kafka.bootstrap.servers"
@@ -69,11 +75,11 @@ class LineageListener(CheckpointListener):
         run = query.ledger.newest_run
         if run is None:
             return
-        options: dict[str, str] = dict(run.setup.get("options", {}))
+        options = Options(run.setup.get("options", {}))
         written = statistics.OutputStatisticsOutputDatasetFacet(
             rowCount=checkpoint.rows, size=checkpoint.bytes, producer=PRODUCER
         )
-        outputs = _outputs(options, checkpoint.output)
+        outputs = _outputs(run, checkpoint.output)
         facets: dict[str, Any] = {"outputStatistics": written} if len(outputs) == 1 else {}
         identity = uuid.uuid5(uuid.NAMESPACE_URL, f"{query.ledger.query}/{run.token}")
         state = RunState.RUNNING if identity == self._run else RunState.START
@@ -109,42 +115,16 @@ class LineageListener(CheckpointListener):
 
 def _inputs(query: QueryFacts, servers: str) -> list[tuple[str, str]]:
     """Return the source's topics as OpenLineage names datasets: namespace and name."""
-    return sorted({(_kafka(servers), place.topic) for source in query.sources for place in source.topics})
+    return sorted({(lineage_namespace(servers), place.topic) for source in query.sources for place in source.topics})
 
 
-def _outputs(options: Mapping[str, str], output: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    if "sinks" in options:
-        names = as_columns(options["sinks"])
-        return sorted({each for name in names for each in _outputs(_of(name, options), output.get(name, {}))})
-    if SERVERS in options:
-        topics = {name.rpartition("-")[0] for name in output}
-        return sorted((_kafka(options[SERVERS]), topic) for topic in topics)
-    if "dbtable" in options:
-        return _table(options.get("url", ""), options["dbtable"])
-    if "path" not in options:
+def _outputs(run: RunRecord, output: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """Return what the run's sink calls the places that the rows went to; nothing if it does not say."""
+    try:
+        sink = find_sink(run.sink)
+    except OptionError as problem:
+        log.warning("lineage without outputs: %s", problem)
         return []
-    where = urlsplit(options["path"])
-    if where.scheme in ("", "file"):
-        return [("file", where.path)]
-    return [(f"{where.scheme}://{where.netloc}", where.path.lstrip("/"))]
-
-
-def _of(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    return {key.removeprefix(f"{name}."): value for key, value in options.items() if key.startswith(f"{name}.")}
-
-
-def _table(url: str, table: str) -> Sequence[tuple[str, str]]:
-    """Name a database's table; an address with a password is in no journal."""
-    where = urlsplit(url.removeprefix("jdbc:"))
-    if where.hostname is None:
-        return []
-    if is_mysql(url):
-        database, name = named(table, where.path.lstrip("/"))
-        return [(f"mysql://{where.hostname}:{where.port or 3306}", f"{database}.{name}")]
-    plain = table.replace('"', "")
-    whole = plain if "." in plain else f"public.{plain}"
-    return [(f"postgres://{where.hostname}:{where.port or 5432}", f"{where.path.lstrip('/')}.{whole}")]
-
-
-def _kafka(servers: str) -> str:
-    return f"kafka://{servers.partition(',')[0].strip()}"
+    return (
+        sorted(sink.datasets(Options(run.setup.get("options", {})), output)) if issubclass(sink, NamesDatasets) else []
+    )

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from connector.location.files import read_file
-from connector.multi.names import NAME as SEVERAL
 from connector.spark import internals
 from connector.spark.collector import collector_patient
 from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
 from transactional.barrier import SourceLine
+from transactional.capabilities import Routes
 from transactional.checkpoint import TaskPlan
 from transactional.entry import UNFIT, canonical
 from transactional.errors import LocationError, OptionError, ProtocolError
@@ -118,7 +118,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         options = self._sink.options
         target = [self._sink.type.name(), options.get("path", ""), options.get("topic", "")]
         target += [options["dbtable"]] if "dbtable" in options else []
-        if self._sink.type.name() == SEVERAL:
+        if issubclass(self._sink.type, Routes):
             places = (".path", ".topic", ".dbtable", ".format")
             target += sorted(f"{key}={value}" for key, value in options.items() if key.endswith(places))
         made = {"id": str(uuid.uuid4()), "txnAppId": self._app, "target": target}

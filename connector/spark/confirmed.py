@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from connector.formats.discovery import allowed_paths
 from connector.location.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
-from connector.spark.sinks import allowed_paths
 from transactional.errors import OptionError
 from transactional.secrets import is_secret
 

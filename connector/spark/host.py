@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from connector.formats.discovery import SinkType, find_sink, remember_sink
 from connector.location.offset_log import spark_view
 from connector.spark import internals
 from connector.spark.batch_writer import HostedBatchWriter
 from connector.spark.collector import collector_patient
-from connector.spark.hosted_sink import HostedSink, SinkType, TaskMessage, acknowledgements
-from connector.spark.sinks import remember_sink
+from connector.spark.hosted_sink import HostedSink, TaskMessage, acknowledgements
 from connector.spark.worker_log import show_progress
 from transactional.checkpoint import TaskPlan
 from transactional.errors import OptionError, ProtocolError, StoreError, TwoPhaseCommitError
@@ -30,18 +30,23 @@ __all__ = ["HostedSinkDataSource", "HostedStreamWriter", "data_source_for"]
 
 
 class HostedSinkDataSource(DataSource):
-    """The data source through which Spark reaches a sink. Subclasses set `sink`."""
+    """The data source through which Spark reaches a sink."""
 
-    sink: ClassVar[SinkType]
+    format: ClassVar[str]
+    """Subclasses set it."""
+
+    sink: ClassVar[SinkType | None] = None
+    """A sink of the user's own, which travels with the class. Any other is found by the format when it is used."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the sink's name, which is the format's."""
-        return cls.sink.name()
+        """Return the format's name."""
+        return cls.format
 
-    def sink_type(self) -> SinkType:
-        """Return the sink; called only when it is used, so that a format can be listed without its clients."""
-        return self.sink
+    @classmethod
+    def sink_type(cls) -> SinkType:
+        """Return the sink. A format can be listed without it, so without its clients."""
+        return cls.sink or find_sink(cls.format)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HostedStreamWriter:
         """Make the writer. *Called on the driver, in the planning worker once per micro-batch and in the commit worker.*"""
@@ -74,7 +79,8 @@ def data_source_for(sink: SinkType) -> type[HostedSinkDataSource]:
     sink : type[TwoPhaseCommitSink]
     """
     remember_sink(sink)
-    return type(f"{sink.__name__}DataSource", (HostedSinkDataSource,), {"sink": sink, "__module__": sink.__module__})
+    body = {"format": sink.name(), "sink": sink, "__module__": sink.__module__}
+    return type(f"{sink.__name__}DataSource", (HostedSinkDataSource,), body)
 
 
 class HostedStreamWriter(DataSourceStreamArrowWriter):

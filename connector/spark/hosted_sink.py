@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from connector.formats.discovery import SinkType
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest
 from connector.options import HOST_OPTIONS
 from connector.spark import internals
 from connector.spark.collector import collector_patient
 from connector.spark.process import driver_process
-from connector.spark.sinks import SinkType
 from transactional import faults
 from transactional.barrier import SourceLine
 from transactional.capabilities import Examines, Routes, WarmsUp

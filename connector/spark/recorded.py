@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from connector.formats.discovery import find_sink
 from connector.location.location import CheckpointLocation
 from connector.spark.confirmed import PROVIDER, confirmed, leads_out, of_storage
-from connector.spark.sinks import find_sink
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
 from transactional.secrets import hiding, is_secret, secrets_of

@@ -7,16 +7,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from connector.options import HOST_OPTIONS
 from connector.sql.control_tables import CONTROL_TABLES, Cursor
 from connector.sql.fitting import staging_name
-from connector.sql.format import MYSQL
 from connector.sql.mysql_examination import examine_database
 from connector.sql.mysql_rows import as_values
 from connector.sql.mysql_table import (
+    NAME,
     Column,
     Flavour,
     Target,
@@ -31,7 +32,7 @@ from connector.sql.mysql_table import (
 from connector.sql.mysql_url import named, parse_mysql_url
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import MYSQL_OPTIONS
-from transactional.capabilities import Examines, WarmsUp
+from transactional.capabilities import Examines, NamesDatasets, WarmsUp
 from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
 from transactional.sink import Options, TransactionContext
@@ -99,7 +100,7 @@ NO_PARENT: Final = frozenset({1216, 1452})
 """A foreign key: the parent may come with the same checkpoint."""
 
 
-class MysqlSink(Examines, WarmsUp, StagedSqlSink):
+class MysqlSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     """Appends rows to a table of MySQL or MariaDB, or replaces those of the same key, a whole checkpoint at one instant.
 
     Parameters
@@ -122,12 +123,12 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         if find_spec("pymysql") is None:
-            raise OptionError("MISSING_PACKAGE", owner=MYSQL, package="barrier-kafka[mysql]", option="format")
+            raise OptionError("MISSING_PACKAGE", owner=NAME, package="barrier-kafka[mysql]", option="format")
         parsed = MYSQL_OPTIONS.parse(options, also=HOST_OPTIONS)
         if parsed["deliveryGuarantee"] != "exactly-once":
             expectation = "exactly-once, as its commits are whole checkpoints either way"
             raise MYSQL_OPTIONS.invalid("deliveryGuarantee", parsed["deliveryGuarantee"], expectation)
-        self._address = parse_mysql_url(parsed["url"], MYSQL)
+        self._address = parse_mysql_url(parsed["url"], NAME)
         self._user = parsed["user"] if parsed["user"] is not None else self._address.user
         self._password = parsed["password"] if parsed["password"] is not None else self._address.password
         self._schema: str = parsed["stagingSchema"]
@@ -141,7 +142,7 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
-        return MYSQL
+        return NAME
 
     def table(self) -> str:
         """Return the table and its database."""
@@ -169,8 +170,8 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
             connect_timeout=10,
             read_timeout=limit,
             write_timeout=limit,
-            program_name=MYSQL,
-            ssl=address.tls(MYSQL),
+            program_name=NAME,
+            ssl=address.tls(NAME),
             ssl_disabled=address.mode == "disabled",
         )
         self._flavour = Flavour("mariadb" in connection.get_server_info().lower())
@@ -213,7 +214,7 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
         name, is_read_only = cursor.fetchone()
         if int(is_read_only):
             reason = "the server is read-only: a replica, or one that is about to be"
-            raise StoreError("DATABASE_UNREACHABLE", owner=MYSQL, table=self.described(), reason=reason)
+            raise StoreError("DATABASE_UNREACHABLE", owner=NAME, table=self.described(), reason=reason)
         return str(name)
 
     def control_table(self, name: str) -> str:
@@ -225,13 +226,24 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
     def checkStart(self, prefix: str | None) -> None:
         """Check that the table, if there is one, can take the rows, or could be created."""
         with self.database.transaction() as cursor:
-            self._fitting(self._whole_target(cursor))
+            target = self._whole_target(cursor)
+            if self.schema.names:  # else they are not known
+                self._fitting(target)
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
         """Look at the server and the table."""
         with self.database.transaction() as cursor:
             target = self._target(cursor)
             return list(examine_database(cursor, self.described(), target, self._key, self._flavour, self._is_galera))
+
+    @classmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """Return the table."""
+        where = urlsplit(options.get("url", "").removeprefix("jdbc:"))
+        if where.hostname is None:
+            return []
+        database, name = named(options["dbtable"], where.path.lstrip("/"))
+        return [(f"mysql://{where.hostname}:{where.port or 3306}", f"{database}.{name}")]
 
     def identify(self) -> dict[str, str]:
         """Create what is missing: the staging schema and its tables, and the target."""
@@ -243,7 +255,7 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
             if number not in NO_RIGHT or not hasattr(self, "_flavour"):  # which a connection has found out
                 raise
             statements = self._statements()
-            raise StoreError("MISSING_DDL", owner=MYSQL, reason=str(cause), statements=statements) from None
+            raise StoreError("MISSING_DDL", owner=NAME, reason=str(cause), statements=statements) from None
 
     def create_control_tables(self) -> None:
         """Create the control tables unless they are there: a query without the right to create may use them."""
@@ -311,14 +323,14 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
         rows = as_values(columns, [column.name for column in written], transaction.context.nonce, transaction.rows)
         if rows.largest() > self._packet - ROOM - len(begin):
             size = f"a row of {rows.largest()} bytes, as text, is larger than the server's max_allowed_packet = {self._packet}"
-            raise RowRefusedError("ROW_REFUSED", owner=MYSQL, reason=f"{self.described()}: {size}")
+            raise RowRefusedError("ROW_REFUSED", owner=NAME, reason=f"{self.described()}: {size}")
         for values in rows.portions(min(STATEMENT_BYTES, self._packet // 2)):
             transaction.cursor.execute(begin + values)
             if transaction.cursor.warning_count:
                 transaction.cursor.execute("SHOW WARNINGS LIMIT 1")
                 said = transaction.cursor.fetchone()
                 reason = f"{self.described()}: the database would change a value: {said[-1] if said else ''}"
-                raise RowRefusedError("ROW_REFUSED", owner=MYSQL, reason=reason)
+                raise RowRefusedError("ROW_REFUSED", owner=NAME, reason=reason)
 
     def preCommit(self, transaction: StagedTransaction) -> StagedHandle:
         """Commit the rows, then try them."""
@@ -443,7 +455,7 @@ class MysqlSink(Examines, WarmsUp, StagedSqlSink):
             raise StoreError("TABLE_CHANGED", table=self.described(), columns="; ".join(changed))
 
     def _refusal(self, reason: str) -> StoreError:
-        return StoreError("DATABASE_REFUSED", owner=MYSQL, table=self.described(), reason=reason)
+        return StoreError("DATABASE_REFUSED", owner=NAME, table=self.described(), reason=reason)
 
     # -- statements that create -------------------------------------------------------------------------------------
 

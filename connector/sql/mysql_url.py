@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from transactional.errors import OptionError
 
-__all__ = ["MysqlAddress", "is_mysql", "named", "parse_mysql_url"]
+__all__ = ["MysqlAddress", "named", "parse_mysql_url"]
 
 SCHEMES: Final = ("mysql", "mariadb")
 
@@ -103,11 +103,6 @@ class MysqlAddress:
         return context
 
 
-def is_mysql(url: str) -> bool:
-    """Return whether an address is one of MySQL's or MariaDB's."""
-    return url.removeprefix("jdbc:").partition("://")[0] in SCHEMES
-
-
 def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
     """Return an address's parts. Errors quote nothing of it: it may hold a password.
 
@@ -128,7 +123,7 @@ def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
         return _invalid(owner, expectation)
 
     text = url.removeprefix("jdbc:")
-    if not is_mysql(url):
+    if text.partition("://")[0] not in SCHEMES:
         raise invalid("mysql://host:port/database, jdbc:mysql://host:port/database, or mariadb for mysql")
     try:
         parts = urlsplit(text)

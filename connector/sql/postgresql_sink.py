@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -18,9 +19,9 @@ from connector.sql.control_tables import CONTROL_TABLES, Cursor
 from connector.sql.csv_rows import as_csv, numbers, repeated
 from connector.sql.database import plain
 from connector.sql.fitting import staging_name
-from connector.sql.format import POSTGRESQL
 from connector.sql.postgresql_examination import examine_database
 from connector.sql.postgresql_table import (
+    NAME,
     Column,
     Target,
     create_statement,
@@ -31,7 +32,7 @@ from connector.sql.postgresql_table import (
 )
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from connector.sql.write_options import POSTGRESQL_OPTIONS
-from transactional.capabilities import Examines, WarmsUp
+from transactional.capabilities import Examines, NamesDatasets, WarmsUp
 from transactional.errors import OptionError, RowRefusedError, StoreError, TwoPhaseCommitError
 from transactional.finding import Finding
 from transactional.sink import Options, TransactionContext
@@ -39,7 +40,7 @@ from transactional.sink import Options, TransactionContext
 __all__ = ["PostgresqlSink"]
 
 CONNECTION: Final[Mapping[str, str]] = {
-    "application_name": POSTGRESQL,
+    "application_name": NAME,
     "connect_timeout": "10",
     "target_session_attrs": "primary",
     "keepalives_idle": "30",
@@ -97,7 +98,7 @@ SERVER: Final = (
 """The id of the cluster, and its timeline, which every failover and every recovery to a point in time changes."""
 
 
-class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
+class PostgresqlSink(Examines, WarmsUp, NamesDatasets, StagedSqlSink):
     """Appends rows to a table of PostgreSQL, or replaces those of the same key, a whole checkpoint at one instant.
 
     Parameters
@@ -118,7 +119,7 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         if find_spec("psycopg") is None:
-            raise OptionError("MISSING_PACKAGE", owner=POSTGRESQL, package="barrier-kafka[postgresql]", option="format")
+            raise OptionError("MISSING_PACKAGE", owner=NAME, package="barrier-kafka[postgresql]", option="format")
         parsed = POSTGRESQL_OPTIONS.parse(options, also=HOST_OPTIONS)
         if parsed["deliveryGuarantee"] != "exactly-once":
             expectation = "exactly-once, as its commits are whole checkpoints either way"
@@ -132,13 +133,13 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
             if len(name.strip('"').replace('""', '"').encode()) > MOST:
                 expectation = f"names of at most {MOST} bytes: PostgreSQL cuts longer ones, and two tables may be one"
                 raise POSTGRESQL_OPTIONS.invalid(option, parsed[option], expectation)
-        self._address = parse_url(parsed["url"], POSTGRESQL)
+        self._address = parse_url(parsed["url"], NAME)
         self._address |= {name: parsed[name] for name in ("user", "password") if parsed[name] is not None}
 
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
-        return POSTGRESQL
+        return NAME
 
     def table(self) -> str:
         """Return the option ``dbtable``."""
@@ -174,7 +175,7 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
     def translated(self, problem: Exception) -> TwoPhaseCommitError | None:
         """Return psycopg's errors as ours: what a policy or a trigger refuses is a row, whatever SQLSTATE it named."""
         if getattr(getattr(problem, "diag", None), "source_function", None) in RAISED_BY:
-            return RowRefusedError("ROW_REFUSED", owner=POSTGRESQL, reason=f"{self.described()}: {plain(problem)}")
+            return RowRefusedError("ROW_REFUSED", owner=NAME, reason=f"{self.described()}: {plain(problem)}")
         return super().translated(problem)
 
     def server(self, cursor: Cursor) -> str:
@@ -200,7 +201,9 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
     def checkStart(self, prefix: str | None) -> None:
         """Check that the table, if there is one, can take the rows, or could be created."""
         with self.database.transaction() as cursor:
-            self._fitting(cursor, self._target(cursor))
+            target = self._target(cursor)
+            if self.schema.names:  # else they are not known
+                self._fitting(cursor, target)
 
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterable[Finding]:
         """Look at the server, the table and this user's rights."""
@@ -208,6 +211,16 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
             target = self._target(cursor)
             server = self.server(cursor)
             return list(examine_database(cursor, self.described(), server, target, self._key, self._schema))
+
+    @classmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """Return the table."""
+        where = urlsplit(options.get("url", "").removeprefix("jdbc:"))
+        if where.hostname is None:
+            return []
+        name = options["dbtable"].replace('"', "")
+        whole = name if "." in name else f"public.{name}"
+        return [(f"postgres://{where.hostname}:{where.port or 5432}", f"{where.path.lstrip('/')}.{whole}")]
 
     def identify(self) -> dict[str, str]:
         """Create what is missing: the schema and its tables, and the target."""
@@ -224,7 +237,7 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
             if not isinstance(problem.__cause__, psycopg.errors.InsufficientPrivilege):
                 raise
             reason = str(problem.__cause__).splitlines()[0]
-            raise StoreError("MISSING_DDL", owner=POSTGRESQL, reason=reason, statements=self._statements()) from None
+            raise StoreError("MISSING_DDL", owner=NAME, reason=reason, statements=self._statements()) from None
 
     def _created(self) -> dict[str, str]:
         with self.database.transaction() as cursor:
@@ -291,7 +304,7 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
             target = self._target(transaction.cursor)
             if target is None:
                 reason = "the table is not there any more"
-                raise StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
+                raise StoreError("DATABASE_REFUSED", owner=NAME, table=self.described(), reason=reason)
             written = self._fitting(transaction.cursor, target)
             key = [column.name for name in self._key if (column := target.column(name)) is not None]
             self._place = self._staging_of(target, written), written, key
@@ -365,7 +378,7 @@ class PostgresqlSink(Examines, WarmsUp, StagedSqlSink):
                 rows = sum(handle["rows"] for handle in some)
             if taken != rows:
                 reason = f"it took {taken} rows of {rows}: a rule or a trigger of the table drops some"
-                raise StoreError("DATABASE_REFUSED", owner=POSTGRESQL, table=self.described(), reason=reason)
+                raise StoreError("DATABASE_REFUSED", owner=NAME, table=self.described(), reason=reason)
 
     def _insert(
         self,

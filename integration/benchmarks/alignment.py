@@ -30,8 +30,8 @@ from rich.table import Table
 from connector.kafka.client.admin import KafkaAdmin
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
-from connector.kafka.marks.injector import Injector
 from connector.kafka.marks.mark import Mark
+from connector.kafka.sink.injector import Injector
 from connector.kafka.source.read_options import parse_read_options
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.marks.injector import Injector
+from connector.kafka.sink.injector import Injector
 from integration.broker import BrokerError, Cluster
 from integration.demo.driver import Driver, DriverFailed
 from integration.transfers.book import WAYS

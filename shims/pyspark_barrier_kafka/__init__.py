@@ -1,27 +1,5 @@
-"""Where PySpark finds the format ``barrier-kafka`` without a registration call.
+"""PySpark finds the format ``barrier-kafka`` here, without a registration call."""
 
-PySpark imports every top-level module named ``pyspark_*`` and registers its ``DefaultSource``.
-"""
+from connector.registration.default_source import default_source
 
-from pyspark.sql.datasource import DataSource
-
-try:
-    from connector.kafka.source.data_source import BarrierKafkaDataSource as DefaultSource
-except Exception as problem:  # noqa: BLE001 - whatever is wrong here, raising would hide every Python source of Spark.
-    _problem = f"{type(problem).__name__}: {problem}"
-
-    class DefaultSource(DataSource):  # type: ignore[no-redef]
-        """Stands in for a format that could not be imported: says so when it is used."""
-
-        @classmethod
-        def name(cls) -> str:
-            """Return the format's name."""
-            return "barrier-kafka"
-
-        def __init__(self, options: dict[str, str]) -> None:
-            super().__init__(options)
-            raise ImportError(
-                f'The format "barrier-kafka" is installed but cannot be imported ({_problem}). '
-                "Does the Python of Spark's workers (PYSPARK_PYTHON) have all that barrier-kafka needs? "
-                "Try there: python -c 'import connector.kafka.source.data_source'"
-            )
+DefaultSource = default_source("barrier-kafka")

@@ -19,8 +19,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.cli import main
+from connector.formats.discovery import remember_sink
 from connector.location.location import CheckpointLocation
-from connector.spark.sinks import remember_sink
 from integration.file_sink import FileSink
 from tests.transactional.bodies import lines, recorded, run_body, settled
 from transactional import faults

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from connector.formats.discovery import remember_sink
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import spark_view
-from connector.spark.sinks import remember_sink
 from integration.file_sink import FileSink, committed_rows
 from tests.connector.cli_place import dead_process
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.delta.write_options import WRITE_OPTIONS as DELTA_OPTIONS
+from connector.formats.discovery import find_sink
 from connector.kafka.client.client_settings import JAVA_SETTINGS
 from connector.kafka.sink.write_options import WRITE_OPTIONS as KAFKA_OPTIONS
 from connector.kafka.source.read_options import READ_OPTIONS, parse_read_options
@@ -26,7 +27,6 @@ from connector.location.offset_log import spark_view
 from connector.options import HOST_OPTIONS
 from connector.schema_registry.registry import ALSO_SECRET, Registry
 from connector.spark.hosted_sink import HostedSink
-from connector.spark.sinks import find_sink
 from integration.file_sink import FileSink, FileTransaction
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from transactional import faults

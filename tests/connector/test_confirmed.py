@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from connector.formats.discovery import ALLOW, find_sink
 from connector.location.location import CheckpointLocation
 from connector.spark.confirmed import confirmed, leads_out
 from connector.spark.recorded import fitting, missing_secrets, recorded_host, recorded_run, recorded_sink
-from connector.spark.sinks import ALLOW, find_sink
 from integration.file_sink import FileSink
 from tests.connector.cli_place import SCHEMA, CliPlace, another_user, answer, dead_process, shared_folder, two_users
 from transactional.errors import OptionError

@@ -11,8 +11,8 @@ import pytest
 
 import connector
 from connector.kafka.client.topics import Partition
+from connector.kafka.source.lag import LagListener, QueryLag, lag_of
 from connector.kafka.source.offsets import SourceOffset, positions_to_json
-from connector.spark.lag import LagListener, QueryLag, lag_of
 
 
 def offset(*at: int) -> dict[str, Any]:

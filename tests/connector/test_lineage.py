@@ -12,7 +12,7 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 
 import barrier_kafka
 from connector.location.location import CheckpointLocation
-from connector.spark.listener import Listening
+from connector.operations.listener import Listening
 from tests.connector.cli_place import CliPlace
 
 
@@ -68,7 +68,7 @@ def test_each_of_several_sinks_is_an_output(tmp_path: Path) -> None:
         "hidden.format": "2pc-postgresql",
         "hidden.dbtable": "sales.orders",
     }
-    place.run(setup={"class": "", "options": options, "schema": {}})
+    place.run(sink="2pc-multi", setup={"class": "", "options": options, "schema": {}})
     log = tmp_path / "events"
     client = OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=str(log), append=True)))
     listening = Listening(CheckpointLocation(str(place)), barrier_kafka.LineageListener(str(place), client, "orders"))

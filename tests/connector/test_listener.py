@@ -10,7 +10,7 @@ import pytest
 
 from connector import CheckpointListener
 from connector.location.location import CheckpointLocation
-from connector.spark.listener import Listening
+from connector.operations.listener import Listening
 from tests.connector.cli_place import CliPlace
 from transactional.entry import EntryKind
 from transactional.stats import CheckpointHistory, Restored

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from connector.formats.discovery import SinkType
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import request_stop
-from connector.spark.sinks import SinkType
 from tests.simulation.auditor import Auditor, condition_of
 from tests.simulation.choices import Choices
 from tests.simulation.moves import Moves

@@ -11,7 +11,17 @@ from typing import Final, NamedTuple
 
 from connector.kafka.client.errors import missing_right
 
-__all__ = ["SHOWN", "TOPIC_FORM", "UNKNOWN_EPOCH", "Partition", "TopicInfo", "is_topic_name", "listed", "short_id"]
+__all__ = [
+    "SHOWN",
+    "TOPIC_FORM",
+    "UNKNOWN_EPOCH",
+    "Partition",
+    "TopicInfo",
+    "is_topic_name",
+    "lineage_namespace",
+    "listed",
+    "short_id",
+]
 
 SHOWN: Final = 10
 """Partitions that an error names; a topic may have thousands."""
@@ -76,6 +86,11 @@ class TopicInfo:
 def listed(partitions: Sequence[Partition]) -> str:
     """Return the first names of a list of partitions, for a message."""
     return ", ".join(map(str, partitions[:SHOWN])) + (", ..." if len(partitions) > SHOWN else "")
+
+
+def lineage_namespace(servers: str) -> str:
+    """Return what OpenLineage calls the cluster of these brokers (``host:port``, commas between): by the first of them."""
+    return f"kafka://{servers.partition(',')[0].strip()}"
 
 
 def is_topic_name(text: str) -> bool:

@@ -13,7 +13,7 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.kept_admin import borrow_admin, give_back
 from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.release import check_release
-from connector.kafka.client.topics import Partition, short_id
+from connector.kafka.client.topics import Partition, lineage_namespace, short_id
 from connector.kafka.marks.barrier_topic import BarrierTopic
 from connector.kafka.sink.end_txn import TransactionEnder
 from connector.kafka.sink.errors import transactions_lost
@@ -36,13 +36,13 @@ from connector.kafka.sink.transaction import (
 )
 from connector.kafka.sink.transactional_ids import MAX_PREPARED, ids_under, run_id
 from connector.kafka.sink.write_options import WRITE_OPTIONS, parse_write_options
-from connector.spark.host import data_source_for
 from transactional.capabilities import (
     Examines,
     Expires,
     GuardsRuns,
     KeepsEvidence,
     MarksCheckpoints,
+    NamesDatasets,
     ReportsOutput,
     ShowsLater,
     WarmsUp,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from connector.kafka.client.config import ClientConfig
     from transactional.checkpoint import CheckpointMark, DecidedCheckpoint
 
-__all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction", "TwoPhaseKafkaDataSource"]
+__all__ = ["KafkaHandle", "KafkaSink", "KafkaTransaction"]
 
 MOST_NAMED: Final = 100
 """Partitions whose offsets a checkpoint records in the journal, at most."""
@@ -80,6 +80,7 @@ class KafkaSink(
     ReportsOutput,
     WritesTopics,
     MarksCheckpoints,
+    NamesDatasets,
     TwoPhaseCommitSink[KafkaTransaction, KafkaHandle],
 ):
     """Writes rows with the columns of Spark's Kafka sink into Kafka, exactly once for `read_committed` readers.
@@ -186,6 +187,14 @@ class KafkaSink(
 
     # -- driver -----------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def ofOptions(cls, options: Options) -> KafkaSink:
+        """Return a sink of rows with the columns that the options ask for."""
+        import pyarrow as pa
+
+        columns = [("key", pa.binary()), ("value", pa.binary())]
+        return cls(options, pa.schema(columns if "topic" in options else [*columns, ("topic", pa.string())]))
+
     def checkStart(self, prefix: str | None) -> None:
         """Check brokers, topic, timeout and rights, including those on the id that the run will initialise."""
         self.identify()
@@ -195,6 +204,12 @@ class KafkaSink(
     def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> Iterator[Finding]:
         """Look at the brokers' release, the timeout, the prefix, and how safely the topic keeps its rows."""
         admin = self._driver_admin()
+        yield good("brokers", self.client.bootstrap_servers)
+        if prefix is None:
+            way = "Set transactionalIdPrefix: else it is the query's id, which is not known before its first start."
+            yield unknown("rights", "Whether this user may write under the transactional ids is not checked.", way)
+        else:
+            yield good("rights", "all that the sink needs")
         yield from check_release(admin)
         if self._settings.exactly_once:
             yield check_timeout(admin, self._settings.timeout_ms, intervalMs)
@@ -204,6 +219,14 @@ class KafkaSink(
         else:
             yield good("topic", self._settings.topic)
             yield from check_topic(admin, self._settings.topic)
+
+    @classmethod
+    def datasets(cls, options: Options, output: Mapping[str, Any]) -> Collection[tuple[str, str]]:
+        """Return the topics of the partitions that have rows."""
+        if "kafka.bootstrap.servers" not in options:
+            return []
+        namespace = lineage_namespace(options["kafka.bootstrap.servers"])
+        return {(namespace, partition.rpartition("-")[0]) for partition in output}
 
     def identify(self) -> Mapping[str, str]:
         """Check brokers, topic, timeout and rights; return cluster and topic id."""
@@ -447,6 +470,3 @@ def _time(milliseconds: int) -> str:
 
 def _parsed(handles: Sequence[KafkaHandle]) -> list[Prepared]:
     return [parse_handle(handle) for handle in handles]
-
-
-TwoPhaseKafkaDataSource = data_source_for(KafkaSink)

@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from connector.cli import main
 from connector.location.location import CheckpointLocation
-from connector.multi.format import with_sinks
 from connector.multi.names import NAME
 from connector.multi.sink import MultiSink
+from connector.registration.data_sources import with_sinks
 from connector.savepoints.take import take
 from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
@@ -540,7 +540,7 @@ def test_sinks_of_the_users_own_travel_to_the_workers(tmp_path: Path) -> None:
     source = with_sinks({"2pc-recording": Memory})
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
     again = pickle.loads(dumps(source))
-    found = pickle.loads(dumps(again.sink_type(again.__new__(again))))
+    found = pickle.loads(dumps(again.sink_type()))
     assert (found.name(), dict(found.own)) == (NAME, {"2pc-recording": Memory})
 
 

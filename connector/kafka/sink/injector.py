@@ -15,9 +15,11 @@ from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
 from connector.kafka.marks.barrier_topic import BarrierTopic, newest_mark, stable_ends
 from connector.kafka.marks.mark import Mark
+from connector.kafka.sink.write_options import parse_write_options
 from transactional.checkpoint import CheckpointMark
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import FencedError, OptionError, RetriableError, StoreError
+from transactional.sink import Options
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -216,9 +218,6 @@ def inject_barriers(
     OptionError, StoreError
         Before the first mark: the topics are not as they have to be.
     """
-    from connector.kafka.sink.write_options import parse_write_options
-    from transactional.sink import Options
-
     if not intervalSeconds > 0:
         raise ValueError("intervalSeconds must be above 0")
     config = replace(parse_write_options(Options(options)).client, name="barrier inject")

@@ -156,7 +156,7 @@ class LagListener(StreamingQueryListener):
     ----------
     callback : Callable[[QueryLag], None], optional
     level : int
-        Of the log lines (logger ``connector.spark.lag``); `logging.DEBUG` for none as a rule.
+        Of the log lines (logger ``connector.kafka.source.lag``); `logging.DEBUG` for none as a rule.
 
     Examples
     --------

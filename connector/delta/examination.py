@@ -1,4 +1,4 @@
-"""Checks of a Delta table's folder, by writing there."""
+"""What `barrier doctor` finds out about a table's folder by writing there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from connector.delta.write_options import WriteOptions
 from connector.location.location import nearest
 from transactional.finding import Finding, good, problem
 
-__all__ = ["check_table"]
+__all__ = ["try_out"]
 
 PROBE = ".barrier-doctor"
 """Readers of Delta pass over such names; removed in the end. One that may not be deleted is written over the next time."""
 
 
-def check_table(settings: WriteOptions) -> Iterator[Finding]:
+def try_out(settings: WriteOptions) -> Iterator[Finding]:
     """Check that files can be written, read and deleted in the table's folder.
 
     A local folder that is not there yet is not made: the nearest one above it is on the same disk.

@@ -1,4 +1,4 @@
-"""Sinks by the name of their format, which is what a journal keeps: nothing that only a journal names is imported.
+"""Sinks by the names of their formats. A journal keeps the name: what only a journal names is never imported.
 
 A command finds a sink among those that the program has registered, ours, those that installed packages offer as entry points
 (``barrier_kafka.sinks``), and those that the operator names in the environment variable ``BARRIER_ALLOW``.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any, Final, TypeGuard
 
+from connector.formats.table import SINKS
 from transactional.errors import OptionError
 from transactional.sink import TwoPhaseCommitSink
 
@@ -22,17 +23,11 @@ SinkType = type[TwoPhaseCommitSink[Any, Any]]
 ALLOW: Final = "BARRIER_ALLOW"
 """An environment variable: import paths (``package.module:Name``, by commas) that commands may import."""
 
-SINKS: Final = "barrier_kafka.sinks"
-GROUPS: Final = (SINKS, "barrier_kafka.hooks", "barrier_kafka.token_providers")
+OFFERED: Final = "barrier_kafka.sinks"
+GROUPS: Final = (OFFERED, "barrier_kafka.hooks", "barrier_kafka.token_providers")
 """Groups of entry points: commands may import installed packages, too."""
 
-_OURS: Final = {
-    "2pc-kafka": "connector.kafka.sink.kafka_sink:KafkaSink",
-    "2pc-delta": "connector.delta.sink:DeltaSink",
-    "2pc-mysql": "connector.sql.mysql_sink:MysqlSink",
-    "2pc-postgresql": "connector.sql.postgresql_sink:PostgresqlSink",
-    "2pc-multi": "connector.multi.sink:MultiSink",
-}
+_OURS: Final = {each.name: each.path for each in SINKS}
 
 _registered: dict[str, SinkType] = {}
 
@@ -61,7 +56,7 @@ def find_sink(name: str, recorded: str = "") -> SinkType:
         return _registered[name]
     if name in _OURS:
         return _sink(_OURS[name])
-    for offered in entry_points(group=SINKS):
+    for offered in entry_points(group=OFFERED):
         if offered.name == name:
             return _sink(offered.value)
     for path in _allowed_here():

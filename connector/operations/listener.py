@@ -200,8 +200,9 @@ def listen(
     ...         print(checkpoint.id, checkpoint.rows, checkpoint.committing_ms)
     >>> listening = barrier_kafka.listen(spark, "/var/lib/orders", Lag())
     """
-    from connector.spark import formats
+    from connector.registration.sessions import register_lost
+    from connector.registration.start_check import check_starts
 
-    formats.check_starts()
-    formats.register_lost(spark)
+    check_starts()
+    register_lost(spark)
     return Listening(CheckpointLocation(checkpointLocation), listener, since).attach(spark)

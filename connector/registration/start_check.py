@@ -1,4 +1,4 @@
-"""Our formats in a user's program: its session knows them, and ``start()`` itself finds a mistake at the sink.
+"""``start()`` itself finds a mistake at the sink.
 
 Spark 4.2.0 calls a Python sink for the first time when it plans the first micro-batch: ``start()`` has returned by then,
 ``offsets/0`` is written, so that another ``startingOffsets`` counts no more, and the error comes with the JVM's stack. Before
@@ -10,29 +10,23 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.registration.data_sources import known_sources, sink_of
 from connector.spark import first_start, internals
 from connector.spark.process import is_alive, process_of
 from transactional.barrier import SourceLine
 from transactional.errors import FencedError, LocationError, OptionError, StoreError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
-from transactional.sink import Options, TwoPhaseCommitSink
+from transactional.sink import Options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from connector.spark.host import HostedSinkDataSource
     from connector.spark.hosted_sink import HostedSink
 
-__all__ = ["check_starts", "register", "register_lost"]
+__all__ = ["check_starts"]
 
 log = logging.getLogger(__name__)
 
@@ -52,52 +46,6 @@ TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "DATABASE_UNREACHABLE", 
 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
 """Conditions of a location that Spark could not make, or not write into."""
-
-_sinks: dict[str, type[HostedSinkDataSource]] = {}
-"""Sinks of the user's own that were registered, by format."""
-
-
-def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
-    """See `connector.register`."""
-    from connector.multi.format import TwoPhaseMultiDataSource
-    from connector.spark.host import data_source_for
-
-    own = [data_source_for(sink) for sink in sinks]
-    _sinks.update({each.name().lower(): each for each in own})
-    internals.be_active(spark)
-    installed = {*_ours().values(), TwoPhaseMultiDataSource}
-    for each in _known().values():  # also over those that Spark knows: they may be another package's
-        # To register what Spark finds makes it warn, once more in each query.
-        if each not in installed or not internals.finds_class(spark, each):
-            spark.dataSource.register(each)
-    _warn_of_workers(internals.worker_python(spark))
-    check_starts()
-
-
-def _warn_of_workers(program: str | None) -> None:
-    """Warn if Spark's Python workers run another Python than this program, and it lacks our packages."""
-    found = None if program is None else shutil.which(program)
-    if found is None or os.path.abspath(found) == sys.executable:
-        return
-    search = "import importlib.util, sys; sys.exit(importlib.util.find_spec('connector') is None)"
-    with suppress(OSError, subprocess.TimeoutExpired):
-        if subprocess.run([found, "-c", search], capture_output=True, timeout=20, check=False).returncode:
-            log.warning(
-                "Spark's Python workers run %s, where barrier-kafka is not installed: a query ends with \"No module named "
-                "'connector'\". Set PYSPARK_PYTHON=%s before the session is made, or install it there",
-                found,
-                sys.executable,
-            )
-
-
-def register_lost(spark: SparkSession | None) -> None:
-    """Register the formats that Spark lost for this session: it keeps the result of its first search, even of a killed one."""
-    if spark is None:
-        return
-    for name, each in _known().items():
-        if internals.knows_format(spark, name) is False:
-            log.warning("Spark does not know the format %s: it is registered in this session", name)
-            spark.dataSource.register(each)
 
 
 def check_starts() -> None:
@@ -146,13 +94,13 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     from connector.kafka.source.offsets import SOURCE_NAME
     from connector.spark.hosted_sink import STARTED_AFTER, HostedSink
 
-    known = _known()
+    known = known_sources()
     asked = internals.stream_write(writer)
     if asked is None:  # Spark Connect, whose workers are elsewhere
         return
     named = given.get("format") or asked.format
     source = known.get(named.lower())
-    sink = _sink_of(source)
+    sink = sink_of(source)
     if source is None or sink is None:
         return
     internals.be_active(writer._spark)
@@ -201,16 +149,6 @@ def _position(host: HostedSink) -> str:
         return ""
 
 
-def _sink_of(source: Any) -> type[TwoPhaseCommitSink[Any, Any]] | None:
-    """Return the sink behind a data source; None if there is none, as behind our source."""
-    from connector.spark.host import HostedSinkDataSource
-
-    if source is None or not issubclass(source, HostedSinkDataSource):
-        return None
-    found: type[TwoPhaseCommitSink[Any, Any]] = source.sink_type(source.__new__(source))
-    return found
-
-
 def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
     """Return options as PySpark hands them to Spark."""
     return {
@@ -218,28 +156,3 @@ def _as_text(options: Mapping[str, Any]) -> dict[str, str]:
         for key, value in options.items()
         if value is not None
     }
-
-
-def _known() -> dict[str, Any]:
-    """Return all data sources, by format; that of several sinks knows the user's own sinks, too."""
-    from connector.multi.format import TwoPhaseMultiDataSource, with_sinks
-
-    several = with_sinks({name: each.sink for name, each in _sinks.items()}) if _sinks else TwoPhaseMultiDataSource
-    return {**_ours(), several.name(): several, **_sinks}
-
-
-@functools.cache
-def _ours() -> dict[str, Any]:
-    from connector.delta.format import TwoPhaseDeltaDataSource
-    from connector.kafka.sink.kafka_sink import TwoPhaseKafkaDataSource
-    from connector.kafka.source.data_source import BarrierKafkaDataSource
-    from connector.sql.format import TwoPhaseMysqlDataSource, TwoPhasePostgresqlDataSource
-
-    ours = (
-        BarrierKafkaDataSource,
-        TwoPhaseKafkaDataSource,
-        TwoPhaseDeltaDataSource,
-        TwoPhaseMysqlDataSource,
-        TwoPhasePostgresqlDataSource,
-    )
-    return {each.name(): each for each in ours}

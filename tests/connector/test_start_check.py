@@ -17,7 +17,8 @@ import connector
 from connector.kafka.client.topics import Partition
 from connector.kafka.source import planned
 from connector.location.location import CheckpointLocation
-from connector.spark import formats, internals
+from connector.registration import data_sources, sessions
+from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink
 from connector.spark.internals import StreamWrite
@@ -86,7 +87,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(internals, "knows_format", lambda session, name: name in session.known)
     monkeypatch.setattr(internals, "be_active", lambda session: None)
     monkeypatch.setattr(internals, "stream_sources", lambda writer: [], raising=False)
-    monkeypatch.setattr(formats, "_sinks", {})
+    monkeypatch.setattr(data_sources, "_own", {})
     return session
 
 
@@ -360,11 +361,11 @@ def test_ours_are_registered_over_formats_of_the_same_name(start: Start, session
 def test_a_session_that_has_lost_the_formats_gets_them_again(start: Start, session: Session) -> None:
     session.registered.clear()
     session.known -= {"barrier-kafka", "checked"}
-    formats.register_lost(session)  # type: ignore[arg-type]
+    sessions.register_lost(session)  # type: ignore[arg-type]
     assert sorted(session.registered) == ["barrier-kafka", "checked"]
-    formats.register_lost(session)  # type: ignore[arg-type]
+    sessions.register_lost(session)  # type: ignore[arg-type]
     assert len(session.registered) == 2
-    formats.register_lost(None)
+    sessions.register_lost(None)
 
 
 # -- the first planning ---------------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+"""The formats in a session: Spark finds those of installed packages by itself; all else is registered."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from connector.registration.data_sources import add_sinks, known_sources, travels
+from connector.registration.start_check import check_starts
+from connector.spark import internals
+from transactional.sink import TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register", "register_lost"]
+
+log = logging.getLogger(__name__)
+
+
+def register(spark: SparkSession, *sinks: type[TwoPhaseCommitSink[Any, Any]]) -> None:
+    """See `connector.register`."""
+    add_sinks(sinks)
+    internals.be_active(spark)
+    for each in known_sources().values():  # also over those that Spark knows: they may be another package's
+        # To register what Spark finds makes it warn, once more in each query.
+        if travels(each) or not internals.finds_class(spark, each):
+            spark.dataSource.register(each)
+    _warn_of_workers(internals.worker_python(spark))
+    check_starts()
+
+
+def _warn_of_workers(program: str | None) -> None:
+    """Warn if Spark's Python workers run another Python than this program, and it lacks our packages."""
+    found = None if program is None else shutil.which(program)
+    if found is None or os.path.abspath(found) == sys.executable:
+        return
+    search = "import importlib.util, sys; sys.exit(importlib.util.find_spec('connector') is None)"
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if subprocess.run([found, "-c", search], capture_output=True, timeout=20, check=False).returncode:
+            log.warning(
+                "Spark's Python workers run %s, where barrier-kafka is not installed: a query ends with \"No module named "
+                "'connector'\". Set PYSPARK_PYTHON=%s before the session is made, or install it there",
+                found,
+                sys.executable,
+            )
+
+
+def register_lost(spark: SparkSession | None) -> None:
+    """Register the formats that Spark lost for this session: it keeps the result of its first search, even of a killed one."""
+    if spark is None:
+        return
+    for name, each in known_sources().items():
+        if internals.knows_format(spark, name) is False:
+            log.warning("Spark does not know the format %s: it is registered in this session", name)
+            spark.dataSource.register(each)
