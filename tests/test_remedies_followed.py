@@ -67,7 +67,7 @@ FOLLOWED = {
     "test_a_frame_that_is_not_the_same_each_time_leaves_its_version_as_it_was_where_that_is_accepted",
     "VERSION_LOST": "tests/transactional/test_versions.py::"
     "test_a_lost_version_whose_rows_nobody_has_is_resolved_as_the_error_says",
-    "NOT_CONFIRMED": "tests/connector/test_confirmed.py::"
+    "NOT_CONFIRMED": "tests/connector/test_recorded_options.py::"
     "test_an_address_is_used_with_secrets_only_if_the_operator_has_said_it",
     "UNKNOWN_SINK": "tests/connector/test_followed.py::test_unknown_sink",
 }

@@ -13,7 +13,7 @@ from connector.cli.place import load_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
-from connector.spark.belonging import refuse_batch_writes
+from connector.spark.location_owner import refuse_batch_writes
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
 from transactional.errors import LocationError

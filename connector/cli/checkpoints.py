@@ -8,7 +8,7 @@ import typer
 
 from connector.cli.place import open_journal
 from connector.cli.report import Location, Output, OutputOption, reporting
-from connector.spark.belonging import refuse_batch_writes
+from connector.spark.location_owner import refuse_batch_writes
 from connector.spark.process import is_alive
 from connector.views.queries import FAILURES, checkpoint_pairs, query_pairs
 from connector.views.words import batches_text, duration_text, status_text, time_text

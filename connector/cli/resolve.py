@@ -13,7 +13,7 @@ from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.place import open_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.location.location import CheckpointLocation
-from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.entry import EntryKind
 from transactional.errors import ProtocolError
 from transactional.ledger import Ledger, PartRecord

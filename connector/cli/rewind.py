@@ -14,10 +14,10 @@ from connector.cli.rewind_plan import Request, emission, goes_on, tell, tell_beg
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target
-from connector.spark.alone import alone, earlier_at_work, query_at_work, rewind_at_work
-from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.exclusion import earlier_at_work, exclusive_access, query_at_work, rewind_at_work
+from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import this_process
-from connector.spark.recorded import recorded_run, recorded_sink
+from connector.spark.recorded_sink import recorded_run, recorded_sink
 from connector.views.words import batches_text
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal
@@ -93,7 +93,7 @@ def rewind(
             if _refused(request, report, running, need):
                 return
             report.confirm(yes)
-            with alone(place):
+            with exclusive_access(place):
                 begin(body)
                 _finish(place, journal, rewinder, report)
         finally:

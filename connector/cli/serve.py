@@ -12,7 +12,7 @@ import typer
 
 from connector.cli.given import GivenFile, GivenOptions, options_given
 from connector.cli.report import Output, reporting
-from connector.spark import confirmed
+from connector.spark import recorded_options
 from transactional.errors import OptionError
 
 __all__ = ["serve"]
@@ -79,7 +79,7 @@ def serve(
             )
         if not token and not is_loopback(host):
             token = secrets.token_urlsafe(24)
-        logging.getLogger(confirmed.__name__).addFilter(_Once())  # it would warn at every look
+        logging.getLogger(recorded_options.__name__).addFilter(_Once())  # it would warn at every look
         with listening(host, port) as socket, Watcher(location, bootstrap_server, given, brokers=brokers) as watcher:
             shown = f"[{host}]" if ":" in host else host
             address = f"http://{shown}:{socket.getsockname()[1]}/"

@@ -27,8 +27,8 @@ from connector.location.location import CheckpointLocation
 from connector.multi.names import NAME as SEVERAL
 from connector.multi.names import under_route
 from connector.multi.write_options import parse_write_options as parse_options_of_several
-from connector.spark.belonging import refuse_elsewhere
-from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from connector.spark.location_owner import refuse_elsewhere
+from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.capabilities import Examines
 from transactional.errors import OptionError, TwoPhaseCommitError
 from transactional.finding import Finding, good, problem

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from connector.multi.names import NAME
 from connector.options import HOST_OPTIONS, REQUIRED, Option, OptionTable, as_columns, as_str
-from connector.spark.confirmed import leads_out
+from connector.spark.recorded_options import leads_out
 from transactional.errors import OptionError
 from transactional.secrets import hides_value
 

@@ -26,10 +26,10 @@ from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target, delete_after, torn_newest
 from connector.spark import first_start
-from connector.spark.alone import alone, earlier_at_work, query_at_work, rewind_at_work
-from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.exclusion import earlier_at_work, exclusive_access, query_at_work, rewind_at_work
+from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive, this_process
-from connector.spark.recorded import fitting, naming_secrets, recorded_host, recorded_sink
+from connector.spark.recorded_sink import fitting, naming_secrets, recorded_host, recorded_sink
 from transactional.entry import EntryKind
 from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
@@ -149,7 +149,7 @@ def recover(
         raise at_work
     given = upkeep.given_for(run)
     if torn is not None:
-        with alone(location):
+        with exclusive_access(location):
             delete_after(location, torn - 1)
         log.warning("%s: offsets/%d was torn, and is deleted: nothing was decided of it", location.path, torn)
     if ledger.rewinding is None and not (go_back or out_of_step(ledger, logs)):
@@ -187,7 +187,7 @@ def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:
 
 def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> None:
     """Commit what the query has prepared, sweep, journal `stopped`: a run of its own fences what may still be running."""
-    with naming_secrets(run, given), alone(location):
+    with naming_secrets(run, given), exclusive_access(location):
         host = recorded_host(run, location, {**given, "transactionalIdPrefix": run.prefix})
         view = offset_log.stopped_view(location)
         with host.coordinator(view, f"ending {uuid.uuid4().hex}", run.process) as coordinator:
@@ -210,7 +210,7 @@ def _go_back(
             preview = rewinder.preview() if begun is None else None
             if preview is not None:
                 check_target(location, journal.ledger, preview)
-            with alone(location):
+            with exclusive_access(location):
                 if preview is None:
                     journal.load()
                     rewinder.again(process)

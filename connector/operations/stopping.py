@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep
-from connector.spark.recorded import can_be_built
+from connector.spark.recorded_sink import can_be_built
 from transactional.clock import Clock, Deadline
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, TwoPhaseCommitError

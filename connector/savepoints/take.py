@@ -36,7 +36,7 @@ from connector.savepoints.manifest import (
     is_leftover,
     write,
 )
-from connector.spark.belonging import refuse_batch_writes, refuse_elsewhere
+from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive
 from transactional import faults
 from transactional.clock import Clock, Deadline, SystemClock

@@ -18,7 +18,7 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import source_lines
 from connector.spark.first_start import has_begun
 from connector.spark.process import is_alive
-from connector.spark.recorded import fitting
+from connector.spark.recorded_sink import fitting
 from connector.transactions.assessment import Assessment
 from connector.transactions.clusters import Cluster, configs_of, of_cluster
 from connector.transactions.in_journals import Owner, owners_of

@@ -260,7 +260,7 @@ class HostedSink:
         return {key: value for key, value in options if not (is_secret(key, value) or key in CHANGING)}
 
     def _setup(self) -> dict[str, Any]:
-        """Return what `connector.spark.recorded` takes; secrets are left out, and commands are given them again.
+        """Return what `connector.spark.recorded_sink` takes; secrets are left out, and commands are given them again.
 
         The class is for people: commands find a sink by its format's name.
         """

@@ -10,9 +10,9 @@ from connector.kafka.client.topics import Partition
 from connector.kafka.sink.handles import Key, parse_handle
 from connector.location.location import CheckpointLocation
 from connector.multi.names import under_route
-from connector.spark.belonging import refuse_elsewhere
+from connector.spark.location_owner import refuse_elsewhere
 from connector.spark.process import is_alive
-from connector.spark.recorded import naming_secrets, recorded_run, recorded_sink
+from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
 from transactional.entry import EntryKind
 from transactional.ledger import Ledger, RunRecord
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from connector.location.offset_log import spark_view
 from connector.spark.hosted_sink import HostedSink, SinkType
-from connector.spark.recorded import naming_secrets
+from connector.spark.recorded_sink import naming_secrets
 from integration.file_sink import FileSink, FileTransaction
 from tests.connector.cli_place import CliPlace
 from transactional.checkpoint import Mode, TaskPlan

@@ -12,7 +12,7 @@ from connector.location.location import CheckpointLocation
 from connector.operations.stopping import request_stop, standing
 from connector.operations.supervision import Supervision, record_restart
 from connector.spark.process import this_process
-from connector.spark.recorded import fitting, recorded_run
+from connector.spark.recorded_sink import fitting, recorded_run
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, dead_process
 from transactional.entry import EntryKind

@@ -13,7 +13,7 @@ from connector.location.log_rewind import LocationLogs, check_target
 from connector.savepoints.manifest import Savepoint
 from connector.savepoints.restore import Restore
 from connector.savepoints.take import take
-from connector.spark.recorded import recorded_sink
+from connector.spark.recorded_sink import recorded_sink
 from transactional.capabilities import KeepsEvidence
 from transactional.errors import TwoPhaseCommitError
 from transactional.rewind import Rewinder

@@ -14,6 +14,7 @@ import pytest
 from connector.cli import place as opened
 from connector.delta import sink as delta_sink
 from connector.delta.sink import DeltaSink
+from connector.formats import discovery
 from connector.kafka.client import connection
 from connector.kafka.sink import kafka_sink, transaction
 from connector.kafka.sink.fates import margin_of
@@ -23,7 +24,7 @@ from connector.location import location
 from connector.location.location import CheckpointLocation
 from connector.operations import recovery
 from connector.savepoints import manifest, restore, take
-from connector.spark import alone, hosted_sink, internals, sinks
+from connector.spark import exclusion, hosted_sink, internals
 from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
 from tests.simulation.auditor import KEYS
 from tests.simulation.database import STAGING, TARGET, Session, SimulatedDatabase
@@ -255,15 +256,15 @@ def inhabited(world: World) -> Iterator[None]:
         patch.setattr(internals, "arrow_schema", lambda _: schema)
         patch.setattr(hosted_sink, "driver_process", this_process)
         patch.setattr(hosted_sink, "_journal", journal)
-        for module in (recovery, alone):
+        for module in (recovery, exclusion):
             patch.setattr(module, "this_process", this_process)
-        for module in (recovery, alone, take):
+        for module in (recovery, exclusion, take):
             patch.setattr(module, "is_alive", world.is_alive)
         for module in (take, restore, manifest):
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         patch.setattr(take, "LocalFiles", lambda path, private=False: SimulatedFiles(world, path))
         patch.setattr(opened, "find_location", lambda path, *_: CheckpointLocation(path))
-        patch.setattr(recovery, "alone", world.alone)
+        patch.setattr(recovery, "exclusive_access", world.exclusive_access)
         patch.setattr("transactional.faults.reach", world.step)
         patch.setattr("os.urandom", world.random.randbytes)
         patch.setattr(Journal.fold, "__defaults__", (FOLD_EVERY,))
@@ -271,7 +272,7 @@ def inhabited(world: World) -> Iterator[None]:
             _connect(patch, world, world.store)
         if isinstance(world.store, SimulatedDelta):
             _lay(patch, world.store, schema)
-        patch.setitem(sinks._registered, world.sink.name(), world.sink)
+        patch.setitem(discovery._registered, world.sink.name(), world.sink)
         yield
 
 

@@ -319,7 +319,7 @@ class World:
         return found.living
 
     @contextmanager
-    def alone(self, _: Any) -> Iterator[None]:
+    def exclusive_access(self, _: Any) -> Iterator[None]:
         """Keep other commands out, by a lock, or because its operator does."""
         holder = self._locked_by
         if holder is not None and holder.living:

@@ -11,8 +11,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from connector.formats.discovery import ALLOW, find_sink
 from connector.location.location import CheckpointLocation
-from connector.spark.confirmed import confirmed, leads_out
-from connector.spark.recorded import fitting, missing_secrets, recorded_host, recorded_run, recorded_sink
+from connector.spark.recorded_options import confirmed_options, leads_out
+from connector.spark.recorded_sink import fitting, missing_secrets, recorded_host, recorded_run, recorded_sink
 from integration.file_sink import FileSink
 from tests.connector.cli_place import SCHEMA, CliPlace, another_user, answer, dead_process, shared_folder, two_users
 from transactional.errors import OptionError
@@ -206,23 +206,23 @@ def test_an_address_is_used_with_secrets_only_if_the_operator_has_said_it(
     if refused is None:
         said = {key.lower() for key in given}
         expected = {key: value for key, value in recorded.items() if key not in (*said, "checkpointlocation")}
-        assert confirmed(recorded, given) == expected
+        assert confirmed_options(recorded, given) == expected
         return
     with pytest.raises(OptionError, match="NOT_CONFIRMED") as found:
-        confirmed(recorded, given)
+        confirmed_options(recorded, given)
     assert found.value.parameters["options"] == refused
     assert f"{refused[0]}={recorded[refused[0]]}" in found.value.message
 
 
 def test_an_address_that_was_given_is_used_and_the_journal_s_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     given = {"kafka.bootstrap.servers": "ours:1", "kafka.sasl.password": "x", "kafka.linger.ms": "6"}
-    assert "kafka.bootstrap.servers" not in confirmed(BROKERS, given)
+    assert "kafka.bootstrap.servers" not in confirmed_options(BROKERS, given)
     assert caplog.messages == ["the journal has kafka.bootstrap.servers=b:1; used is ours:1, which was given"]
 
 
 def test_secrets_that_a_journal_holds_are_not_used() -> None:
     old = {"kafka.sasl.password": "theirs", "storage.azure_storage_account_key": "k", "storage.proxy_url": "http://h"}
-    assert confirmed({**old, "path": "/t"}, {}) == {"path": "/t"}
+    assert confirmed_options({**old, "path": "/t"}, {}) == {"path": "/t"}
 
 
 def test_secrets_that_an_earlier_release_has_recorded_are_missed_by_name(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.formats.discovery import find_sink
 from connector.location.location import CheckpointLocation
-from connector.spark.confirmed import PROVIDER, confirmed, leads_out, of_storage
+from connector.spark.recorded_options import PROVIDER, confirmed_options, leads_out, of_storage
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
 from transactional.secrets import hiding, is_secret, secrets_of
@@ -73,7 +73,7 @@ def recorded_host(
     if not run.setup:
         raise OptionError("SINK_NOT_RECORDED", run=run.token)
     sink = find_sink(run.sink, str(run.setup.get("class", "")))
-    options = {**confirmed(run.setup["options"], given, hooks), **given, **location.as_options()}
+    options = {**confirmed_options(run.setup["options"], given, hooks), **given, **location.as_options()}
     return HostedSink(sink, Options(options), StructType.fromJson(without_classes(run.setup["schema"])))
 
 

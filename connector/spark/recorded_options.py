@@ -16,7 +16,7 @@ from connector.location.location import SINGLE_DRIVER_OPTION, STORE_OPTIONS
 from transactional.errors import OptionError
 from transactional.secrets import is_secret
 
-__all__ = ["confirmed", "leads_out"]
+__all__ = ["confirmed_options", "leads_out"]
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def leads_out(key: str, value: str) -> bool:
     return _LEADS_OUT.search(lowered) is not None or "://" in value
 
 
-def confirmed(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool = True) -> dict[str, str]:
+def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool = True) -> dict[str, str]:
     """Return the recorded options that may be used.
 
     Parameters

@@ -13,7 +13,7 @@ from connector.spark.process import is_alive, process_text, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Ledger, Rewind, RunRecord
 
-__all__ = ["alone", "earlier_at_work", "query_at_work", "rewind_at_work"]
+__all__ = ["earlier_at_work", "exclusive_access", "query_at_work", "rewind_at_work"]
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
 
 
 @contextmanager
-def alone(location: CheckpointLocation) -> Iterator[None]:
+def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
     """Keep other rewinds out: they would delete files under the query that is started after the first.
 
     Raises
