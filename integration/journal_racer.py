@@ -9,7 +9,7 @@ import json
 import sys
 
 from connector.location.location import CheckpointLocation
-from tests.transactional.bodies import run_body
+from tests.transactional.bodies import fact_of, run_body
 from transactional.entry import EntryKind
 from transactional.journal import Journal
 
@@ -22,7 +22,7 @@ def race(journal: Journal, name: str, count: int, fold: int = 1_000_000) -> list
     found = []
     for _ in range(count):
         journal.load()
-        found.append(journal.append(EntryKind.RUN, body, lambda ledger: None).number)
+        found.append(journal.append(fact_of(EntryKind.RUN, body), lambda ledger: None).number)
         journal.fold(fold)
     return found
 

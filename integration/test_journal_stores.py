@@ -17,7 +17,7 @@ from connector.location.location import CheckpointLocation
 from connector.location.single_driver import FilesystemFiles
 from integration.journal_racer import race
 from integration.object_store import BUCKET, AnswerProxy, ObjectStoreServer
-from tests.transactional.bodies import lines, run_body
+from tests.transactional.bodies import fact_of, lines, run_body
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, LocationError, OptionError
 from transactional.journal import Journal, JournalStore, LocalJournalStore, MemoryJournalStore
@@ -128,7 +128,7 @@ def test_a_journal_folds_deletes_and_refuses_a_create_that_wakes_up_late(store: 
     names = [name for name in store.names() if not name.startswith(".")]
     assert sorted(names) == sorted(["8.snapshot.json", "12.snapshot.json", *(f"{n}.json" for n in range(9, 13))])
     with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
-        late.append(EntryKind.RUN, run_body(location="/l"), lambda ledger: None)
+        late.append(fact_of(EntryKind.RUN, run_body(location="/l")), lambda ledger: None)
     assert Journal(store).load().position == 12
 
 
@@ -218,7 +218,7 @@ def test_a_lost_answer_to_a_put_that_came_second_is_not_taken_for_ours(proxy: An
     append(first, "first")
     proxy.spoil = [how]
     body = run_body(driver="second", location="/l")
-    assert second.append(EntryKind.RUN, body, lambda ledger: None).number == 2
+    assert second.append(fact_of(EntryKind.RUN, body), lambda ledger: None).number == 2
     assert {token: run.driver for token, run in second.load().runs.items()} == {1: "first", 2: "second"}
 
 

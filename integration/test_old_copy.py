@@ -27,7 +27,7 @@ from integration.engine import SCHEMA, Engine, MortalSink, Work
 from integration.topic_output import TopicOutput
 from transactional import faults
 from transactional.checkpoint import DecidedCheckpoint
-from transactional.entry import EntryKind
+from transactional.entries import Fact, MarkTaken
 from transactional.errors import LocationError
 from transactional.faults import InjectedFault
 from transactional.journal import Journal
@@ -148,10 +148,10 @@ def test_a_query_that_died_goes_on(query: Query, tmp_path: Path, point: str) -> 
 def test_a_query_that_died_between_its_init_and_its_mark_goes_on(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    def die(journal: Journal, kind: str, *arguments: Any) -> Any:
-        if kind == EntryKind.MARK:
+    def die(journal: Journal, fact: Fact, *arguments: Any) -> Any:
+        if isinstance(fact, MarkTaken):
             raise InjectedFault("mark")
-        return append(journal, kind, *arguments)
+        return append(journal, fact, *arguments)
 
     query.engine().run(1)
     for _ in range(2):

@@ -15,7 +15,7 @@ from integration.file_sink import FileSink
 from integration.object_store import BUCKET, ObjectStoreServer
 from tests.connector.cli_place import CliPlace, answer, dead_process
 from tests.connector.killed_command import killed_before
-from tests.transactional.bodies import lines
+from tests.transactional.bodies import fact_of, lines
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
 from transactional.errors import LocationError
@@ -47,7 +47,7 @@ class RemotePlace(CliPlace):
         """See `CliPlace`."""
         journal = self.location.journal()
         journal.load()
-        return journal.append(kind, body, lambda ledger: None).number  # type: ignore[arg-type]
+        return journal.append(fact_of(kind, body), lambda ledger: None).number  # type: ignore[arg-type]
 
     def ledger(self) -> Ledger:
         """See `CliPlace`."""

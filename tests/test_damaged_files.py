@@ -35,7 +35,7 @@ from connector.spark import first_start
 from connector.spark.host import data_source_for
 from integration.engine import SCHEMA, Engine, Work
 from integration.file_sink import FileSink, committed_rows
-from tests.transactional.bodies import run_body
+from tests.transactional.bodies import fact_of, run_body
 from transactional import faults
 from transactional.barrier import BarrierKind, CheckpointBarrier
 from transactional.entry import EntryKind, canonical, checksum
@@ -290,10 +290,10 @@ def test_an_entry_whose_name_cannot_be_made_durable_is_not_believed(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*1\.json.*planted"):
-        journal.append(EntryKind.RUN, body, lambda ledger: None, nonce)
+        journal.append(fact_of(EntryKind.RUN, body), lambda ledger: None, nonce)
     assert (tmp_path / "log" / "1.json").exists()
     fails[0] = False
-    assert journal.append(EntryKind.RUN, body, lambda ledger: None, nonce).number == 1
+    assert journal.append(fact_of(EntryKind.RUN, body), lambda ledger: None, nonce).number == 1
 
 
 def test_a_damaged_savepoint_is_never_restored(tmp_path: Path) -> None:

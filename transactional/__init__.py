@@ -4,9 +4,9 @@ For users: `TwoPhaseCommitSink` (`sink`, `transaction`), what only some sinks ca
 (`hooks`), restart strategies (`restart`), errors (`errors`, with their catalogue), `History` (`history`), `Finding`
 (`finding`), doubles and a conformance kit for a sink's tests (`testing`).
 
-The deciding core: `journal` (exclusive create), `entry` (as bytes), `ledger` (the fold, a checkpoint's states), `ownership`
-(what an entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps), `settlement` (from a decision to its
-end).
+The deciding core: `journal` (exclusive create), `entries` (what each kind says), `entry` (as bytes), `ledger` (the fold, a
+checkpoint's states), `ownership` (what an entry needs to bind), `recovery` (judgements, pure), `coordinator` (the steps),
+`settlement` (from a decision to its end).
 
 Beside it: `barrier` and `schedule` (in the source), `checkpoint` (what tasks report), `rewind` and `restore` (going back),
 `stats` (figures), `failure` (a supervisor's response), `digest` and `spans` (hashes of rows), `secrets`, `printable`

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from transactional import faults
-from transactional.entry import EntryKind
+from transactional import entries, faults
 from transactional.errors import LocationError
 from transactional.journal import Journal
 from transactional.ledger import CheckpointRecord, Ledger, Rewind
@@ -151,8 +150,8 @@ class Rewinder:
             if ledger.position != position:
                 raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)
 
-        body = {**request, "checkpoint": preview.checkpoint}
-        token = self._journal.append(EntryKind.REWIND_BEGUN, body, judge).number
+        fact = entries.RewindBegun(checkpoint=preview.checkpoint, request=request)
+        token = self._journal.append(fact, judge).number
         faults.reach("rewind.begun")
         return token
 
@@ -206,8 +205,8 @@ class Rewinder:
         batch, keep = self._rewrite_logs(target)  # R6
         faults.reach("rewind.deleted")
         self._rewrite_logs(target)  # a query that was started in between has written offsets that are deleted
-        body = {"begun": rewind.token, "batch": batch, "keep": keep}
-        self._journal.append(EntryKind.REWIND_DONE, body, must_own(rewind.token))  # R7
+        done = entries.RewindDone(begun=rewind.token, batch=batch, keep=keep)
+        self._journal.append(done, must_own(rewind.token))  # R7
         return batch
 
     def _leave_nothing_open(self, token: int) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from transactional import faults
+from transactional import entries, faults
 from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsOutput, Routes, ShowsLater
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
-from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, RetriableError, RewindRequiredError, TransactionLostError
 from transactional.history import must_hold, put_back
 from transactional.journal import Journal
@@ -101,17 +100,16 @@ class Settlement:
                 continue
             judged = [(p, state) for p, state in states if state.outcome is not Outcome.PREPARED or id(p) in given_up]
             verdicts = [self._verdict(part, state) for part, state in judged]
-            body: dict[str, Any] = {"checkpoint": identifier, "run": token}
             if judgement is Judgement.VOID:
-                self._journal.append(EntryKind.VOID, {**body, "evidence": verdicts}, judge)
+                self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), judge)
                 log.warning("checkpoint %d is void: its transactions were lost, its rows are written again", identifier)
                 return
             if verdicts:
                 behind = committed_behind(ledger, checkpoint, states)
                 if behind:
                     log.warning("checkpoint %d: %s", identifier, out_of_order(min(first.values()), behind))
-                body |= {"parts": verdicts} | ({"outOfOrder": behind} if behind else {})
-                self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
+                found = entries.Verdict(checkpoint=identifier, run=token, parts=verdicts, out_of_order=behind or None)
+                self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
                 faults.reach("repair.verdict")
             kept = [part for part in living if id(part) not in given_up]
             if self.commit(checkpoint, kept, recovering=True):
@@ -126,8 +124,8 @@ class Settlement:
         if parts:
             states = ((part, HandleState(Outcome.COMMITTED, evidence="committed by this run")) for part in parts)
             verdicts = [self._verdict(part, state) for part, state in states]
-            body = {"checkpoint": identifier, "run": token, "parts": verdicts}
-            self._journal.append(EntryKind.VERDICT, body, may_settle(token, identifier, verdicts, "open"))
+            found = entries.Verdict(checkpoint=identifier, run=token, parts=verdicts)
+            self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
 
     def _give_up(self, parts: Sequence[PartRecord]) -> bool:
         """Abort the parts' handles: each answer is proof. False if some are found committed, and have to be judged again."""
@@ -214,11 +212,11 @@ class Settlement:
         output: Mapping[str, Any] = {}
         if isinstance(self._sink, ReportsOutput):
             output = dict(self._sink.output([part.handles[-1] for part in parts], decided))
-        body: dict[str, Any] = {"checkpoint": checkpoint.id, "run": token, "output": output, **self._stamps(parts)}
+        stamps = self._stamps(parts)
         if repaired:
-            body["repaired"] = repaired
             log.warning("checkpoint %d is committed, and was made visible by a repair: %s", checkpoint.id, repaired)
-        self._journal.append(EntryKind.SETTLED, body, may_settle(token, checkpoint.id))
+        fact = entries.Settled(checkpoint=checkpoint.id, run=token, output=output, repaired=repaired or (), **stamps)
+        self._journal.append(fact, may_settle(token, checkpoint.id))
         settled = self._journal.ledger.checkpoints.get(checkpoint.id, checkpoint)
         log.info(
             "checkpoint %d: %d rows up to micro-batch %d are visible, %d ms after its decision",
@@ -329,7 +327,7 @@ class Settlement:
             {**part.named, "replaces": len(part.handles) - 1, "handle": written[key].handle}
             for key, part in lost.items()
         ]
-        self._journal.append(EntryKind.REPAIR, {"checkpoint": checkpoint.id, "run": token, "parts": parts}, judge)
+        self._journal.append(entries.Repair(checkpoint=checkpoint.id, run=token, parts=parts), judge)
         faults.reach("repair.handles")
 
     def _check_drained(

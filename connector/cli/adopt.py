@@ -15,7 +15,7 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import newest, source_lines
 from connector.spark.location_owner import refuse_batch_writes
 from transactional.barrier import sources_digest
-from transactional.entry import EntryKind
+from transactional.entries import Adopt
 from transactional.errors import LocationError
 from transactional.ledger import Ledger
 from transactional.ownership import moved_on, unfinished
@@ -76,10 +76,11 @@ def _adopt(path: str, claim: bool, yes: bool, report: Report) -> None:
         consequences=consequences,
     )
     report.confirm(yes)
-    body = {"location": location.path, "suffix": suffix, "base": base, "drop": drop}
+    sources = None
     if drop and committed in ledger.batches:  # the next start compares this file
-        body["sources"] = sources_digest(source_lines(location, committed))
-    journal.append(EntryKind.ADOPT, body, lambda found: unchanged(found, ledger.position))
+        sources = sources_digest(source_lines(location, committed))
+    fact = Adopt(location=location.path, suffix=suffix, base=base, drop=drop, sources=sources)
+    journal.append(fact, lambda found: unchanged(found, ledger.position))
     rewinds = ledger.rewinding is not None
     report.say(f"adopted: {'finish the rewind (`barrier recover LOCATION`)' if rewinds else 'start the query'}")
 

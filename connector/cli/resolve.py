@@ -14,7 +14,7 @@ from connector.cli.place import open_journal, unchanged
 from connector.cli.report import Location, Output, OutputOption, Report, Yes, reporting
 from connector.location.location import CheckpointLocation
 from connector.spark.recorded_sink import naming_secrets, recorded_run, recorded_sink
-from transactional.entry import EntryKind
+from transactional.entries import Resolve
 from transactional.errors import ProtocolError
 from transactional.ledger import Ledger, PartRecord
 from transactional.sink import Outcome
@@ -107,12 +107,8 @@ def _resolve(
     report.facts.update(location=location.path, part=_facts(checkpoint, chosen), decision=decision.value)
     report.facts.update(consequence=CONSEQUENCES[decision])
     report.confirm(yes)
-    body = {
-        "checkpoint": checkpoint,
-        **chosen.named,
-        "decision": decision.value,
-    }
-    journal.append(EntryKind.RESOLVE, body, lambda found: unchanged(found, ledger.position))
+    fact = Resolve(checkpoint=checkpoint, **chosen.named, decision=decision.value)
+    journal.append(fact, lambda found: unchanged(found, ledger.position))
     on = "finish the rewind (`barrier recover LOCATION`)" if ledger.rewinding else "start the query"
     report.say(f"resolved: {on}")
 

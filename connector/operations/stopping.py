@@ -14,6 +14,7 @@ from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep
 from connector.spark.recorded_sink import can_be_built
+from transactional import entries
 from transactional.clock import Clock, Deadline
 from transactional.entry import EntryKind
 from transactional.errors import FencedError, TwoPhaseCommitError
@@ -172,7 +173,7 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
                 raise superseded(token, ledger)
 
         try:
-            journal.append(EntryKind.REQUEST, {"what": "stop", "run": token}, judge)
+            journal.append(entries.Request(what="stop", run=token), judge)
         except FencedError as fenced:
             if fenced.condition != "RUN_SUPERSEDED":  # by another run since it was looked at
                 raise
@@ -187,7 +188,7 @@ def end_run(location: CheckpointLocation) -> bool:
     if run is None or run.ended:
         return False
     try:
-        journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))
+        journal.append(entries.Stopped(run=run.token), may_stop(run.token))
     except FencedError:  # something is open that the journal knows
         return False
     return True

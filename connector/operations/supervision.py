@@ -18,7 +18,7 @@ from connector.operations.recovery import Upkeep, recover
 from connector.operations.signals import StopWish
 from connector.operations.stopping import FinalCheckpoint, Standing, end_run, standing
 from transactional.clock import Clock, Deadline, Pace, SystemClock
-from transactional.entry import EntryKind
+from transactional.entries import Restarted
 from transactional.errors import TwoPhaseCommitError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.ledger import Ledger
@@ -260,18 +260,18 @@ def record_restart(
 
     A journal that does not answer now, perhaps because of the same outage, does not prevent the start.
     """
-    body = {
-        "by": by,
-        "number": number,
-        "delay": round(delay, 3),
-        "condition": failure.condition,
-        "reason": failure.text,
-        "rewound": rewound,
-    }
+    fact = Restarted(
+        by=by,
+        number=number,
+        delay=round(delay, 3),
+        condition=failure.condition,
+        reason=failure.text,
+        rewound=rewound,
+    )
     try:
         journal = location.journal()
         if journal.load().newest_run is not None:
-            journal.append(EntryKind.RESTARTED, body, _anyone)
+            journal.append(fact, _anyone)
     except (TwoPhaseCommitError, OSError) as problem:
         log.warning("why the query is started again is not in its journal: %s", problem)
 

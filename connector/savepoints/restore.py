@@ -21,16 +21,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from connector.location.files import read_file
 from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import AT_ONCE, SavedFile, Savepoint, read
 from connector.savepoints.repartition import repartition
-from transactional import faults
+from transactional import entries, faults
 from transactional.clock import SystemClock
-from transactional.entry import EntryKind, canonical
+from transactional.entry import canonical
 from transactional.errors import FencedError, JournalError, LocationError
 from transactional.ledger import Ledger, Restoring
 from transactional.ownership import moved_on
@@ -270,7 +269,7 @@ class Restore:
 
     def _begin(self, savepoint: Savepoint) -> None:
         query = savepoint.query if self._claim else str(uuid.uuid4())
-        body = Restoring(
+        fact = entries.RestoreBegun(
             savepoint=savepoint.id,
             origin=savepoint.location,
             checkpoint=savepoint.checkpoint,
@@ -287,7 +286,7 @@ class Restore:
                 raise self._not_empty("a query was begun there meanwhile")
 
         try:
-            self._journal.append(EntryKind.RESTORING, asdict(body), judge)
+            self._journal.append(fact, judge)
         except LocationError:
             ledger = self._journal.load()
             if ledger.restoring is None and ledger.restored is None:
@@ -344,9 +343,9 @@ class Restore:
         assert self._origin is not None, "N1"
         journal = self._origin.journal()
         journal.load()
-        body = {"location": self._location.path, "savepoint": savepoint.id, "checkpoint": savepoint.checkpoint}
+        fact = entries.Moved(location=self._location.path, savepoint=savepoint.id, checkpoint=savepoint.checkpoint)
         try:
-            journal.append(EntryKind.MOVED, body, self._may_move(savepoint))
+            journal.append(fact, self._may_move(savepoint))
         except FencedError:
             if not self._is_moved():  # else the same command, running beside this one
                 raise
@@ -357,22 +356,22 @@ class Restore:
                 raise self._not_empty("it holds the restored query, and nothing is left to do")
 
         try:
-            self._journal.append(EntryKind.OPENED, self._opening(begun), judge)
+            self._journal.append(self._opening(begun), judge)
         except LocationError:
             if self._journal.load().restored is None:
                 raise
         faults.reach("restore.opened")
 
-    def _opening(self, begun: Restoring) -> dict[str, Any]:
-        """Return the body of `opened`: where its numbers begin; of a claim, also what the origin knows of the store."""
+    def _opening(self, begun: Restoring) -> entries.Opened:
+        """Return what `opened` says: where its numbers begin; of a claim, also what the origin knows of the store."""
         saved = Ledger.from_json(begun.ledger)
         if not begun.claim:
-            return {"position": saved.position}
+            return entries.Opened(position=saved.position)
         if self.lost is not None:
-            return {"position": begins_far_above(saved.position, int(SystemClock().now() * 1000))}
+            return entries.Opened(position=begins_far_above(saved.position, int(SystemClock().now() * 1000)))
         origin = CheckpointLocation(begun.origin).journal().load()
         assert origin.moved is not None, "N4"
-        return {"position": begins_at(origin.moved.entry, saved), "origin": origin.store_record()}
+        return entries.Opened(position=begins_at(origin.moved.entry, saved), origin=origin.store_record())
 
 
 def _number(name: str) -> int:

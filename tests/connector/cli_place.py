@@ -22,7 +22,7 @@ from connector.cli import main
 from connector.formats.discovery import remember_sink
 from connector.location.location import CheckpointLocation
 from integration.file_sink import FileSink
-from tests.transactional.bodies import lines, recorded, run_body, settled
+from tests.transactional.bodies import fact_of, lines, recorded, run_body, settled
 from transactional import faults
 from transactional.barrier import sources_digest
 from transactional.capabilities import Restorable
@@ -75,7 +75,7 @@ class CliPlace:
         """A journal entry; returns its number."""
         journal = CheckpointLocation(str(self.path)).journal()
         journal.load()
-        return journal.append(kind, body, lambda ledger: None).number
+        return journal.append(fact_of(kind, body), lambda ledger: None).number
 
     def ledger(self) -> Ledger:
         """The journal's fold."""

@@ -18,6 +18,7 @@ from connector.location.location import CheckpointLocation
 from connector.location.offset_log import spark_view
 from integration.file_sink import FileSink, committed_rows
 from tests.connector.cli_place import dead_process
+from tests.transactional.bodies import fact_of
 from transactional.checkpoint import Acknowledgement, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.errors import TwoPhaseCommitError
@@ -126,7 +127,7 @@ class FollowedQuery:
         """Append an entry to the journal."""
         journal = CheckpointLocation(str(self.path)).journal()
         journal.load()
-        journal.append(kind, body, lambda ledger: None)
+        journal.append(fact_of(kind, body), lambda ledger: None)
 
     def checkpoints(self) -> Sequence[int]:
         """Return the ids that the journal keeps."""

@@ -16,7 +16,7 @@ from connector.cli.report import EXIT_STATUS, Report, Status
 from connector.location.location import CheckpointLocation
 from connector.spark.batch_writer import WHOSE
 from tests.connector.cli_place import answer
-from tests.transactional.bodies import lines, recorded, run_body, settled
+from tests.transactional.bodies import fact_of, lines, recorded, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.entry import EntryKind
 from transactional.errors.catalogue import catalogue
@@ -35,15 +35,15 @@ def location(tmp_path: Path) -> Path:
     (place / "commits" / "0").write_text("v1\n{}")
     journal = CheckpointLocation(str(place)).journal()
     run = run_body(location=str(place))
-    journal.append(EntryKind.RUN, run, lambda ledger: None)
+    journal.append(fact_of(EntryKind.RUN, run), lambda ledger: None)
     for batch in (0, 1):
         (place / "offsets" / str(batch)).write_text(f"v1\n{{}}\nline {batch}")
         parts = [{"partition": p, "handle": HANDLE, "rows": 5, "bytes": 1, "digest": "1:0"} for p in (0, 1)]
         sources = sources_digest(lines(f"line {batch}"))
         body = recorded(batch, parts, covers=[], sources=sources)
-        decided = journal.append(EntryKind.DECIDED, body, lambda ledger: None)
+        decided = journal.append(fact_of(EntryKind.DECIDED, body), lambda ledger: None)
         if batch == 0:
-            journal.append(EntryKind.SETTLED, settled(decided.number), lambda ledger: None)
+            journal.append(fact_of(EntryKind.SETTLED, settled(decided.number)), lambda ledger: None)
     return place
 
 
@@ -105,7 +105,7 @@ def test_resolve_lists_and_takes_each_decision(location: Path, capsys: pytest.Ca
     verdict = {"checkpoint": 4, "run": 1, "parts": [{"batch": 1, "partition": 1, "handle": 0, "verdict": "lost"}]}
     journal = CheckpointLocation(str(location)).journal()
     journal.load()
-    journal.append(EntryKind.VERDICT, verdict, lambda ledger: None)
+    journal.append(fact_of(EntryKind.VERDICT, verdict), lambda ledger: None)
     for part, decision in (("1/0", "accept-loss"), ("1/1", "accept-difference")):
         chosen = ["--checkpoint", "4", "--part", part, "--as", decision, "--unchecked"]
         assert main(["resolve", str(location), *chosen, "--yes"]) == 0
@@ -123,7 +123,7 @@ def test_a_decision_about_a_journal_that_has_gone_on_meanwhile_is_not_recorded(
     def confirm(report: Report, yes: bool) -> None:
         journal = CheckpointLocation(str(location)).journal()
         journal.load()
-        journal.append(EntryKind.REQUEST, {"what": "checkpoint"}, lambda ledger: None)
+        journal.append(fact_of(EntryKind.REQUEST, {"what": "checkpoint"}), lambda ledger: None)
 
     monkeypatch.setattr(Report, "confirm", confirm)
     chosen = ["--checkpoint", "4", "--part", "1/0", "--as", "accept-loss", "--unchecked"]
@@ -135,7 +135,7 @@ def test_a_decision_about_a_journal_that_has_gone_on_meanwhile_is_not_recorded(
 def append(place: Path, kind: str, batch: int, handles: list[dict[str, str] | None]) -> None:
     parts = [{"partition": p, "handle": h, "rows": 5, "bytes": 1, "digest": "1:0"} for p, h in enumerate(handles)]
     covers: list[int] | None = [] if kind == EntryKind.DECIDED else None
-    CheckpointLocation(str(place)).journal().append(kind, recorded(batch, parts, covers), lambda ledger: None)
+    CheckpointLocation(str(place)).journal().append(fact_of(kind, recorded(batch, parts, covers)), lambda ledger: None)
 
 
 def test_a_part_without_rows_is_nothing_to_resolve(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +315,7 @@ def test_a_location_that_was_moved_in_the_middle_of_a_rewind_is_adopted_and_a_co
 ) -> None:
     journal = CheckpointLocation(str(location)).journal()
     journal.load()
-    journal.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2}, lambda ledger: None)
+    journal.append(fact_of(EntryKind.REWIND_BEGUN, {"checkpoint": 2}), lambda ledger: None)
     moved = location.rename(tmp_path / "moved")
     assert main(["adopt", str(moved), "--no-claim", "--yes"]) == 1
     assert "REWIND_NOT_DONE" in capsys.readouterr().err
@@ -330,11 +330,11 @@ def test_a_rewind_that_finds_what_nobody_decided_committed_has_a_way_out(
     verdicts = [{"batch": 1, "partition": p, "handle": 0, "verdict": "committed"} for p in (0, 1)]
     journal = CheckpointLocation(str(location)).journal()
     journal.load()
-    journal.append(EntryKind.VERDICT, {"checkpoint": 4, "run": 1, "parts": verdicts}, lambda ledger: None)
+    journal.append(fact_of(EntryKind.VERDICT, {"checkpoint": 4, "run": 1, "parts": verdicts}), lambda ledger: None)
     append(location, EntryKind.PREPARED, 2, [HANDLE])
     assert answer(capsys, "resolve", str(location))[1]["parts"] == []
     journal.load()
-    journal.append(EntryKind.REWIND_BEGUN, {"checkpoint": 2}, lambda ledger: None)
+    journal.append(fact_of(EntryKind.REWIND_BEGUN, {"checkpoint": 2}), lambda ledger: None)
     (part,) = answer(capsys, "resolve", str(location))[1]["parts"]
     assert (part["checkpoint"], part["batch"], part["partition"]) == (None, 2, 0)
     assert main(["resolve", str(location), "--part", "2/0", "--as", "accept-loss", "--yes"]) == 1

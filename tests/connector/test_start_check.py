@@ -24,7 +24,7 @@ from connector.spark.hosted_sink import HostedSink
 from connector.spark.internals import StreamWrite
 from integration.file_sink import FileSink
 from tests.connector.cli_place import CliPlace, another_user, shared_folder, two_users
-from tests.transactional.bodies import run_body
+from tests.transactional.bodies import fact_of, run_body
 from transactional.capabilities import Examines, Expires
 from transactional.entry import EntryKind
 from transactional.errors import (
@@ -318,7 +318,7 @@ def test_a_start_tells_the_planning_where_the_journal_ends(start: Start, session
     start("checked", at)
     assert session.added == {"startedAfter": "0"}  # type: ignore[attr-defined]
     journal = CheckpointLocation.from_options(at).journal()
-    journal.append(EntryKind.RUN, run_body(driver="d"), lambda ledger: None)
+    journal.append(fact_of(EntryKind.RUN, run_body(driver="d")), lambda ledger: None)
     start("checked", {**at, "startedAfter": "0"})
     assert session.added == {"startedAfter": "1"}  # type: ignore[attr-defined]
     (tmp_path / "q/barrier/log/1.json").write_bytes(b"{")

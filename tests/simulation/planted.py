@@ -33,7 +33,7 @@ from transactional.coordinator.claim import Claimant
 from transactional.coordinator.decision import Decision
 from transactional.coordinator.planning import Planning
 from transactional.coordinator.session import Session
-from transactional.entry import EntryKind
+from transactional.entries import Settled
 from transactional.journal import Journal
 from transactional.ownership import newest_run
 from transactional.recovery import Claim
@@ -106,9 +106,8 @@ def _proves_nothing(settle: Any) -> Any:
 def _settled_first(commit: Any) -> Any:
     def changed(self: Any, checkpoint: Any, parts: Any, recovering: bool) -> bool:
         run = newest_run(self._journal.ledger).token
-        body = {"checkpoint": checkpoint.id, "run": run, "output": {}, "stamp": 0}
         if parts:
-            self._journal.append(EntryKind.SETTLED, body, lambda _: None)
+            self._journal.append(Settled(checkpoint=checkpoint.id, run=run, output={}, stamp=0), lambda _: None)
         return bool(commit(self, checkpoint, parts, recovering))
 
     return changed

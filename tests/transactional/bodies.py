@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
+from transactional import entries
 from transactional.barrier import SourceLine
+from transactional.entries import ALWAYS, KINDS, Fact
 from transactional.entry import canonical
 from transactional.ledger import Ledger, Restoring
 
-__all__ = ["lines", "recorded", "restored", "run_body", "settled"]
+__all__ = ["completed", "fact_of", "lines", "recorded", "restored", "run_body", "settled"]
+
+
+def completed(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body of which a test gives what matters to it: other fields that every entry of the kind has are empty."""
+    found: dict[str, Any] = {}
+    for each in fields(KINDS[kind]):
+        if each.default is not MISSING and each.metadata == ALWAYS:
+            found[each.name] = each.default
+        elif each.default is MISSING and each.name != "request":
+            found[each.metadata.get("key", each.name)] = {} if each.default_factory is not MISSING else None
+    return {**found, **body}
+
+
+def fact_of(kind: str, body: Mapping[str, Any]) -> Fact:
+    """The fact of a body of which a test gives what matters to it."""
+    return entries.fact_of(kind, completed(kind, body))
 
 
 def lines(*texts: str) -> list[SourceLine]:

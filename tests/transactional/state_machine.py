@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.auditor import condition_of
+from tests.transactional.bodies import fact_of
 from tests.transactional.state_book import Book
 from tests.transactional.state_stores import (
     LIFETIME,
@@ -220,14 +221,14 @@ class World:
         """Somebody wishes that a checkpoint closes."""
         journal = self._journal()
         journal.load()
-        journal.append(EntryKind.REQUEST, {"reason": "stop"}, lambda _: None)
+        journal.append(fact_of(EntryKind.REQUEST, {"reason": "stop"}), lambda _: None)
 
     def ask_to_stop(self) -> None:
         """Somebody wishes that the newest run ends."""
         journal = self._journal()
         run = journal.load().newest_run
         if run is not None:
-            journal.append(EntryKind.REQUEST, {"what": "stop", "run": run.token}, lambda _: None)
+            journal.append(fact_of(EntryKind.REQUEST, {"what": "stop", "run": run.token}), lambda _: None)
 
     def close(self) -> str:
         """Somebody ends a query that does not run, or so it is thought; returns the condition of what stood against it."""

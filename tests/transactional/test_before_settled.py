@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.transactional.bodies import fact_of
 from tests.transactional.test_steps import CrashAt, Query, lost_after_decision
 from transactional.checkpoint import Mode
 from transactional.entry import EntryKind, decode
@@ -135,7 +136,7 @@ def test_only_handles_that_are_committed_have_to_be_visible(monkeypatch: pytest.
     journal = Journal(query.journal_store)
     checkpoint = journal.load().unsettled()[0].id
     choice = {"checkpoint": checkpoint, "batch": 0, "partition": 1, "decision": "accept-loss"}
-    journal.append(EntryKind.RESOLVE, choice, lambda ledger: None)
+    journal.append(fact_of(EntryKind.RESOLVE, choice), lambda ledger: None)
     assert query.plan(0, "C").mode is Mode.DRAIN
     assert visible.calls == [[1]]
     assert query.ledger().unsettled() == []

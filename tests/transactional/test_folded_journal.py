@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transactional.bodies import run_body
+from tests.transactional.bodies import fact_of, run_body
 from transactional.clock import SystemClock
 from transactional.entry import Entry, EntryKind, encode
 from transactional.errors import FencedError
@@ -21,9 +21,9 @@ def anyone(ledger: Ledger) -> None:
 def grown(store: MemoryJournalStore, entries: int, every: int = 0) -> Journal:
     """A journal of so many entries, folded after each where `every` says so."""
     journal = Journal(store)
-    journal.append(EntryKind.RUN, run_body(location="/l"), anyone)
+    journal.append(fact_of(EntryKind.RUN, run_body(location="/l")), anyone)
     for _ in range(entries - 1):
-        journal.append(EntryKind.REQUEST, REQUEST, anyone)
+        journal.append(fact_of(EntryKind.REQUEST, REQUEST), anyone)
         if every:
             journal.fold(every)
     return journal
@@ -77,11 +77,11 @@ def test_a_load_that_a_fold_overtook_begins_again() -> None:
 def test_nothing_follows_moved_whoever_asks() -> None:
     store = MemoryJournalStore()
     journal = grown(store, 2)
-    journal.append(EntryKind.MOVED, {"location": "/new", "savepoint": "s", "checkpoint": 1}, anyone)
+    journal.append(fact_of(EntryKind.MOVED, {"location": "/new", "savepoint": "s", "checkpoint": 1}), anyone)
     for asking in (journal, Journal(store)):
         asking.load()
         with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*/new"):
-            asking.append(EntryKind.REQUEST, REQUEST, anyone)
+            asking.append(fact_of(EntryKind.REQUEST, REQUEST), anyone)
     assert numbers(store, "json") == [1, 2, 3]
 
 
@@ -106,9 +106,9 @@ class Deaf(MemoryJournalStore):
 def test_a_create_whose_answer_was_lost_is_our_own(raises: bool) -> None:
     store = Deaf(raises)
     journal = Journal(store)
-    entry = journal.append(EntryKind.RUN, run_body(location="/l"), anyone)
+    entry = journal.append(fact_of(EntryKind.RUN, run_body(location="/l")), anyone)
     assert (entry.number, numbers(store, "json")) == (1, [1])
-    assert journal.append(EntryKind.REQUEST, REQUEST, anyone).number == 2
+    assert journal.append(fact_of(EntryKind.REQUEST, REQUEST), anyone).number == 2
 
 
 class FoldsAtOnce(MemoryJournalStore):
@@ -125,7 +125,7 @@ class FoldsAtOnce(MemoryJournalStore):
             query = Journal(self)
             query.load()
             if self.goes_on:
-                query.append(EntryKind.STOPPED, {"run": 1}, anyone)
+                query.append(fact_of(EntryKind.STOPPED, {"run": 1}), anyone)
             query.fold(1)
         return made
 

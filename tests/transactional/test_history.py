@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import lines, recorded, restored, run_body, settled
+from tests.transactional.bodies import fact_of, lines, recorded, restored, run_body, settled
 from transactional.capabilities import GuardsRuns, KeepsEvidence
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
@@ -63,7 +63,7 @@ class Place:
         return found
 
     def append(self, kind: str, body: Mapping[str, Any]) -> int:
-        return self.journal().append(kind, body, lambda ledger: None).number
+        return self.journal().append(fact_of(kind, body), lambda ledger: None).number
 
     def answer(self, history: History) -> Mapping[str, Any]:
         self.asked.append(history)

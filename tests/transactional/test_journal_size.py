@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import fact_of, recorded, run_body, settled
 from transactional.entry import Entry, EntryKind, decode, encode
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.journal.journal import SNAPSHOT_BYTES
@@ -43,7 +43,7 @@ def anything(_: Ledger) -> None:
 
 def begun(store: MemoryJournalStore, driver: str = "d") -> Journal:
     journal = Journal(store)
-    journal.append(EntryKind.RUN, run_body(driver=driver), anything)
+    journal.append(fact_of(EntryKind.RUN, run_body(driver=driver)), anything)
     return journal
 
 
@@ -61,13 +61,13 @@ def large_parts(batch: int) -> list[dict[str, Any]]:
 
 
 def prepare(journal: Journal, batch: int) -> None:
-    journal.append(EntryKind.PREPARED, recorded(batch, large_parts(batch)), anything)
+    journal.append(fact_of(EntryKind.PREPARED, recorded(batch, large_parts(batch))), anything)
     journal.fold()
 
 
 def settle(journal: Journal, batch: int, covers: list[int]) -> None:
-    entry = journal.append(EntryKind.DECIDED, recorded(batch, large_parts(batch), covers=covers), anything)
-    journal.append(EntryKind.SETTLED, settled(entry.number), anything)
+    entry = journal.append(fact_of(EntryKind.DECIDED, recorded(batch, large_parts(batch), covers=covers)), anything)
+    journal.append(fact_of(EntryKind.SETTLED, settled(entry.number)), anything)
     journal.fold()
 
 
@@ -127,7 +127,7 @@ def test_a_journal_whose_folder_was_replaced_is_read_from_the_start(change: str)
         store.files = other.files
     else:
         for _ in range(3):
-            writer.append(EntryKind.REQUEST, {"what": "checkpoint"}, anything)
+            writer.append(fact_of(EntryKind.REQUEST, {"what": "checkpoint"}), anything)
             writer.fold(1)
         assert "4.json" not in store.files
     assert journal.load() == Journal(store).load()
@@ -137,7 +137,7 @@ def test_a_fact_that_does_not_fit_leaves_the_ledger_as_it_was() -> None:
     journal = begun(MemoryJournalStore())
     before = copy.deepcopy(journal.ledger)
     with pytest.raises(Exception, match="JOURNAL_DAMAGED"):
-        journal.append(EntryKind.DECIDED, recorded(0, [], covers=[7]), anything)
+        journal.append(fact_of(EntryKind.DECIDED, recorded(0, [], covers=[7])), anything)
     assert journal.ledger == before
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import completed, recorded, run_body, settled
 from tests.transactional.interleaving import run
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
@@ -24,7 +24,7 @@ RUN = run_body(retained=RETAINED)
 def fold(*facts: tuple[str, dict[str, Any]], ledger: Ledger | None = None) -> Ledger:
     ledger = ledger or Ledger()
     for kind, body in facts:
-        apply(ledger, Entry(ledger.position + 1, kind, "n", 0, body))
+        apply(ledger, Entry(ledger.position + 1, kind, "n", 0, completed(kind, body)))
     return ledger
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import lines
+from tests.transactional.bodies import fact_of, lines
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
@@ -80,7 +80,7 @@ class Claim:
                 else:
                     rewinder.again({})
                 rewinder.finish()
-                journal.append(EntryKind.MOVED, body, judge)
+                journal.append(fact_of(EntryKind.MOVED, body), judge)
             except TwoPhaseCommitError as problem:
                 known = ("LOCATION_BUSY", "REWIND_NOT_DONE", "ORIGIN_NOT_AT_SAVEPOINT")
                 assert problem.condition in known, problem  # noqa: PT017
@@ -94,8 +94,8 @@ def other_place(query: Query, saved: Ledger) -> Query:
     journal = Journal(there.journal_store)
     ledger = json.loads(canonical(saved.to_json()))
     begun = Restoring("s", saved.location, max(saved.checkpoints), True, "/there", "q", None, False, ledger)
-    journal.append(EntryKind.RESTORING, asdict(begun), lambda _: None)
-    journal.append(EntryKind.OPENED, {"position": begins_at(moved.entry, saved)}, lambda _: None)
+    journal.append(fact_of(EntryKind.RESTORING, asdict(begun)), lambda _: None)
+    journal.append(fact_of(EntryKind.OPENED, {"position": begins_at(moved.entry, saved)}), lambda _: None)
     there.transactions, there.committed = query.transactions, 0
     there.view = lambda batch: QueryView(  # type: ignore[method-assign]
         "q", "/there", batch, there.committed, lines(f"line {batch}"), lines(f"line {batch - 1}")

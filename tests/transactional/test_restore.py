@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import lines, recorded, restored, run_body, settled
+from tests.transactional.bodies import fact_of, lines, recorded, restored, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.capabilities import KeepsEvidence
 from transactional.coordinator import CheckpointCoordinator, RunSettings
@@ -36,7 +36,7 @@ def part(number: int) -> dict[str, Any]:
 def journal_of(*entries: tuple[str, dict[str, Any]]) -> Journal:
     journal = Journal(MemoryJournalStore())
     for kind, body in entries:
-        journal.append(kind, body, lambda _: None)
+        journal.append(fact_of(kind, body), lambda _: None)
     return journal
 
 
@@ -120,7 +120,7 @@ def begun(claim: bool = True) -> Journal:
 def test_nothing_but_opened_follows_the_first_entry_of_a_restore(kind: str) -> None:
     journal = begun()
     with pytest.raises(LocationError, match=r"RESTORE_UNFINISHED.*claim: True") as caught:
-        journal.append(kind, {}, lambda _: None)
+        journal.append(fact_of(kind, {}), lambda _: None)
     assert (caught.value.parameters["location"], caught.value.parameters["savepoint"]) == ("there", "s")
 
 
@@ -136,15 +136,15 @@ def test_an_opened_journal_goes_on_far_above_its_two_entries(claim: bool) -> Non
     journal = begun(claim)
     closed = journal.ledger.restoring
     assert closed is not None
-    assert journal.append(EntryKind.OPENED, {"position": 40}, lambda _: None).number == 2
+    assert journal.append(fact_of(EntryKind.OPENED, {"position": 40}), lambda _: None).number == 2
     assert journal.load() == journal.ledger == closed.opened(40)
     assert journal.ledger.accounted == 2
-    assert journal.append(EntryKind.RUN, run_body(location="there"), lambda _: None).number == 41
+    assert journal.append(fact_of(EntryKind.RUN, run_body(location="there")), lambda _: None).number == 41
     again = Journal(journal._store)
     assert again.load() == journal.ledger
     for _ in range(2):
         again.fold(every=1)
-        again.append(EntryKind.MARK, {"run": 41, "mark": {}}, lambda _: None)
+        again.append(fact_of(EntryKind.MARK, {"run": 41, "mark": {}}), lambda _: None)
     assert Journal(journal._store).load() == again.ledger
     assert sorted(journal._store.names()) == ["41.snapshot.json", "42.json", "42.snapshot.json", "43.json"]
 
@@ -223,18 +223,18 @@ def moved() -> tuple[str, dict[str, Any]]:
 def test_no_entry_of_any_kind_follows_moved(kind: str) -> None:
     journal = three((EntryKind.REWIND_BEGUN, {"checkpoint": None}), moved())
     with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*there") as caught:
-        journal.append(kind, {}, lambda _: None)
+        journal.append(fact_of(kind, {}), lambda _: None)
     assert caught.value.parameters == {"location": "there", "entry": 10, "savepoint": "s", "checkpoint": 5}
 
 
 def test_a_driver_whose_number_was_taken_by_moved_is_fenced_by_it() -> None:
     store = MemoryJournalStore()
     one, other = Journal(store), Journal(store)
-    one.append(EntryKind.RUN, run_body(), lambda _: None)
+    one.append(fact_of(EntryKind.RUN, run_body()), lambda _: None)
     other.load()
-    one.append(EntryKind.MOVED, moved()[1], lambda _: None)
+    one.append(fact_of(EntryKind.MOVED, moved()[1]), lambda _: None)
     with pytest.raises(FencedError, match="LOCATION_MOVED_ON"):
-        other.append(EntryKind.DECIDED, recorded(0, [], []), lambda _: None)
+        other.append(fact_of(EntryKind.DECIDED, recorded(0, [], [])), lambda _: None)
     assert sorted(store.files) == ["1.json", "2.json"]
 
 
@@ -270,13 +270,13 @@ def test_a_query_that_runs_where_it_was_moved_away_touches_nothing(
 def test_a_driver_that_finds_its_query_s_rows_of_elsewhere_is_led_there() -> None:
     store = MemoryJournalStore()
     journal, other = Journal(store), Journal(store)
-    other.append(EntryKind.RUN, run_body(), lambda _: None)
+    other.append(fact_of(EntryKind.RUN, run_body()), lambda _: None)
     journal.load()
 
     class MovedMeanwhile(KeepsEvidence, RecordingSink):
         def checkHistory(self, history: History) -> dict[str, Any]:
             if other.ledger.moved is None:
-                other.append(*moved(), lambda _: None)
+                other.append(fact_of(*moved()), lambda _: None)
             raise put_back("it holds checkpoint 9 of the query")
 
     sink = MovedMeanwhile(Options({"transactionalIdPrefix": "p"}), pa.schema([]))
@@ -375,7 +375,9 @@ def test_a_copys_first_run_leaves_what_its_original_has_prepared_alone() -> None
     journal = journal_of((EntryKind.RUN, run_body(sink="x")), (EntryKind.MARK, {"run": 1, "mark": {"epoch": 0}}))
     number = store.begin(TransactionContext("q", 0, 0, 0, "p", "n"))
     store.prepare(number)
-    journal.append(EntryKind.ADOPT, {"location": "there", "suffix": "-1", "base": 0, "drop": True}, lambda _: None)
+    journal.append(
+        fact_of(EntryKind.ADOPT, {"location": "there", "suffix": "-1", "base": 0, "drop": True}), lambda _: None
+    )
 
     def under(prefix: str) -> RecordingSink:
         return RecordingSink(Options({"transactionalIdPrefix": prefix}), pa.schema([]), store)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.transactional.bodies import fact_of
 from tests.transactional.state_machine import PARTITIONS, Execution, Interference, Violation, World
 from tests.transactional.state_stores import LIFETIME, Offset
 from tests.transactional.test_steps import SCHEMA, Query
@@ -647,7 +648,7 @@ def test_a_prepared_transaction_that_somebody_else_has_committed_stops_the_rewin
     body = {"checkpoint": None, "batch": 2, "partition": 1, "decision": "accept-duplicates"}
     journal = world._journal()
     journal.load()
-    journal.append(EntryKind.RESOLVE, body, lambda ledger: None)
+    journal.append(fact_of(EntryKind.RESOLVE, body), lambda ledger: None)
     again, _ = world.rewinder()
     again.again({})
     assert again.finish() == 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -27,6 +27,7 @@ from tests.transactional.state_stores import WatchedSink
 from transactional import faults
 from transactional.checkpoint import Acknowledgement, Mode, TaskPlan
 from transactional.coordinator import CheckpointCoordinator
+from transactional.entries import RewindDone
 from transactional.entry import EntryKind
 from transactional.ledger import Ledger, fold
 from transactional.sink import Cutoff
@@ -404,10 +405,10 @@ class WritesAPreparedBatchAgain(CheckpointCoordinator):
         return replace(plan, mode=Mode.WRITE) if plan.batch in undecided else plan
 
 
-def forgets_to_drop(self: Ledger, entry: Any, body: Mapping[str, Any]) -> None:
+def forgets_to_drop(self: Ledger, entry: Any, fact: RewindDone) -> None:
     """`rewind done` without its effect on entries about later micro-batches."""
     self.rewinding = None
-    self.replay = body["batch"] + 1 if body["keep"] else None
+    self.replay = fact.batch + 1 if fact.keep else None
 
 
 PLANTED = {
@@ -422,7 +423,7 @@ PLANTED = {
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug.startswith("entries"):
-        monkeypatch.setitem(fold._FOLDS, EntryKind.REWIND_DONE, forgets_to_drop)
+        monkeypatch.setitem(cast("Any", fold._FOLDS), RewindDone, forgets_to_drop)
     with pytest.raises(Violation):
         explore(PLANTED[bug], SEARCHED)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import recorded, run_body, settled
+from tests.transactional.bodies import fact_of, recorded, run_body, settled
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import EntryKind
 from transactional.journal import Journal, MemoryJournalStore
@@ -31,7 +31,7 @@ class Story:
 
     def add(self, kind: str, body: Mapping[str, Any], seconds: float = 1.0) -> int:
         self.clock.advance(seconds)
-        return self.journal.append(kind, body, lambda ledger: None).number
+        return self.journal.append(fact_of(kind, body), lambda ledger: None).number
 
     def ledger(self) -> Ledger:
         """As another process reads it."""

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import lines, recorded, run_body, settled
+from tests.transactional.bodies import fact_of, lines, recorded, run_body, settled
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import Entry, EntryKind, decode, encode
@@ -349,7 +349,7 @@ def append_runs(store: JournalStore, count: int) -> None:
     for _ in range(count):
         journal = Journal(store)
         journal.load()
-        journal.append(EntryKind.RUN, RUN, lambda ledger: None)
+        journal.append(fact_of(EntryKind.RUN, RUN), lambda ledger: None)
         journal.fold(every=4)
 
 
@@ -368,7 +368,7 @@ def test_a_create_that_wakes_up_after_its_number_was_folded_and_deleted_counts_f
     append_runs(store, 12)
     assert "1.json" not in store.names()
     with pytest.raises(FencedError, match="RUN_SUPERSEDED"):
-        late.append(EntryKind.RUN, RUN, lambda ledger: None)
+        late.append(fact_of(EntryKind.RUN, RUN), lambda ledger: None)
     journal = Journal(store)
     assert journal.load().position == 12
 
@@ -397,7 +397,7 @@ class LostAnswer(MemoryJournalStore):
 
 def test_a_create_whose_answer_was_lost_is_recognised_by_its_nonce() -> None:
     journal = Journal(LostAnswer(creates=True))
-    assert journal.append(EntryKind.RUN, RUN, lambda ledger: None).number == 1
+    assert journal.append(fact_of(EntryKind.RUN, RUN), lambda ledger: None).number == 1
 
 
 class Late(MemoryJournalStore):
@@ -452,7 +452,7 @@ def test_a_decision_that_takes_place_late_is_found_by_the_look_before_it_is_trie
 
 def test_a_create_that_failed_is_an_error_that_names_the_file() -> None:
     with pytest.raises(JournalError, match=r"JOURNAL_STORE_FAILED.*1\.json"):
-        Journal(LostAnswer(creates=False)).append(EntryKind.RUN, RUN, lambda ledger: None)
+        Journal(LostAnswer(creates=False)).append(fact_of(EntryKind.RUN, RUN), lambda ledger: None)
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_a_torn_changed_or_newer_entry_is_refused_by_name(change: Any, condition
 def test_an_entry_that_does_not_fold_is_never_written() -> None:
     store = MemoryJournalStore()
     with pytest.raises(JournalError, match="JOURNAL_DAMAGED"):
-        Journal(store).append(EntryKind.SETTLED, settled(9), lambda ledger: None)
+        Journal(store).append(fact_of(EntryKind.SETTLED, settled(9)), lambda ledger: None)
     assert store.names() == []
 
 
@@ -483,7 +483,7 @@ def test_an_accepted_difference_may_have_no_rows() -> None:
     journal = Journal(query.journal_store)
     checkpoint = journal.load().unsettled()[0].id
     choice = {"checkpoint": checkpoint, "batch": 0, "partition": 1, "decision": "accept-difference"}
-    journal.append(EntryKind.RESOLVE, choice, lambda ledger: None)
+    journal.append(fact_of(EntryKind.RESOLVE, choice), lambda ledger: None)
     plan = query.plan(0, "C")
     empty = Acknowledgement(plan.token, 0, 1, 1, False, [Part(1, None, 0, 0, "none")], plan.sources)
     query.commit([query.task(plan, 0), empty], 0, "C")
@@ -511,8 +511,8 @@ def test_a_driver_that_was_started_before_a_rewind_was_done_claims_no_run() -> N
     query.started = query.ledger().position
     journal = Journal(query.journal_store)
     journal.load()
-    begun = journal.append(EntryKind.REWIND_BEGUN, {"checkpoint": None}, lambda ledger: None).number
-    journal.append(EntryKind.REWIND_DONE, {"begun": begun, "batch": 0, "keep": None}, lambda ledger: None)
+    begun = journal.append(fact_of(EntryKind.REWIND_BEGUN, {"checkpoint": None}), lambda ledger: None).number
+    journal.append(fact_of(EntryKind.REWIND_DONE, {"begun": begun, "batch": 0, "keep": None}), lambda ledger: None)
     for driver in ("A", "B"):  # also the one whose run was the newest before
         with pytest.raises(FencedError, match=r"RUN_SUPERSEDED.*a rewind"):
             query.plan(1, driver)
@@ -594,7 +594,7 @@ def test_a_planning_does_not_call_lost_what_a_former_commit_commits_meanwhile(de
 
     def append(kind: str, body: dict[str, Any]) -> None:
         former.load()
-        former.append(kind, body, lambda ledger: None)
+        former.append(fact_of(kind, body), lambda ledger: None)
 
     if decided:
         append(EntryKind.DECIDED, {**body, "covers": []})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.transactional.bodies import fact_of
 from tests.transactional.state_machine import Interference, World
 from tests.transactional.state_stores import LIFETIME
 from tests.transactional.test_steps import Query
@@ -137,7 +138,7 @@ def test_the_end_is_not_journalled_while_something_is_open(world: World) -> None
     run = journal.load().newest_run
     assert run is not None
     with pytest.raises(FencedError, match=r"CONCURRENT_COMMIT.*micro-batches \[1\]"):
-        journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))
+        journal.append(fact_of(EntryKind.STOPPED, {"run": run.token}), may_stop(run.token))
 
 
 # -- from outside -------------------------------------------------------------------------------------------------------
@@ -246,5 +247,5 @@ def ask(query: Query) -> None:
     """As `barrier stop` does."""
     journal = Journal(query.journal_store)
     token = newest(journal.load())
-    journal.append(EntryKind.REQUEST, {"what": "stop", "run": token}, lambda _: None)
+    journal.append(fact_of(EntryKind.REQUEST, {"what": "stop", "run": token}), lambda _: None)
     assert journal.ledger.stopping

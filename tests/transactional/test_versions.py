@@ -13,7 +13,7 @@ import pytest
 
 from connector.cli import main
 from connector.location.location import CheckpointLocation
-from tests.transactional.bodies import lines
+from tests.transactional.bodies import fact_of, lines
 from transactional.capabilities import WritesTopics
 from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings, claim, planning
@@ -201,7 +201,7 @@ def test_after_an_accepted_difference_nobody_knows_the_version_s_rows() -> None:
     journal = writes.journal()
     ledger = journal.load()
     body = {"checkpoint": ledger.unsettled()[0].id, "batch": 0, "partition": 1, "decision": "accept-difference"}
-    journal.append(EntryKind.RESOLVE, body, lambda found: None)
+    journal.append(fact_of(EntryKind.RESOLVE, body), lambda found: None)
     repaired = writes.tasks(writes.plan(0, "B"), [[1], [5]])
     writes.coordinator(0, "B").commit(repaired, 0)
     drained = writes.tasks(writes.plan(0, "B"), [[1], [6]])

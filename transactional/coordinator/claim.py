@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transactional import faults
+from transactional import entries, faults
 from transactional.coordinator.session import Session
-from transactional.entry import EntryKind
 from transactional.errors import FencedError, LocationError, StoreReplacedError
 from transactional.history import History, RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
@@ -76,7 +75,7 @@ class Claimant:
                 raise superseded(run.token, ledger)
 
         if mark != run.mark:
-            self._journal.append(EntryKind.MARK, {"run": run.token, "mark": dict(mark)}, judge)
+            self._journal.append(entries.MarkTaken(run=run.token, mark=dict(mark)), judge)
         must_own(run.token)(self._journal.ledger)
 
     def _fence_own(self, run: RunRecord) -> None:
@@ -86,7 +85,7 @@ class Claimant:
             if run.token not in ledger.runs or ledger.runs[run.token].ended:
                 raise superseded(run.token, ledger)
 
-        self._journal.append(EntryKind.FENCED, {"run": run.token, "by": newest.token}, judge)
+        self._journal.append(entries.Fenced(run=run.token, by=newest.token), judge)
         raise superseded(run.token, self._journal.ledger)
 
     def _claim(self, follows: int | None = None) -> RunRecord:
@@ -96,21 +95,21 @@ class Claimant:
         self._check_unsettled(identity)
         position, former = self._journal.ledger.position, self._journal.ledger.newest_run
         seen, held = self._check_history(identity)
-        body = {
-            "driver": settings.driver,
-            "settings": settings.digest,
-            "sink": settings.sink,
-            "location": view.location,
-            "prefix": settings.prefix,
-            "identity": identity,
-            "queryId": view.queryId,
-            "lifetime": lifetime_of(self._sink),
-            "process": dict(settings.process),
-            "setup": dict(settings.setup),
-            "retained": settings.retained,
-            "seen": seen,
-            "above": held,
-        }
+        fact = entries.RunClaimed(
+            driver=settings.driver,
+            settings=settings.digest,
+            sink=settings.sink,
+            location=view.location,
+            prefix=settings.prefix,
+            identity=identity,
+            query_id=view.queryId,
+            lifetime=lifetime_of(self._sink),
+            process=dict(settings.process),
+            setup=dict(settings.setup),
+            retained=settings.retained,
+            seen=seen,
+            above=held,
+        )
 
         def judge(ledger: Ledger) -> None:
             must_have_started_last(ledger, settings.driver, settings.started)
@@ -121,7 +120,7 @@ class Claimant:
             if ledger.position != position and whose_run(ledger, settings.driver, settings.digest)[0] is Claim.FENCED:
                 raise superseded(0, ledger)
 
-        entry = self._journal.append(EntryKind.RUN, body, judge)
+        entry = self._journal.append(fact, judge)
         faults.reach("recovery.claimed")
         topics = sorted(frozenset[str]().union(*(line.topics for line in view.lines)))
         log.info(

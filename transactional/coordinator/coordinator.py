@@ -6,14 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transactional import faults
+from transactional import entries, faults
 from transactional.checkpoint import Acknowledgement, TaskPlan
 from transactional.clock import Clock, SystemClock
 from transactional.coordinator.claim import Claimant
 from transactional.coordinator.decision import Decision
 from transactional.coordinator.planning import Planning
 from transactional.coordinator.session import RunSettings, Session
-from transactional.entry import EntryKind
 from transactional.errors import FencedError, JournalError, ProtocolError, RetriableError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord
@@ -192,7 +191,7 @@ class CheckpointCoordinator:
             return
         token = newest.token
         try:
-            self._journal.append(EntryKind.ABORTED, {"run": token, "batch": batch}, may_abort(token, batch))  # A2
+            self._journal.append(entries.Aborted(run=token, batch=batch), may_abort(token, batch))  # A2
         except FencedError as fenced:
             log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
             return
@@ -239,7 +238,7 @@ class CheckpointCoordinator:
         covered = self._journal.ledger.undecided()
         if covered:
             self._decision.decide_prepared(covered, run.token)  # E2
-        self._journal.append(EntryKind.STOPPED, {"run": run.token}, may_stop(run.token))  # E3
+        self._journal.append(entries.Stopped(run=run.token), may_stop(run.token))  # E3
         self._session.sweep(run.token, ended=True)  # E4
         return run.token
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from transactional import faults, hooks
+from transactional import entries, faults, hooks
 from transactional.barrier import (
     BarrierKind,
     SourceLine,
@@ -25,8 +25,7 @@ from transactional.checkpoint import (
     PendingCheckpoint,
 )
 from transactional.clock import Deadline
-from transactional.coordinator.session import Session, record_body
-from transactional.entry import EntryKind
+from transactional.coordinator.session import Session
 from transactional.errors import (
     FencedError,
     HookError,
@@ -101,11 +100,11 @@ class Decision:
         reason = self._look(batch, pending, covered, judge)  # C5
         faults.reach("commit.looked")
         barriers = new_barriers(self._view.lines, self._view.previous)
-        body = record_body(
-            token,
-            batch,
-            self._view.sources,
-            began,
+        fact = entries.Prepared(
+            run=token,
+            batch=batch,
+            sources=self._view.sources,
+            began=began,
             log=self._view.text if found is None else "",  # else its `prepared` has it
             writers=len(messages),
             origin=origin,
@@ -115,7 +114,7 @@ class Decision:
         )
         if reason is None:
             if found is None:
-                self._journal.append(EntryKind.PREPARED, body, judge)  # C7
+                self._journal.append(fact, judge)  # C7
                 faults.reach("prepared.written")
             return
         context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
@@ -129,10 +128,7 @@ class Decision:
                     states = hooks.trigger(self._settings.hooks, context)  # C6
                 faults.reach("hooks.triggered")
                 entry = self._journal.append(
-                    EntryKind.DECIDED,
-                    {**body, "covers": covers, "hooks": states, **self._barriers(self._view.lines)},
-                    judge,
-                    nonce,
+                    fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines)), judge, nonce
                 )  # C7
                 break
             except FencedError:  # also by this commit's own decision, if a former try came late
@@ -145,7 +141,7 @@ class Decision:
                 if isinstance(problem, JournalError) and problem.condition != "JOURNAL_STORE_FAILED":
                     raise
                 if deadline.passed():
-                    self._decline(problem, reason, body, judge, found is None)
+                    self._decline(problem, reason, fact, judge, found is None)
                     return
                 log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
             self._clock.sleep(min(pause, deadline.left()))
@@ -164,18 +160,18 @@ class Decision:
         began = self._session.milliseconds()
         states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
         reason, writers = ClosingReason.STOP.name, last.writers
-        body = record_body(
-            token,
-            last.batch,
-            last.sources,
-            began,
+        fact = entries.Decided(
+            run=token,
+            batch=last.batch,
+            sources=last.sources,
+            began=began,
             writers=writers,
             reason=reason,
             hooks=states,
             covers=covers,
             **self._barriers(self._view.lines if last.batch >= self._view.batch else self._view.previous or ()),
         )
-        entry = self._journal.append(EntryKind.DECIDED, body, judge)  # C7
+        entry = self._journal.append(fact, judge)  # C7
         self._commit_decided(entry.number, token)  # C8, C9
 
     def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
@@ -269,7 +265,7 @@ class Decision:
         self,
         problem: HookError | JournalError,
         reason: ClosingReason,
-        body: Mapping[str, Any],
+        fact: entries.Prepared,
         judge: Judge,
         unrecorded: bool,
     ) -> None:
@@ -284,13 +280,13 @@ class Decision:
         ):
             raise problem
         if unrecorded:
-            self._journal.append(EntryKind.PREPARED, body, judge)
+            self._journal.append(fact, judge)
             faults.reach("declined.prepared")
         failure = (
             CheckpointFailureReason.HOOK_FAILED
             if isinstance(problem, HookError)
             else CheckpointFailureReason.JOURNAL_REFUSED
         )
-        body = {"run": body["run"], "batch": body["batch"], "reason": failure.name, "detail": str(problem)[:500]}
-        self._journal.append(EntryKind.DECLINED, body, must_own(body["run"]))
-        log.warning("micro-batch %d waits for the next checkpoint, %d in a row: %s", body["batch"], declined, problem)
+        found = entries.Declined(run=fact.run, batch=fact.batch, reason=failure.name, detail=str(problem)[:500])
+        self._journal.append(found, must_own(fact.run))
+        log.warning("micro-batch %d waits for the next checkpoint, %d in a row: %s", fact.batch, declined, problem)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from transactional import faults, hooks
+from transactional import entries, faults, hooks
 from transactional.barrier import sources_digest
 from transactional.checkpoint import ClosingReason, Mode, TaskPlan
-from transactional.coordinator.session import Session, record_body
+from transactional.coordinator.session import Session
 from transactional.digest import ENCODING_VERSION
-from transactional.entry import EntryKind
 from transactional.errors import AmbiguousOutcomeError, QueryStoppedError, RewindRequiredError
 from transactional.ledger import RunRecord
 from transactional.ownership import may_keep, may_record, may_stop, may_void, must_own
@@ -112,8 +111,8 @@ class Planning:
             except (AmbiguousOutcomeError, RewindRequiredError):
                 may_keep(token, record.batch, record.entry)(self._journal.load())  # else it was decided meanwhile
                 raise
-            body = {"prepared": record.batch, "run": token}
-            self._journal.append(EntryKind.VOID, body, may_void(token, record.batch, record.entry))
+            void = entries.Void(prepared=record.batch, run=token)
+            self._journal.append(void, may_void(token, record.batch, record.entry))
 
     def _record_repartitions(self, token: int) -> None:
         """Account for the micro-batches that a repartition has added: no sink ran, so there is nothing to commit."""
@@ -123,19 +122,20 @@ class Planning:
             newest = ledger.checkpoints[max(ledger.checkpoints)] if ledger.checkpoints else None
             sources, began = sources_digest(self._view.previous or ()), self._session.milliseconds()
             states = dict(newest.hooks) if newest else {}
-            body = record_body(token, batch, sources, began, reason=ClosingReason.REPARTITION.name, hooks=states)
+            reason = ClosingReason.REPARTITION.name
+            fact = entries.Prepared(run=token, batch=batch, sources=sources, began=began, reason=reason, hooks=states)
             judge = may_record(token, batch, False, covered, False)
             if covered:  # what is prepared before it is the next decision's, and so is it
-                self._journal.append(EntryKind.PREPARED, body, judge)
+                self._journal.append(fact, judge)
             else:
-                self._journal.append(EntryKind.DECIDED, {**body, "covers": []}, judge)
+                self._journal.append(fact.decided(covers=[]), judge)
 
     def _stop_if_asked(self, token: int) -> None:
         """End P7 of a run that was asked to stop; with something prepared, this micro-batch closes its final checkpoint."""
         ledger = self._journal.ledger
         if not ledger.stopping or ledger.undecided() or ledger.unsettled():
             return
-        self._journal.append(EntryKind.STOPPED, {"run": token}, may_stop(token))
+        self._journal.append(entries.Stopped(run=token), may_stop(token))
         raise QueryStoppedError("STOP_REQUESTED", run=token, batch=self._view.batch - 1)
 
     def _restore_hooks(self, token: int) -> None:
@@ -146,4 +146,4 @@ class Planning:
         for orphan in hooks.restore(self._session.settings.hooks, newest, states):
             log.warning("checkpoint %s holds a state of %s, which checkpointHooks does not name", newest, orphan)
         faults.reach("hooks.restored")
-        self._journal.append(EntryKind.RESTORED, {"run": token, "checkpoint": newest}, must_own(token))
+        self._journal.append(entries.Restored(run=token, checkpoint=newest), must_own(token))

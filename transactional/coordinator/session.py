@@ -16,7 +16,7 @@ from transactional.settlement import Settlement
 from transactional.sink import TwoPhaseCommitSink, routes_of
 from transactional.transaction import Cutoff
 
-__all__ = ["RunSettings", "Session", "record_body"]
+__all__ = ["RunSettings", "Session"]
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,6 @@ class RunSettings:
     allow_non_restored: bool = False
     secrets: Collection[str] = field(default=(), repr=False)
     started: int | None = None
-
-
-def record_body(run: int, batch: int, sources: str, began: int, **others: Any) -> dict[str, Any]:
-    """Return the body of a `prepared` entry, or of a `decided` one without its `covers`: of a micro-batch, without rows."""
-    empty = {"writers": 0, "origin": "", "parts": [], "barrier": None, "reason": "", "hooks": {}}
-    return {**empty, "run": run, "batch": batch, "sources": sources, "began": began, **others}
 
 
 class Session:

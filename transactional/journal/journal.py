@@ -10,11 +10,11 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from transactional import faults
 from transactional.clock import Clock, SystemClock
+from transactional.entries import Fact, Opened, Request
 from transactional.entry import UNFIT, Entry, EntryKind, decode, encode, torn
 from transactional.errors import FencedError, JournalError
 from transactional.journal.store import JournalStore
@@ -165,13 +165,12 @@ class Journal:
             raise JournalError("JOURNAL_DAMAGED", reason=reason, file=name)
         return ledger
 
-    def append(self, kind: str, body: Mapping[str, Any], judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
+    def append(self, fact: Fact, judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
         """Take the next number for a fact; return its entry, as it is in the journal.
 
         Parameters
         ----------
-        kind : str
-        body : Mapping[str, Any]
+        fact : Fact
         judge : Callable[[Ledger], None]
             Called with the folded state before every try, also after the number was taken; raises if the fact may not be
             recorded any more.
@@ -191,11 +190,11 @@ class Journal:
         while True:
             if self.ledger.moved is not None:  # nothing follows it, whatever its kind
                 raise moved_on(self.ledger)
-            if self.ledger.restoring is not None and kind != EntryKind.OPENED:
+            if self.ledger.restoring is not None and not isinstance(fact, Opened):
                 raise unfinished(self.ledger)
             judge(self.ledger)
             number = self.ledger.position + 1
-            entry = Entry(number, kind, nonce, int(self._clock.now() * 1000), body)
+            entry = Entry(number, fact.kind, nonce, int(self._clock.now() * 1000), fact.to_json())
             after = self.ledger.copy()
             apply(after, entry)  # an entry that does not fold is never written
             sent = encode(entry)
@@ -261,7 +260,7 @@ class Journal:
         """
         while self.ledger.request is None:
             try:
-                return self.append(EntryKind.REQUEST, {"what": what}, judge).number
+                return self.append(Request(what=what), judge).number
             except FencedError as folded:  # noqa: PERF203
                 if folded.condition != "RUN_SUPERSEDED":
                     raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
+from transactional import entries
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import UNFIT, Entry, EntryKind
 from transactional.errors import JournalError
@@ -45,7 +46,8 @@ def apply(ledger: Ledger, entry: Entry) -> None:
         reason = f"{entry.number}.json follows entry {ledger.position}, and entries in between are missing"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, expected=ledger.position + 1, found=entry.number)
     try:
-        _FOLDS[entry.kind](ledger, entry, entry.body)
+        fact = entries.fact_of(entry.kind, entry.body)
+        _FOLDS[type(fact)](ledger, entry, fact)
     except UNFIT as error:
         refers = isinstance(error, KeyError)
         why = f"refers to {error}, which the journal does not hold" if refers else f"can't be read: {error}"
@@ -54,29 +56,29 @@ def apply(ledger: Ledger, entry: Entry) -> None:
     ledger.position = max(entry.number, ledger.position)  # `opened` and `run` go on above others' numbers
 
 
-def _run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _run(ledger: Ledger, entry: Entry, fact: entries.RunClaimed) -> None:
     ledger.runs[entry.number] = RunRecord(
         token=entry.number,
-        driver=body["driver"],
-        settings=body["settings"],
-        sink=body["sink"],
-        location=body["location"],
-        prefix=body["prefix"],
-        identity=dict(body["identity"]),
-        lifetime=body["lifetime"],
-        process=dict(body["process"]),
-        setup=dict(body["setup"]),
-        seen=body.get("seen"),  # not in older entries
+        driver=fact.driver,
+        settings=fact.settings,
+        sink=fact.sink,
+        location=fact.location,
+        prefix=fact.prefix,
+        identity=dict(fact.identity),
+        lifetime=fact.lifetime,
+        process=dict(fact.process),
+        setup=dict(fact.setup),
+        seen=fact.seen,
     )
-    ledger.position = max(entry.number, body.get("above", 0))
+    ledger.position = max(entry.number, fact.above)
     for token, run in ledger.runs.items():
         if token != entry.number:
             run.setup = {}
-    ledger.retained = body["retained"]
+    ledger.retained = fact.retained
     if ledger.completed is not None:
         _count(ledger, "restored")
-    ledger.location = body["location"]
-    ledger.query = body["queryId"]
+    ledger.location = fact.location
+    ledger.query = fact.query_id
     unmarked = [token for token, run in sorted(ledger.runs.items()) if run.mark is None]
     for token in unmarked[:-KEPT_UNMARKED]:
         del ledger.runs[token]
@@ -84,19 +86,19 @@ def _run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         del ledger.runs[token]
 
 
-def _mark(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    run = ledger.runs[body["run"]]
+def _mark(ledger: Ledger, entry: Entry, fact: entries.MarkTaken) -> None:
+    run = ledger.runs[fact.run]
     run.marks = [*run.marks, *([] if run.mark is None else [run.mark])]
-    run.mark = dict(body["mark"])
+    run.mark = dict(fact.mark)
     newest = ledger.newest_run
     if newest is not None and newest is not run:
         newest.overtaken = True
 
 
-def _record(ledger: Ledger, entry: Entry, body: Mapping[str, Any], checkpoint: int | None) -> BatchRecord:
+def _record(ledger: Ledger, entry: Entry, fact: entries.Prepared, checkpoint: int | None) -> BatchRecord:
     parts = [
         PartRecord(
-            batch=body["batch"],
+            batch=fact.batch,
             partition=p["partition"],
             rows=p["rows"],
             bytes=p["bytes"],
@@ -105,22 +107,23 @@ def _record(ledger: Ledger, entry: Entry, body: Mapping[str, Any], checkpoint: i
             verdicts=[None] if p["handle"] is not None else [],
             route=p.get("route", ""),
         )
-        for p in body["parts"]
+        for p in fact.parts
     ]
     ledger.wrote = [*ledger.wrote, [part.partition for part in parts if part.rows]][-LAST_WRITTEN:]
-    ledger.voided = [number for number in ledger.voided if number != body["batch"]]
-    ledger.logs.pop(body["batch"], None)
-    if body.get("log"):
-        ledger.logs[body["batch"]] = body["log"]
-    if ledger.replay is not None and body["batch"] > ledger.accounted:
+    ledger.voided = [number for number in ledger.voided if number != fact.batch]
+    ledger.logs.pop(fact.batch, None)
+    if fact.log:
+        ledger.logs[fact.batch] = fact.log
+    if ledger.replay is not None and fact.batch > ledger.accounted:
         ledger.replay = None
-    written = Written.of(body["parts"]) if body["reason"] == ClosingReason.WRITE.name else None
-    batch, sources, writers, run = (body[key] for key in ("batch", "sources", "writers", "run"))
-    return BatchRecord(batch, sources, writers, entry.number, run, parts, checkpoint, entry.time, written)
+    written = Written.of(fact.parts) if fact.reason == ClosingReason.WRITE.name else None
+    return BatchRecord(
+        fact.batch, fact.sources, fact.writers, entry.number, fact.run, parts, checkpoint, entry.time, written
+    )
 
 
-def _prepared(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    ledger.batches[body["batch"]] = _record(ledger, entry, body, None)
+def _prepared(ledger: Ledger, entry: Entry, fact: entries.Prepared) -> None:
+    ledger.batches[fact.batch] = _record(ledger, entry, fact, None)
     _keep_logs(ledger)
 
 
@@ -131,37 +134,35 @@ def _keep_logs(ledger: Ledger) -> None:
     }
 
 
-def _decided(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    ledger.origin = body.get("origin") or ledger.origin
+def _decided(ledger: Ledger, entry: Entry, fact: entries.Decided) -> None:
+    ledger.origin = fact.origin or ledger.origin
     covered = [b.batch for b in ledger.undecided()]
-    if body["covers"] != covered:
-        reason = (
-            f"entry {entry.number} decides the prepared micro-batches {body['covers']}, the journal holds {covered}"
-        )
+    if fact.covers != covered:
+        reason = f"entry {entry.number} decides the prepared micro-batches {fact.covers}, the journal holds {covered}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
     for number in covered:
         ledger.batches[number].checkpoint = entry.number
     batches = list(covered)
-    if body["batch"] not in covered:  # else: a prepared micro-batch closed later
-        ledger.batches[body["batch"]] = _record(ledger, entry, body, entry.number)
-        batches.append(body["batch"])
+    if fact.batch not in covered:  # else: a prepared micro-batch closed later
+        ledger.batches[fact.batch] = _record(ledger, entry, fact, entry.number)
+        batches.append(fact.batch)
     parts = [p for b in batches for p in ledger.batches[b].parts]
-    settled = not any(p.handles for p in parts) and not body.get("marked")  # a mark has to be published
+    settled = not any(p.handles for p in parts) and not fact.marked  # a mark has to be published
     ledger.checkpoints[entry.number] = CheckpointRecord(
         id=entry.number,
         batches=batches,
         time=entry.time,
         rows=sum(p.rows for p in parts),
-        barrier=body["barrier"],
-        began=body["began"],
+        barrier=fact.barrier,
+        began=fact.began,
         bytes=sum(p.bytes for p in parts),
         handles=sum(bool(p.handles) for p in parts),
-        reason=body["reason"],
-        hooks=dict(body["hooks"]),
-        subsumed=[declined.batch for declined in ledger.declined if declined.batch != body["batch"]],
+        reason=fact.reason,
+        hooks=dict(fact.hooks),
+        subsumed=[declined.batch for declined in ledger.declined if declined.batch != fact.batch],
         routes=_rows_of_routes(parts),
-        cut=body.get("cut"),
-        marked=body.get("marked", False),
+        cut=fact.cut,
+        marked=fact.marked,
     )
     enter(ledger.checkpoints[entry.number], CheckpointState.DECIDED)
     _count(ledger, "triggered")
@@ -211,25 +212,25 @@ def _failed(ledger: Ledger, entry: Entry, what: str, reason: str, batches: list[
     ledger.failures = [*ledger.failures, failure][-KEPT_FAILURES:]
 
 
-def _settled(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    ledger.stamp = max(ledger.stamp, body.get("stamp", 0))
-    ledger.raise_stamps(body.get("stamps", {}))
-    run, parts = ledger.runs.get(body["run"]), ledger.parts_of(ledger.checkpoints[body["checkpoint"]])
+def _settled(ledger: Ledger, entry: Entry, fact: entries.Settled) -> None:
+    ledger.stamp = max(ledger.stamp, fact.stamp or 0)
+    ledger.raise_stamps(fact.stamps or {})
+    run, parts = ledger.runs.get(fact.run), ledger.parts_of(ledger.checkpoints[fact.checkpoint])
     if run is not None:
         for key in {run.store_key(part.route) for part in parts if part.handles and not part.accepted}:
-            ledger.newest[key] = max(ledger.newest.get(key, 0), body["checkpoint"])
-    ledger.checkpoints[body["checkpoint"]].output = dict(body["output"])
-    _settle(ledger, body["checkpoint"], entry.time)
+            ledger.newest[key] = max(ledger.newest.get(key, 0), fact.checkpoint)
+    ledger.checkpoints[fact.checkpoint].output = dict(fact.output)
+    _settle(ledger, fact.checkpoint, entry.time)
 
 
-def _verdict(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    for judged in body["parts"]:
+def _verdict(ledger: Ledger, entry: Entry, fact: entries.Verdict) -> None:
+    for judged in fact.parts:
         part = ledger.part_of(judged)
         part.verdicts[judged["handle"]] = judged["verdict"]
 
 
-def _repair(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    for repaired in body["parts"]:
+def _repair(ledger: Ledger, entry: Entry, fact: entries.Repair) -> None:
+    for repaired in fact.parts:
         part = ledger.part_of(repaired)
         if repaired["handle"] is None:  # an accepted difference: its replay has no rows
             part.verdicts[-1] = "accepted"
@@ -239,22 +240,24 @@ def _repair(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
         _add(ledger, repaired=1)
 
 
-def _resolve(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _resolve(ledger: Ledger, entry: Entry, fact: entries.Resolve) -> None:
     ledger.accept_store()
-    part = ledger.part_of(body)
-    part.verdicts[-1] = {"accept-loss": "accepted"}.get(body["decision"], "lost")
-    if body["decision"] == "accept-difference":
+    part = ledger.part(fact.batch, fact.partition, fact.route)
+    part.verdicts[-1] = {"accept-loss": "accepted"}.get(fact.decision, "lost")
+    if fact.decision == "accept-difference":
         part.free = True
-        ledger.batches[body["batch"]].written = None
+        ledger.batches[fact.batch].written = None
 
 
-def _void(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    if "checkpoint" in body:
-        checkpoint = ledger.checkpoints.pop(body["checkpoint"])
+def _void(ledger: Ledger, entry: Entry, fact: entries.Void) -> None:
+    if fact.checkpoint is not None:
+        checkpoint = ledger.checkpoints.pop(fact.checkpoint)
         enter(checkpoint, CheckpointState.VOID)
         batches = checkpoint.batches
+    elif fact.prepared is not None:
+        batches = [fact.prepared]
     else:
-        batches = [body["prepared"]]
+        raise KeyError("prepared")
     for batch in batches:
         del ledger.batches[batch]
         ledger.logs.pop(batch, None)
@@ -262,46 +265,45 @@ def _void(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     _failed(ledger, entry, "failed", CheckpointFailureReason.VOID.name, batches)
 
 
-def _end_run(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    if body["run"] in ledger.runs:
-        ledger.runs[body["run"]].ended = entry.kind
-    if entry.kind == EntryKind.ABORTED:
+def _end_run(ledger: Ledger, entry: Entry, fact: entries.Aborted | entries.Fenced | entries.Stopped) -> None:
+    if fact.run in ledger.runs:
+        ledger.runs[fact.run].ended = entry.kind
+    if isinstance(fact, entries.Aborted):
         _count(ledger, "triggered")
-        _failed(ledger, entry, "failed", CheckpointFailureReason.ABORTED.name, [body["batch"]])
+        _failed(ledger, entry, "failed", CheckpointFailureReason.ABORTED.name, [fact.batch])
 
 
-def _declined(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _declined(ledger: Ledger, entry: Entry, fact: entries.Declined) -> None:
     _count(ledger, "triggered")
-    ledger.declined.append(Declined(body["batch"], entry.time, body["reason"], body["detail"]))
-    _failed(ledger, entry, "declined", body["reason"], [body["batch"]], body["detail"])
+    ledger.declined.append(Declined(fact.batch, entry.time, fact.reason, fact.detail))
+    _failed(ledger, entry, "declined", fact.reason, [fact.batch], fact.detail)
 
 
-def _restored(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    ledger.runs[body["run"]].restored = body["checkpoint"] or 0
+def _restored(ledger: Ledger, entry: Entry, fact: entries.Restored) -> None:
+    ledger.runs[fact.run].restored = fact.checkpoint or 0
 
 
-def _requested(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
-    if body.get("what") == "stop":
-        ledger.stop = body["run"]
+def _requested(ledger: Ledger, entry: Entry, fact: entries.Request) -> None:
+    if fact.what == "stop":
+        ledger.stop = fact.run
     else:
         ledger.request = entry.number
 
 
-def _restarted(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _restarted(ledger: Ledger, entry: Entry, fact: entries.Restarted) -> None:
     _count(ledger, "restarts")
-    ledger.restarts = [*ledger.restarts, RestartRecord(entry.number, entry.time, **body)][-KEPT_RESTARTS:]
+    ledger.restarts = [*ledger.restarts, RestartRecord(entry.number, entry.time, **fact.to_json())][-KEPT_RESTARTS:]
 
 
-def _rewind_begun(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _rewind_begun(ledger: Ledger, entry: Entry, fact: entries.RewindBegun) -> None:
     for run in ledger.runs.values():
         run.ended = run.ended or entry.kind
-    request = {key: value for key, value in body.items() if key != "checkpoint"}
-    ledger.rewinding = Rewind(entry.number, body["checkpoint"], request)
+    ledger.rewinding = Rewind(entry.number, fact.checkpoint, dict(fact.request))
 
 
-def _rewind_done(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _rewind_done(ledger: Ledger, entry: Entry, fact: entries.RewindDone) -> None:
     """Forget entries about later micro-batches, but for those of a part-committed checkpoint that it keeps."""
-    last, kept = body["batch"], body["keep"]
+    last, kept = fact.batch, fact.keep
     _add(ledger, rewound=1)
     ledger.rewinding, ledger.rewound = None, entry.number
     ledger.reached = max(ledger.reached, ledger.accounted, *ledger.voided)
@@ -314,47 +316,47 @@ def _rewind_done(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
     ledger.logs = {number: text for number, text in ledger.logs.items() if number <= last}
 
 
-def _moved(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _moved(ledger: Ledger, entry: Entry, fact: entries.Moved) -> None:
     for run in ledger.runs.values():
         run.ended = run.ended or entry.kind
     ledger.rewinding = None
     ledger.request = None
-    ledger.moved = Moved(entry.number, body["location"], body["savepoint"], body["checkpoint"])
+    ledger.moved = Moved(entry.number, fact.location, fact.savepoint, fact.checkpoint)
 
 
-def _begin_restore(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _begin_restore(ledger: Ledger, entry: Entry, fact: entries.RestoreBegun) -> None:
     if entry.number != 1:
         reason = f"entry {entry.number} begins a restore in a journal in use"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
-    ledger.restoring = Restoring(**body)
+    ledger.restoring = Restoring(**fact.to_json())
 
 
-def _opened(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _opened(ledger: Ledger, entry: Entry, fact: entries.Opened) -> None:
     if ledger.restoring is None:
         reason = f"entry {entry.number} opens a journal that is open"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
-    vars(ledger).update(vars(ledger.restoring.opened(body["position"], body.get("origin"))))
+    vars(ledger).update(vars(ledger.restoring.opened(fact.position, fact.origin)))
 
 
-def _adopt(ledger: Ledger, entry: Entry, body: Mapping[str, Any]) -> None:
+def _adopt(ledger: Ledger, entry: Entry, fact: entries.Adopt) -> None:
     for run in ledger.runs.values():
         run.ended = run.ended or EntryKind.ADOPT
     ledger.accept_store()
-    ledger.location = body["location"]
+    ledger.location = fact.location
     ledger.query = ""  # the next run records it
-    if body["suffix"] != ledger.identity_suffix:
+    if fact.suffix != ledger.identity_suffix:
         ledger.originals = sorted({*ledger.originals, *(run.prefix for run in ledger.runs.values())})
-    ledger.identity_suffix = body["suffix"]
-    ledger.base = body["base"]
+    ledger.identity_suffix = fact.suffix
+    ledger.base = fact.base
     ledger.logs, ledger.reached = {}, -1  # the query's logs are accepted as they are
-    if body["drop"]:  # the unsettled entries are another location's, or about batches that the query no longer has
+    if fact.drop:  # the unsettled entries are another location's, or about batches that the query no longer has
         ledger.checkpoints = {
             k: c for k, c in ledger.checkpoints.items() if c.settled and max(c.batches) <= ledger.base
         }
         ledger.batches = {k: b for k, b in ledger.batches.items() if b.checkpoint in ledger.checkpoints}
         ledger.voided = []
-        if "sources" in body and body["base"] in ledger.batches:
-            ledger.batches[body["base"]].sources = body["sources"]
+        if fact.sources is not None and fact.base in ledger.batches:
+            ledger.batches[fact.base].sources = fact.sources
 
 
 def _trim(ledger: Ledger) -> None:
@@ -372,27 +374,27 @@ def _trim(ledger: Ledger) -> None:
         del ledger.checkpoints[number]
 
 
-_FOLDS: dict[str, Callable[[Ledger, Entry, Mapping[str, Any]], None]] = {
-    EntryKind.RUN: _run,
-    EntryKind.MARK: _mark,
-    EntryKind.PREPARED: _prepared,
-    EntryKind.DECIDED: _decided,
-    EntryKind.SETTLED: _settled,
-    EntryKind.VERDICT: _verdict,
-    EntryKind.REPAIR: _repair,
-    EntryKind.VOID: _void,
-    EntryKind.ABORTED: _end_run,
-    EntryKind.FENCED: _end_run,
-    EntryKind.RESOLVE: _resolve,
-    EntryKind.ADOPT: _adopt,
-    EntryKind.DECLINED: _declined,
-    EntryKind.RESTORED: _restored,
-    EntryKind.REQUEST: _requested,
-    EntryKind.STOPPED: _end_run,
-    EntryKind.RESTARTED: _restarted,
-    EntryKind.REWIND_BEGUN: _rewind_begun,
-    EntryKind.REWIND_DONE: _rewind_done,
-    EntryKind.MOVED: _moved,
-    EntryKind.RESTORING: _begin_restore,
-    EntryKind.OPENED: _opened,
+_FOLDS: Final[Mapping[type[entries.Fact], Callable[[Ledger, Entry, Any], None]]] = {
+    entries.RunClaimed: _run,
+    entries.MarkTaken: _mark,
+    entries.Prepared: _prepared,
+    entries.Decided: _decided,
+    entries.Settled: _settled,
+    entries.Verdict: _verdict,
+    entries.Repair: _repair,
+    entries.Void: _void,
+    entries.Aborted: _end_run,
+    entries.Fenced: _end_run,
+    entries.Stopped: _end_run,
+    entries.Resolve: _resolve,
+    entries.Adopt: _adopt,
+    entries.Declined: _declined,
+    entries.Restored: _restored,
+    entries.Request: _requested,
+    entries.Restarted: _restarted,
+    entries.RewindBegun: _rewind_begun,
+    entries.RewindDone: _rewind_done,
+    entries.Moved: _moved,
+    entries.RestoreBegun: _begin_restore,
+    entries.Opened: _opened,
 }

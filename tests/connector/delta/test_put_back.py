@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from connector.delta.sink import DeltaSink
-from tests.transactional.bodies import lines
+from tests.transactional.bodies import fact_of, lines
 from transactional.checkpoint import Acknowledgement, Mode, Part
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
@@ -80,7 +80,7 @@ def test_an_older_copy_that_is_put_back_is_refused_until_somebody_accepts_it(tmp
     journal = query.journal()
     journal.load()
     accepted = {"location": "/place", "suffix": "", "base": -1, "drop": False}
-    journal.append(EntryKind.ADOPT, accepted, lambda ledger: None)
+    journal.append(fact_of(EntryKind.ADOPT, accepted), lambda ledger: None)
     query.run(1, "C")
     query.run(2, "D")
     assert query.values() == [0, 1, 1, 2]
@@ -103,7 +103,7 @@ def test_a_query_goes_on_after_an_older_copy_was_accepted_however_far_the_table_
     base = journal.load().base
     first = 1 if kept == "older copy" else 12
     accepted = {"location": "/place", "suffix": "", "base": base if first == 1 else 11, "drop": first == 12}
-    journal.append(EntryKind.ADOPT, accepted, lambda ledger: None)
+    journal.append(fact_of(EntryKind.ADOPT, accepted), lambda ledger: None)
     for batch in range(first, 15):
         query.run(batch, "B" if batch < 13 else "C")
     assert query.values() == sorted([*range(15), *range(first, 12)])
@@ -221,7 +221,7 @@ def test_a_table_that_is_behind_is_written_into_after_somebody_has_accepted_it(t
     journal = query.journal()
     journal.load()
     accepted = {"location": "/place", "suffix": "", "base": -1, "drop": False}
-    journal.append(EntryKind.ADOPT, accepted, lambda ledger: None)
+    journal.append(fact_of(EntryKind.ADOPT, accepted), lambda ledger: None)
     query.run(2, "B")
     query.run(3, "C")
     assert query.values() == [2, 3]

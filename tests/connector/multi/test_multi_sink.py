@@ -21,6 +21,7 @@ from connector.spark import internals
 from connector.spark.host import HostedStreamWriter
 from connector.spark.hosted_sink import HostedSink, TaskMessage
 from tests.connector.test_host import QUERY, Spark
+from tests.transactional.bodies import fact_of
 from transactional.capabilities import Expires, GuardsRuns, KeepsEvidence, Restorable
 from transactional.checkpoint import DecidedCheckpoint, Mode
 from transactional.entry import EntryKind
@@ -610,7 +611,7 @@ def test_a_savepoint_of_such_a_query_goes_on_elsewhere(
     spark.batch(0, [(1, "left"), (2, "right")])
     spark.batch(1, [(3, None)])
     journal = CheckpointLocation(str(spark.path)).journal()
-    journal.append(EntryKind.STOPPED, {"run": max(journal.load().runs)}, lambda ledger: None)
+    journal.append(fact_of(EntryKind.STOPPED, {"run": max(journal.load().runs)}), lambda ledger: None)
     saved, new = take(str(spark.path), str(tmp_path / "saved")), tmp_path / "new"
     assert main(["restore", saved.path, str(new), how, "--yes"]) == 0
     again = SeveralSinks.__new__(SeveralSinks)
