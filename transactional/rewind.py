@@ -200,21 +200,26 @@ class Rewinder:
         self._leave_nothing_open(rewind.token)
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
         if target is not None and rewind.request.get("restoreTables"):
-            restorable(self._sink).restoreOutput(target.output, rewind.token)  # R5
+            # R5: take the store back.
+            restorable(self._sink).restoreOutput(target.output, rewind.token)
             faults.reach("rewind.restored")
-        batch, keep = self._rewrite_logs(target)  # R6
+        # R6: take Spark's logs back, from the highest micro-batch down.
+        batch, keep = self._rewrite_logs(target)
         faults.reach("rewind.deleted")
         self._rewrite_logs(target)  # a query that was started in between has written offsets that are deleted
         done = entries.RewindDone(begun=rewind.token, batch=batch, keep=keep)
-        self._journal.append(done, must_own(rewind.token))  # R7
+        # R7: write "rewind done". From here entries about later micro-batches count for nothing.
+        self._journal.append(done, must_own(rewind.token))
         return batch
 
     def _leave_nothing_open(self, token: int) -> None:
         """R3 and R4."""
         for checkpoint in self._journal.ledger.unsettled():
-            self._settlement.settle(checkpoint.id, token)  # R3
+            # R3: settle or void every decision.
+            self._settlement.settle(checkpoint.id, token)
         faults.reach("rewind.settled")
-        self._abort_prepared(token)  # R4
+        # R4: abort everything that is prepared.
+        self._abort_prepared(token)
         faults.reach("rewind.aborted")
 
     def _abort_prepared(self, token: int) -> None:

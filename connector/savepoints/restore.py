@@ -238,16 +238,20 @@ class Restore:
         """
         savepoint = self.savepoint
         if savepoint is not None and not self._moved:
-            self._begin(savepoint)  # N2
+            # N2: write "restoring", the first entry of the new journal. No query may start there.
+            self._begin(savepoint)
         begun = self._journal.ledger.restoring
         if begun is not None and savepoint is not None and not self._moved:
-            self._copy(savepoint)  # N3
+            # N3: copy Spark's files.
+            self._copy(savepoint)
             faults.reach("restore.copied")
             if self._claim and self.lost is None and self._is_still(begun):
-                self._move(savepoint)  # N4
+                # N4: write "moved" into the origin. From here its query never starts again.
+                self._move(savepoint)
                 faults.reach("restore.moved")
         if begun is not None and self._is_still(begun):
-            self._open(begun)  # N5
+            # N5: write "opened". From here the query may start.
+            self._open(begun)
         return self._location.query_id()
 
     def _is_still(self, begun: Restoring) -> bool:

@@ -96,11 +96,14 @@ def take(
     clock = clock or SystemClock()
     deadline = Deadline(timeout, clock)
     journal = place.journal()
-    _look(place, journal)  # S1
+    # S1: it is a streaming query's location, with a completed checkpoint.
+    _look(place, journal)
     if not newest:
-        _close(place, journal, deadline, clock)  # S2
+        # S2: ask the query to close what is prepared.
+        _close(place, journal, deadline, clock)
     for _ in range(ATTEMPTS):
-        chosen = _choose(place, journal, deadline, clock)  # S3
+        # S3: choose the newest completed checkpoint.
+        chosen = _choose(place, journal, deadline, clock)
         identifier, done = uuid.uuid4().hex, False
         try:
             found = _copy(place, journal, chosen, folder, identifier, clock)
@@ -239,7 +242,8 @@ def _copy(
             )
             files += pool.map(copy, shared)
             faults.reach("savepoint.copied")
-            ledger = _look(place, journal)  # S5
+            # S5: nothing has gone back since the files were listed.
+            ledger = _look(place, journal)
             held = ledger.checkpoints.get(chosen.id)
             if held is None or not held.settled or list(pool.map(place.files.mark, marks)) != [*marks.values()]:
                 return CHANGED

@@ -88,7 +88,8 @@ class CheckpointCoordinator:
         QueryStoppedError
             ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
         """
-        ledger = self._journal.load()  # P2
+        # P2: load the journal.
+        ledger = self._journal.load()
         if ledger.restoring is not None:
             raise unfinished(ledger)
         check_location(ledger, self._view)
@@ -101,11 +102,14 @@ class CheckpointCoordinator:
             check_restored(ledger, self._view, [hook.identifier() for hook in self._settings.hooks])
         if self._view.gaps:
             check_target(ledger, self._session.identify())
-        run, claimed = self._claimant.take()  # P3
+        # P3: keep the newest run if it is ours, or claim one. From here no other driver decides anything.
+        run, claimed = self._claimant.take()
         if self._view.gaps and not claimed:  # a version that the journal has is not written again: it has to be there
             self._session.settlement.must_hold()
-        self._planning.recover(run, claimed)  # P4 to P8
-        return self._planning.plan_tasks(run)  # P9
+        # P4 to P8: account for every micro-batch, settle what is decided, keep or void what is prepared, sweep.
+        self._planning.recover(run, claimed)
+        # P9: the tasks get the run and the mode.
+        return self._planning.plan_tasks(run)
 
     def commit(
         self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "", compare: bool = True
@@ -131,7 +135,8 @@ class CheckpointCoordinator:
             Otherwise, for the reason that its condition names.
         """
         faults.reach("commit.called")
-        ledger = self._journal.load()  # C1
+        # C1: load the journal: the run has to be the newest.
+        ledger = self._journal.load()
         token = self._token(messages, batch)
         must_own(token)(ledger)
         acknowledged = [m for m in messages if m is not None]
@@ -148,7 +153,8 @@ class CheckpointCoordinator:
         if found is None and batch <= ledger.accounted:  # a version whose record was forgotten long ago
             check_overtaken(ledger, acknowledged, batch)
             log.info("txnVersion %d was written before; nothing is written", batch)
-        elif found is not None and found.checkpoint is not None:  # C2
+        elif found is not None and found.checkpoint is not None:
+            # C2: it is decided already. Only what a repair has written again is missing.
             if self._view.gaps:
                 self._check_written(found, acknowledged, token, compare)
             checkpoint = ledger.checkpoints.get(found.checkpoint)  # None: settled, and trimmed
@@ -156,7 +162,8 @@ class CheckpointCoordinator:
                 self._repair(checkpoint, found, acknowledged, token)
         else:
             self._decision.decide(acknowledged, batch, token, found, origin)
-        self._session.sweep(token)  # C10
+        # C10: sweep what losers of retries and speculation have left.
+        self._session.sweep(token)
 
     def _repair(
         self, checkpoint: CheckpointRecord, found: BatchRecord, messages: Sequence[Acknowledgement], token: int
@@ -182,7 +189,8 @@ class CheckpointCoordinator:
 
     def abort(self, messages: Sequence[Acknowledgement | None], batch: int) -> None:
         """Give a micro-batch up, unless the journal has it. *Called on the driver, in the commit process.*"""
-        ledger = self._journal.load()  # A1
+        # A1: load the journal: a micro-batch that it has is not given up.
+        ledger = self._journal.load()
         tokens = {m.token for m in messages if m is not None}
         newest = ledger.newest_run
         if newest is None or newest.ended or tokens - {newest.token}:
@@ -191,7 +199,8 @@ class CheckpointCoordinator:
             return
         token = newest.token
         try:
-            self._journal.append(entries.Aborted(run=token, batch=batch), may_abort(token, batch))  # A2
+            # A2: write "aborted". From here the run is ended.
+            self._journal.append(entries.Aborted(run=token, batch=batch), may_abort(token, batch))
         except FencedError as fenced:
             log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
             return
@@ -201,7 +210,8 @@ class CheckpointCoordinator:
             log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
             return
         faults.reach("abort.journalled")
-        self._session.sweep(token, ended=True)  # A3
+        # A3: sweep what the micro-batch has prepared.
+        self._session.sweep(token, ended=True)
 
     def close(self, follows: int) -> int:
         """Commit what a stopped query has prepared, and leave nothing open: its final checkpoint.
@@ -230,16 +240,20 @@ class CheckpointCoordinator:
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
-        run = self._claimant.claim(follows)  # E1
+        # E1: claim a run, so that the former driver decides nothing any more.
+        run = self._claimant.claim(follows)
         self._planning.settle_all(run.token)
         self._planning.keep_or_void(run.token, True)
         self._session.sweep(run.token)
         faults.reach("recovery.swept")
         covered = self._journal.ledger.undecided()
         if covered:
-            self._decision.decide_prepared(covered, run.token)  # E2
-        self._journal.append(entries.Stopped(run=run.token), may_stop(run.token))  # E3
-        self._session.sweep(run.token, ended=True)  # E4
+            # E2: decide what is prepared, and settle it.
+            self._decision.decide_prepared(covered, run.token)
+        # E3: write "stopped". From here the run is ended, and nothing of it is open.
+        self._journal.append(entries.Stopped(run=run.token), may_stop(run.token))
+        # E4: sweep.
+        self._session.sweep(run.token, ended=True)
         return run.token
 
     def _token(self, messages: Sequence[Acknowledgement | None], batch: int) -> int:

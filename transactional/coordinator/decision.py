@@ -85,7 +85,8 @@ class Decision:
             raise ProtocolError(
                 "PROTOCOL_VIOLATED", reason=f"only some tasks of micro-batch {batch} report that they drained it"
             )
-        if drained == {found is None}:  # C3, C4
+        # C3, C4: the tasks were planned with what the journal said, and still says.
+        if drained == {found is None}:
             change = f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned"
             raise FencedError("CONCURRENT_COMMIT", reason=change, batch=batch)
         pending = PendingCheckpoint(token, batch)
@@ -97,7 +98,8 @@ class Decision:
         covered = self._journal.ledger.undecided()
         covers = [record.batch for record in covered]
         judge = may_record(token, batch, found is not None, covers, self._view.gaps)
-        reason = self._look(batch, pending, covered, judge)  # C5
+        # C5: the handles that the decision rests on are alive.
+        reason = self._look(batch, pending, covered, judge)
         faults.reach("commit.looked")
         barriers = new_barriers(self._view.lines, self._view.previous)
         fact = entries.Prepared(
@@ -114,7 +116,8 @@ class Decision:
         )
         if reason is None:
             if found is None:
-                self._journal.append(fact, judge)  # C7
+                # C7: write "prepared". From here a replay writes nothing; a later checkpoint decides.
+                self._journal.append(fact, judge)
                 faults.reach("prepared.written")
             return
         context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
@@ -125,11 +128,13 @@ class Decision:
                 if tried:
                     self._look(batch, pending, covered, judge)
                 with hiding(self._settings.secrets):
-                    states = hooks.trigger(self._settings.hooks, context)  # C6
+                    # C6: the hooks give the states that belong to the checkpoint.
+                    states = hooks.trigger(self._settings.hooks, context)
                 faults.reach("hooks.triggered")
+                # C7: write "decided". From here the checkpoint counts, whatever dies.
                 entry = self._journal.append(
                     fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines)), judge, nonce
-                )  # C7
+                )
                 break
             except FencedError:  # also by this commit's own decision, if a former try came late
                 late = self._journal.late(nonce)
@@ -156,9 +161,11 @@ class Decision:
         passed = [number for number, _ in handles if number <= self._view.committed]
         covers = [record.batch for record in covered]
         judge = may_record(token, last.batch, True, covers, self._view.gaps)
-        self._settlement.look(last.batch, [handle for _, handle in handles], judge, passed)  # C5
+        # C5: the handles that the decision rests on are alive.
+        self._settlement.look(last.batch, [handle for _, handle in handles], judge, passed)
         began = self._session.milliseconds()
-        states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))  # C6
+        # C6: the hooks give the states that belong to the checkpoint.
+        states = hooks.trigger(self._settings.hooks, hooks.HookContext(self._view.queryId, covers, began))
         reason, writers = ClosingReason.STOP.name, last.writers
         fact = entries.Decided(
             run=token,
@@ -171,8 +178,10 @@ class Decision:
             covers=covers,
             **self._barriers(self._view.lines if last.batch >= self._view.batch else self._view.previous or ()),
         )
-        entry = self._journal.append(fact, judge)  # C7
-        self._commit_decided(entry.number, token)  # C8, C9
+        # C7: write "decided". From here the checkpoint counts, whatever dies.
+        entry = self._journal.append(fact, judge)
+        # C8, C9: commit, and write "settled".
+        self._commit_decided(entry.number, token)
 
     def _barriers(self, lines: Sequence[SourceLine]) -> dict[str, Any]:
         """Return what the decision records of other queries' barriers, and for those that follow this one."""
@@ -186,12 +195,14 @@ class Decision:
         if checkpoint.settled:
             return
         open_parts = [part for part in self._journal.ledger.parts_of(checkpoint) if part.open]
-        if not self._settlement.commit(checkpoint, open_parts, recovering=False):  # C8
+        # C8: commit.
+        if not self._settlement.commit(checkpoint, open_parts, recovering=False):
             ledger = self._journal.load()
             if newest_run(ledger).token != token:  # whoever came after commits, or repairs, what this driver can't
                 raise superseded(token, ledger)
             raise RetriableError("LOST_AFTER_DECISION", checkpoint=checkpoint.id, detail="")
-        self._settlement.finish(checkpoint, token)  # C9
+        # C9: write "settled", once every row can be read.
+        self._settlement.finish(checkpoint, token)
         faults.reach("settled.written")
 
     def _look(

@@ -59,13 +59,16 @@ class Planning:
             if self._view.gaps:
                 raise lost_version(behind) from None
             raise
-        self.keep_or_void(run.token, claimed)  # P6
+        # P6: what is prepared stays if it is alive, and is void if not.
+        self.keep_or_void(run.token, claimed)
         self._record_repartitions(run.token)
-        self._session.sweep(run.token)  # P7
+        # P7: sweep what no entry that is unsettled names.
+        self._session.sweep(run.token)
         faults.reach("recovery.swept")
         self._stop_if_asked(run.token)
         if run.restored is None and self._session.settings.hooks:
-            self._restore_hooks(run.token)  # P8
+            # P8: the hooks get back the states of the newest decision.
+            self._restore_hooks(run.token)
 
     def plan_tasks(self, run: RunRecord) -> TaskPlan:
         """P9: fold the journal, and return the plan for the tasks of the micro-batch."""
@@ -89,9 +92,11 @@ class Planning:
 
     def settle_all(self, token: int) -> None:
         """P4 and P5: account for every micro-batch, then settle every decided checkpoint."""
-        check_account(self._journal.ledger, self._view)  # P4
+        # P4: every micro-batch before this one is accounted for.
+        check_account(self._journal.ledger, self._view)
         for checkpoint in self._journal.ledger.unsettled():
-            self._session.settlement.settle(checkpoint.id, token)  # P5
+            # P5: what is decided is committed, whatever has died.
+            self._session.settlement.settle(checkpoint.id, token)
 
     def keep_or_void(self, token: int, claimed: bool) -> None:
         """P6: keep a prepared batch if all its handles are alive; else journal that it is void, then abort the others.
