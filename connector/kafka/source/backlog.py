@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from connector.kafka.client.agreement import AskEach, TopicView
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import SHOWN, Partition
+from connector.kafka.source.available import Available
 from connector.kafka.source.bounds import check_partitions
 from connector.kafka.source.data_loss import log, lost_error
 from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
@@ -23,35 +24,7 @@ from transactional.errors import StoreError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["Available", "Backlog"]
-
-
-@dataclass(frozen=True)
-class Available:
-    """Offsets that can be read now.
-
-    Parameters
-    ----------
-    before : SourceOffset
-        The end of the micro-batch before, with the positions at which reading continues.
-    ends : Positions
-        Where reading could end.
-    first : Positions
-        Where partitions begin that `before` does not have.
-    lost : Mapping[Partition, Loss]
-        Losses that the positions of `before` skip.
-    """
-
-    before: SourceOffset
-    ends: Positions
-    first: Positions
-    lost: Mapping[Partition, Loss]
-
-    @property
-    def waiting(self) -> int:
-        """How many offsets can be read."""
-        begin = {**self.first, **self.before.topics}
-        return sum(offset - begin.get(partition, 0) for partition, offset in self.ends.items())
+__all__ = ["Backlog"]
 
 
 class Backlog:

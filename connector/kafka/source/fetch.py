@@ -129,76 +129,106 @@ def fetch(
     StoreError
         ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``KAFKA_TIMEOUT``.
     """
-    partition, end = wanted.partition, wanted.end
-    deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
+    return _Reading(consumer, wanted, clock or SystemClock(), stall_seconds, tolerance).batches()
 
-    def again(offset: int) -> None:
-        (clock or SystemClock()).sleep(WAIT_SECONDS)
-        consumer.begin(partition, offset)
 
-    def refused(position: int) -> int:
-        """Return where to continue after the leader has refused the offset."""
-        nonlocal deadline, look
-        holding = ask_twice(lambda: _holding(consumer, partition), position, clock)
-        if holding is None:
-            again(position)
-            return position
-        if tolerance is None:
-            raise _lost(wanted, position, holding)
-        position = tolerance.pass_over(wanted, position, holding)
-        consumer.begin(partition, position)
-        deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
-        return position
+class _Reading:
+    """One range that is being read: the next offset, and how long it may take until a row comes."""
 
-    def wait(position: int) -> None:
-        """Check the limits when no row has come."""
-        nonlocal look
-        if deadline.passed():
-            if tolerance is not None:
-                tolerance.check_topic(wanted, position)
-            raise _stalled(wanted, position, stall_seconds)
-        if tolerance is not None and look.passed():
-            tolerance.check_topic(wanted, position)
-            look = Deadline(LOOK_SECONDS, clock)
+    def __init__(
+        self,
+        consumer: RangeConsumer,
+        wanted: OffsetRange,
+        clock: Clock,
+        stall_seconds: float,
+        tolerance: LossTolerance | None,
+    ) -> None:
+        self._consumer, self._wanted, self._clock = consumer, wanted, clock
+        self._stall_seconds, self._tolerance = stall_seconds, tolerance
+        self._position = wanted.start
+        self._wait_anew()
 
-    consumer.begin(partition, wanted.start)
-    position, ask = wanted.start, FIRST_ROWS
-    batch: list[Records] = []
-    rows = size = 0
-    complaints.clear()
-    while position < end:
+    def batches(self) -> Iterator[Records]:
+        """Yield the rows; see `fetch`."""
+        self._consumer.begin(self._wanted.partition, self._position)
+        complaints.clear()
+        batch: list[Records] = []
+        ask, rows, size = FIRST_ROWS, 0, 0
+        while self._position < self._wanted.end:
+            taken = self._take(ask - rows)
+            if taken:
+                self._wait_anew()
+                batch += taken
+                rows += sum(map(len, taken))
+                size += sum(item.size for item in taken)
+            elif self._position < self._wanted.end:
+                self._check_wait()
+            if batch and (rows >= ask or size >= BATCH_BYTES):
+                yield batch[0].joined(batch[1:])
+                ask = int(min(BATCH_ROWS, max(1, BATCH_BYTES // (size / rows + 100))))
+                batch, rows, size = [], 0, 0
+        if batch:
+            yield batch[0].joined(batch[1:])
+
+    def _take(self, most: int) -> list[Records]:
+        """Return the rows that have come, none of them at or after the range's end; the position is then after them."""
         taken: list[Records] = []
-        for item in consumer.take(ask - rows, WAIT_SECONDS):
+        for item in self._consumer.take(most, WAIT_SECONDS):
             if not isinstance(item, Notice):
                 taken.append(item)
-                position = max(position, item.last + 1)
+                self._position = max(self._position, item.last + 1)
             elif item.error.name() == "_PARTITION_EOF":
-                position = max(position, item.offset)
-            else:
-                note_complaint(item.error)
-                if item.error.name() in _OUT_OF_RANGE:
-                    position = refused(position) if position < end else position
-                    break  # the rows that follow are asked for again
-                if tolerance is not None and item.error.name() in _NO_TOPIC:
-                    tolerance.check_topic(wanted, position)
-                    again(position)
-                    break
-                _judge(item.error, wanted, position)
-        if taken:
-            deadline, look = Deadline(stall_seconds, clock), Deadline(LOOK_SECONDS, clock)
-            if position > end:
-                taken = [kept for kept in (item.before(end) for item in taken) if kept is not None]
-            batch += taken
-            rows += sum(map(len, taken))
-            size += sum(item.size for item in taken)
-        elif position < end:
-            wait(position)
-        if batch and (rows >= ask or size >= BATCH_BYTES):
-            yield batch[0].joined(batch[1:])
-            ask = int(min(BATCH_ROWS, max(1, BATCH_BYTES // (size / rows + 100))))
-            batch, rows, size = [], 0, 0
-    if batch:
-        yield batch[0].joined(batch[1:])
+                self._position = max(self._position, item.offset)
+            elif self._begins_again(item.error):
+                break  # the rows that follow are asked for again
+        if self._position <= self._wanted.end:
+            return taken
+        return [kept for kept in (item.before(self._wanted.end) for item in taken) if kept is not None]
+
+    def _begins_again(self, error: Any) -> bool:
+        """Return whether an error makes the consumer begin again. One that would come again is raised."""
+        note_complaint(error)
+        if error.name() in _OUT_OF_RANGE:
+            if self._position < self._wanted.end:
+                self._continue_after_refusal()
+            return True
+        if self._tolerance is not None and error.name() in _NO_TOPIC:
+            self._tolerance.check_topic(self._wanted, self._position)
+            self._begin_again()
+            return True
+        _judge(error, self._wanted, self._position)
+        return False
+
+    def _continue_after_refusal(self) -> None:
+        """Begin where there are rows, after the leader has refused the offset."""
+        at, position = self._wanted.partition, self._position
+        holding = ask_twice(lambda: _holding(self._consumer, at), position, self._clock)
+        if holding is None:
+            self._begin_again()
+            return
+        if self._tolerance is None:
+            raise _lost(self._wanted, position, holding)
+        self._position = self._tolerance.pass_over(self._wanted, position, holding)
+        self._consumer.begin(at, self._position)
+        self._wait_anew()
+
+    def _begin_again(self) -> None:
+        self._clock.sleep(WAIT_SECONDS)
+        self._consumer.begin(self._wanted.partition, self._position)
+
+    def _wait_anew(self) -> None:
+        self._deadline = Deadline(self._stall_seconds, self._clock)
+        self._look = Deadline(LOOK_SECONDS, self._clock)
+
+    def _check_wait(self) -> None:
+        """Check the limits when no row has come."""
+        if self._deadline.passed():
+            if self._tolerance is not None:
+                self._tolerance.check_topic(self._wanted, self._position)
+            raise _stalled(self._wanted, self._position, self._stall_seconds)
+        if self._tolerance is not None and self._look.passed():
+            self._tolerance.check_topic(self._wanted, self._position)
+            self._look = Deadline(LOOK_SECONDS, self._clock)
 
 
 def _judge(error: Any, wanted: OffsetRange, position: int) -> None:

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.alignment.aim import Aim
-from connector.kafka.source.offsets import Loss, Positions, SourceOffset
+from connector.kafka.source.available import Available
+from connector.kafka.source.offsets import SourceOffset
 from connector.kafka.source.ranges import ranges_between
 from transactional.barrier import CheckpointBarrier
 from transactional.schedule import Schedule
 
-__all__ = ["TriggerLimits", "next_offset", "share_out"]
+__all__ = ["Timing", "TriggerLimits", "next_offset", "share_out"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -97,40 +98,36 @@ class TriggerLimits:
         return 0 <= now - since < self.delay_ms
 
 
-def next_offset(
-    before: SourceOffset,
-    available: Positions,
-    limit: int | None,
-    schedule: Schedule,
-    now: int,
-    *,
-    completed: int | None = None,
-    ends: bool = False,
-    first: Positions | None = None,
-    lost: Mapping[Partition, Loss] | None = None,
-    aim: Aim | None = None,
-) -> SourceOffset | None:
+@dataclass(frozen=True)
+class Timing:
+    """When a barrier is due.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    now : int
+        Milliseconds since the epoch.
+    completed : int or None
+        When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch.
+    ends : bool
+        Whether the query ends when all that is available is read.
+    """
+
+    schedule: Schedule
+    now: int
+    completed: int | None = None
+    ends: bool = False
+
+
+def next_offset(available: Available, limit: int | None, timing: Timing, aim: Aim | None = None) -> SourceOffset | None:
     """Return the end of the next micro-batch, or None if there is none.
 
     Parameters
     ----------
-    before : SourceOffset
-        The end of the micro-batch before.
-    available : Positions
-        Where reading could end.
+    available : Available
     limit : int or None
         Maximum number of offsets.
-    schedule : Schedule
-    now : int
-        Milliseconds since the epoch.
-    completed : int, optional
-        When the checkpoint of the last barrier was first seen completed, in milliseconds since the epoch.
-    ends : bool
-        Whether the query ends when all of `available` is read.
-    first : Positions, optional
-        Where partitions begin that `before` does not have; 0 by default.
-    lost : Mapping[Partition, Loss], optional
-        Losses that the positions of `before` already skip. They are recorded in a micro-batch even if it has no rows.
+    timing : Timing
     aim : Aim, optional
         Of a query that follows other queries' barriers; `available` goes no further.
 
@@ -139,28 +136,21 @@ def next_offset(
     StoreError
         ``DATA_LOST``, ``OFFSETS_DISAGREE``.
     """
-    # Partitions that came while the query ran are read from their first row.
-    known = {**(first or {}), **before.topics}
-    begin = {partition: known.get(partition, 0) for partition in available}
-    shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available)}
-    if limit is not None:
-        # If not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.
-        shares = share_out(shares, limit, turn=sum(begin.values()) // limit)
-    end = {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}
+    before, schedule = available.before, timing.schedule
+    begin, end = available.begin, _end(available, limit)
     # New partitions that are not read yet have lost nothing yet.
-    lost = {p: loss for p, loss in (lost or {}).items() if p in end or p not in (first or {})}
+    lost = {p: loss for p, loss in available.lost.items() if p in end or p not in available.first}
     rows_now = end != begin or bool(lost)
     cut = aim.cut_at(end) if aim is not None else None
     moved = cut is not None and not cut.same_marks(before.cut)
-    last = before.barrier
     kind = schedule.due(
-        last,
-        now,
+        before.barrier,
+        timing.now,
         rows_now=rows_now or moved,
         rows_since=before.barrier_rows,
         empty=before.barrier_empty,
-        completed=completed,
-        at_target=ends and end == available,
+        completed=timing.completed,
+        at_target=timing.ends and end == available.ends,
     )
     if aim is not None and aim.closes_at_cuts and cut is not None:
         kind = kind if cut.exact else None
@@ -170,7 +160,7 @@ def next_offset(
     picked = SourceOffset(
         topics=end,
         start=begin,
-        barrier=last,
+        barrier=before.barrier,
         barrier_rows=True,
         interval=schedule.interval_ms,
         ids=before.ids,
@@ -184,7 +174,17 @@ def next_offset(
         return picked
     return replace(
         picked,
-        barrier=CheckpointBarrier(last.number + 1 if last else 1, kind, now),
+        barrier=CheckpointBarrier(before.barrier.number + 1 if before.barrier else 1, kind, timing.now),
         barrier_rows=False,
         barrier_empty=0 if rows_now or moved or before.barrier_rows else before.barrier_empty + 1,
     )
+
+
+def _end(available: Available, limit: int | None) -> dict[Partition, int]:
+    """Return where the micro-batch ends, with each partition's share of the limit."""
+    begin = available.begin
+    shares = {wanted.partition: len(wanted) for wanted in ranges_between(begin, available.ends)}
+    if limit is not None:
+        # If not all partitions can have a share, the sum of the offsets grows by the limit in each micro-batch.
+        shares = share_out(shares, limit, turn=sum(begin.values()) // limit)
+    return {partition: offset + shares.get(partition, 0) for partition, offset in begin.items()}

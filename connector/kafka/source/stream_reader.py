@@ -26,7 +26,7 @@ from connector.kafka.source.backlog import Backlog
 from connector.kafka.source.bounds import OffsetBound
 from connector.kafka.source.data_loss import check_joint, warn
 from connector.kafka.source.fetch import KafkaInputPartition, read_range
-from connector.kafka.source.micro_batch import next_offset
+from connector.kafka.source.micro_batch import Timing, next_offset
 from connector.kafka.source.offsets import SourceOffset, positions_to_json
 from connector.kafka.source.ranges import ranges_between
 from connector.kafka.source.read_options import ReadOptions
@@ -171,18 +171,10 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             available, ends = replace(available, ends=aim.ends), ends and aim.is_last
         # A barrier that is due does not wait for minOffsetsPerTrigger.
         held = not at_once and target is None and options.limits.hold_back(available.waiting, self._triggered, now)
-        end = next_offset(
-            available.before,
-            available.before.topics if held else available.ends,
-            most,
-            options.schedule,
-            now,
-            completed=self._completed[1] if self._completed else None,
-            ends=ends,
-            first=available.first,
-            lost=available.lost,
-            aim=aim,
-        )
+        if held:
+            available = replace(available, ends=available.before.topics)
+        timing = Timing(options.schedule, now, self._completed[1] if self._completed else None, ends)
+        end = next_offset(available, most, timing, aim)
         if end is None:
             return None
         if end.topics != end.start:

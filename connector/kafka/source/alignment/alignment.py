@@ -23,7 +23,7 @@ from transactional.errors import OptionError, StoreError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from connector.kafka.source.backlog import Available
+    from connector.kafka.source.available import Available
     from connector.kafka.source.read_options import ReadOptions
 
 __all__ = ["Alignment"]

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from connector.kafka.client.topics import Partition
+from connector.kafka.source.available import Available
 from connector.kafka.source.data_loss import check_joint, lost_error
-from connector.kafka.source.micro_batch import next_offset
+from connector.kafka.source.micro_batch import Timing, next_offset
 from connector.kafka.source.offsets import Loss, Reason, SetAside, SourceOffset
 from connector.kafka.source.ranges import OffsetRange, narrow
 from connector.kafka.source.standing import resume, stand
@@ -88,17 +89,18 @@ def test_losses_stand_in_the_offset_and_only_where_there_are_some() -> None:
 def test_a_loss_makes_a_micro_batch_without_rows_once() -> None:
     moved = replace(BEFORE, topics={A: 15, B: 20, C: 30})
     lost = {A: Loss(10, 15, Reason.EXPIRED)}
-    end = next_offset(moved, moved.topics, None, Schedule(), 1000, lost=lost)
+    end = next_offset(Available(moved, moved.topics, lost=lost), None, Timing(Schedule(), 1000))
     assert end is not None
     assert (end.topics, end.start, end.lost) == (moved.topics, moved.topics, lost)
-    assert next_offset(end, end.topics, None, Schedule(), 2000) is None
+    assert next_offset(Available(end, end.topics), None, Timing(Schedule(), 2000)) is None
 
 
 def test_the_rows_of_a_new_partition_are_not_lost_before_it_is_read() -> None:
     new = Partition("c", 0)
     lost = {new: Loss(0, 3, Reason.EXPIRED)}
-    assert next_offset(BEFORE, BEFORE.topics, None, Schedule(), 1000, first={new: 3}, lost=lost) is None
-    end = next_offset(BEFORE, {**BEFORE.topics, new: 5}, None, Schedule(), 1000, first={new: 3}, lost=lost)
+    timing, first = Timing(Schedule(), 1000), {new: 3}
+    assert next_offset(Available(BEFORE, BEFORE.topics, first, lost), None, timing) is None
+    end = next_offset(Available(BEFORE, {**BEFORE.topics, new: 5}, first, lost), None, timing)
     assert end is not None
     assert (end.start[new], end.lost) == (3, lost)
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.micro_batch import next_offset
+from connector.kafka.source.available import Available
+from connector.kafka.source.micro_batch import Timing, next_offset
 from connector.kafka.source.offsets import SourceOffset
 from transactional.barrier import BarrierKind
 from transactional.errors import StoreError
@@ -36,7 +37,8 @@ class Stream:
 
     def ask(self, *, ends: bool = False) -> SourceOffset | None:
         start = SourceOffset.from_json(json.loads(json.dumps(self.ends[-1].to_json())))
-        end = next_offset(start, dict(self.available), self.limit, self.schedule, self.now, ends=ends)
+        timing = Timing(self.schedule, self.now, ends=ends)
+        end = next_offset(Available(start, dict(self.available)), self.limit, timing)
         if end is not None:
             self.ends.append(end)
         return end
@@ -198,12 +200,13 @@ def test_rows_behind_an_empty_barrier_leave_it_an_empty_one() -> None:
 def test_a_topic_that_ends_before_what_was_read_is_an_error_not_an_empty_barrier() -> None:
     before = replace(SourceOffset({SMALL: 5}, {SMALL: 0}), barrier_rows=True)
     with pytest.raises(StoreError, match="DATA_LOST"):
-        next_offset(before, {SMALL: 4}, None, Schedule(), AT)
+        next_offset(Available(before, {SMALL: 4}), None, Timing(Schedule(), AT))
 
 
 def test_a_partition_that_is_new_begins_at_its_first_row() -> None:
     before = SourceOffset({SMALL: 5}, {SMALL: 0})
-    end = next_offset(before, {SMALL: 6, LARGE: 9}, None, Schedule(), AT, first={SMALL: 3, LARGE: 7})
+    available = Available(before, {SMALL: 6, LARGE: 9}, {SMALL: 3, LARGE: 7})
+    end = next_offset(available, None, Timing(Schedule(), AT))
     assert end is not None
     assert end.start == {SMALL: 5, LARGE: 7}
     assert end.topics == {SMALL: 6, LARGE: 9}
