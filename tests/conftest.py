@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from connector.formats.discovery import ALLOW  # with it the catalogue of errors is complete: its remedies name commands
+from tests.last_green import LastGreen
 
 # By default an example that takes 200 ms fails: a machine that others share may stand still for as long.
 settings.register_profile("untimed", deadline=None)
@@ -18,6 +19,12 @@ settings.load_profile("untimed")
 # A worker of pytest keeps admins for their next use. Their threads log when the brokers of an earlier test are gone, and a test
 # that looks at its own warnings would see theirs.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note at the end, where all processes of a session are known, that all is green."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LastGreen())
 
 
 def pytest_report_header() -> str:
