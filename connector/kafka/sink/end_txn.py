@@ -82,11 +82,11 @@ class TransactionEnder:
     """
 
     def __init__(self, admin: KafkaAdmin, cluster_id: str, partitions: PartitionAdmin | None = None) -> None:
-        self._admin = admin
+        self.admin = admin
         self._cluster_id = cluster_id
         self._partitions = partitions or PartitionAdmin(admin)
         self._open_together: frozenset[Key] = frozenset()
-        self._answered: set[bool] = set()  # commits, aborts
+        self.answered: set[bool] = set()  # whether commits, or aborts, have been
 
     def commit(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
         """Commit all, pipelined, and return those that are lost. `ensure_readable` then waits until readers see the others.
@@ -167,46 +167,33 @@ class TransactionEnder:
         """Wait until every row of committed transactions can be read; see `connector.kafka.sink.readable`."""
         together = [transaction for transaction in transactions if transaction.key in self._open_together]
         alone = [transaction for transaction in transactions if transaction.key not in self._open_together]
-        return ensure_readable(self._admin, self._partitions, together, alone, deadline)
+        return ensure_readable(self.admin, self._partitions, together, alone, deadline)
 
     def _wholes(self, transactions: Sequence[Prepared]) -> list[Whole]:
-        clock = self._admin.clock
-        second = SecondLook(clock)
-        wholes = self._of_other_clusters(transactions)
-        waiting: dict[int, str] = {}  # with what is known of them so far
-
-        def look() -> list[Whole] | None:
-            nonlocal wholes, waiting
-            left = [index for index in range(len(transactions)) if index not in wholes]
-            described = self._admin.describe([transactions[index].name for index in left])
-            states = {index: self._open_state(transactions[index], described) for index in left}
-            ongoing = {index: state for index, state in states.items() if state is not None}
-            # Between an end and its markers the partitions show nothing yet.
-            ending = [index for index in left if self._is_ending(transactions[index], described)]
-            ended = [index for index in left if index not in ongoing and index not in ending]
-            fates = open_fates(self._partitions, [transactions[index] for index in ongoing])
-            judged = {index: judge_open(ongoing[index], of) for index, of in zip(ongoing, fates, strict=True)}
-            judged |= zip(ended, self._judge_ended([transactions[index] for index in ended], described), strict=True)
-            waiting = dict.fromkeys(ending, "its markers are being written")
-            for index, whole in judged.items():
-                if whole.doubt is None or (not whole.pending and second.confirms(index, whole.doubt)):
-                    wholes[index] = whole
-                else:
-                    waiting[index] = whole.state.evidence
-                    self._admin.forget_coordinator(transactions[index].name)
-            return None if waiting else [wholes[index] for index in range(len(transactions))]
-
-        deadline = self._admin.limit or Deadline(LOOK_SECONDS, clock)
-        judgements: list[Whole] | None = backing_off(deadline, clock)(look) if transactions else []
-        if judgements is None:
-            left = [transactions[index] for index in waiting]
+        looking = _Looking(self, transactions)
+        deadline = self.admin.limit or Deadline(LOOK_SECONDS, self.admin.clock)
+        if transactions and backing_off(deadline, self.admin.clock)(looking.look) is None:
+            left = [transactions[index] for index in looking.waiting]
             parts = [part for transaction in left for part in transaction.written]
-            ended = f"can't be judged yet ({next(iter(waiting.values()))})"
+            ended = f"can't be judged yet ({next(iter(looking.waiting.values()))})"
             raise markers_pending(left, parts, ended)
-        return judgements
+        return [looking.wholes[index] for index in range(len(transactions))]
+
+    def look_once(self, transactions: Mapping[int, Prepared]) -> tuple[list[int], dict[int, Whole]]:
+        """Return which transactions end just now, and how the others stand, as one look shows it."""
+        described = self.admin.describe([transaction.name for transaction in transactions.values()])
+        states = {index: self._open_state(each, described) for index, each in transactions.items()}
+        ongoing = {index: state for index, state in states.items() if state is not None}
+        # Between an end and its markers the partitions show nothing yet.
+        ending = [index for index, each in transactions.items() if self._is_ending(each, described)]
+        ended = [index for index in transactions if index not in ongoing and index not in ending]
+        fates = open_fates(self._partitions, [transactions[index] for index in ongoing])
+        judged = {index: judge_open(ongoing[index], of) for index, of in zip(ongoing, fates, strict=True)}
+        judged |= zip(ended, self._judge_ended([transactions[index] for index in ended], described), strict=True)
+        return ending, judged
 
     def _judge_ended(self, transactions: Sequence[Prepared], described: Mapping[str, Description]) -> list[Whole]:
-        now = self._admin.clock.now()
+        now = self.admin.clock.now()
         wholes = []
         for transaction, fates in zip(transactions, ended_fates(self._partitions, transactions), strict=True):
             description = described.get(transaction.name)
@@ -218,7 +205,7 @@ class TransactionEnder:
         return wholes
 
     def _open_state(self, transaction: Prepared, described: Mapping[str, Description]) -> HandleState | None:
-        state = state_from(transaction, described.get(transaction.name), self._admin.clock.now())
+        state = state_from(transaction, described.get(transaction.name), self.admin.clock.now())
         return state if state is not None and state.outcome is Outcome.PREPARED else None
 
     @staticmethod
@@ -228,7 +215,7 @@ class TransactionEnder:
             return False
         return state_from(transaction, description, 0.0) is None
 
-    def _of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
+    def of_other_clusters(self, transactions: Sequence[Prepared]) -> dict[int, Whole]:
         """Return the states, unknown, of transactions of other clusters, by their index."""
         return {
             index: Whole(
@@ -245,60 +232,19 @@ class TransactionEnder:
 
     def _end_all(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
         """End all, or find out how they ended; all questions share the deadline."""
-        self._admin.limit = deadline
+        self.admin.limit = deadline
         try:
             return self._settle(transactions, commit, deadline)
         finally:
-            self._admin.limit = None
+            self.admin.limit = None
 
     def _settle(self, transactions: Sequence[Prepared], commit: bool, deadline: Deadline) -> list[Whole]:
-        wanted = Whole(HandleState(Outcome.COMMITTED if commit else Outcome.LOST, evidence=ENDED_BY_REQUEST))
-        wholes = self._of_other_clusters(transactions)
-        left = [index for index in range(len(transactions)) if index not in wholes]
-        # The very first goes alone: an error that concerns all of them (rights, versions) shows on one.
-        cut = len(left) if commit in self._answered else 1
-        unsettled: list[int] = []
-        answers: list[Any] = []
+        ending = _Ending(self, transactions, commit)
+        if backing_off(deadline, self.admin.clock)(ending.send) is None:
+            raise self._late(transactions, ending.unsettled, commit, ending.answers)
+        return [ending.wholes[index] for index in range(len(transactions))]
 
-        def send() -> list[Whole] | None:
-            nonlocal wholes, left, cut, unsettled, answers
-            while left:
-                now, later = left[:cut], left[cut:]
-                # Below version 5 each is looked at before each request.
-                old = [index for index in now if transactions[index].end_version < 5]
-                wholes |= self._ended(old, transactions, commit)
-                sendable = [index for index in now if index not in wholes]
-                answers = self._send([transactions[index] for index in sendable], commit)
-                to_judge: list[int] = []
-                for index, answer in zip(sendable, answers, strict=True):
-                    meaning = answer_for(answer)
-                    if meaning is Answer.ENDED:
-                        wholes[index] = wanted
-                        if commit:
-                            faults.reach("commit.one")
-                    elif meaning is Answer.JUDGE:
-                        to_judge.append(index)
-                    elif meaning is Answer.REFUSED:
-                        raise self._refused(transactions[index], answer)
-                    elif meaning is Answer.FIND_COORDINATOR:
-                        self._admin.forget_coordinator(transactions[index].name)
-                if sendable:
-                    self._answered.add(commit)
-                # Still open at our epoch: the answer was about an earlier moment; it is asked again.
-                wholes |= self._ended(to_judge, transactions, commit)
-                unsettled = [index for index in now if index not in wholes]
-                left = unsettled + later
-                cut = len(left) if not unsettled else len(now)
-                if unsettled:
-                    return None
-            return [wholes[index] for index in range(len(transactions))]
-
-        settled: list[Whole] | None = backing_off(deadline, self._admin.clock)(send)
-        if settled is None:
-            raise self._late(transactions, unsettled, commit, answers)
-        return settled
-
-    def _ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
+    def ended(self, indexes: Sequence[int], transactions: Sequence[Prepared], commit: bool) -> dict[int, Whole]:
         """Look at these, and return those that need no request any more.
 
         One that the coordinator still calls open is never committed once a part of it is gone, and always aborted.
@@ -308,17 +254,18 @@ class TransactionEnder:
             return {index: whole for index, whole in wholes.items() if whole.state.outcome is not Outcome.PREPARED}
         return {index: whole for index, whole in wholes.items() if not whole.ongoing}
 
-    def _send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
+    def send(self, transactions: Sequence[Prepared], commit: bool) -> list[Any]:
+        """Send a request for each at once; return the answers, or the errors of their connections."""
         from kafka.protocol.producer.transaction import EndTxnRequest
 
-        nodes = self._admin.coordinators(transaction.name for transaction in transactions)
+        nodes = self.admin.coordinators(transaction.name for transaction in transactions)
         answers: list[Any] = [None] * len(transactions)
         requests: list[tuple[int, Any]] = []
         sent: list[int] = []
         for index, transaction in enumerate(transactions):
             if not commit and transaction.end_version < 5:
                 # EndTxn(abort) below 5 leaves the epoch valid: a zombie's next record would open it again.
-                self._admin.init_producer_id(transaction.name, transaction.timeout_ms)
+                self.admin.init_producer_id(transaction.name, transaction.timeout_ms)
                 answers[index] = _Ended()
                 continue
             sent.append(index)
@@ -334,7 +281,7 @@ class TransactionEnder:
                     ),
                 )
             )
-        for index, answer in zip(sent, self._admin.send_all(requests), strict=True):
+        for index, answer in zip(sent, self.admin.send_all(requests), strict=True):
             answers[index] = answer
         return answers
 
@@ -351,7 +298,8 @@ class TransactionEnder:
             raise unknown_outcome(unknown)
 
     @staticmethod
-    def _refused(transaction: Prepared, answer: Any) -> StoreError:
+    def refused(transaction: Prepared, answer: Any) -> StoreError:
+        """Make the error of an answer that an operator has to act on."""
         name = error_name(int(answer.error_code))
         return StoreError(
             "KAFKA_REFUSED",
@@ -386,3 +334,82 @@ class _Ended:
     """An answer in place of the broker's: the transaction has ended."""
 
     error_code = 0
+
+
+class _Looking:
+    """Transactions that are looked at until it is known of each how it stands.
+
+    `wholes` has those that are judged, by index; `waiting` the others, with what is known of them so far.
+    """
+
+    def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared]) -> None:
+        self._ender, self._transactions = ender, transactions
+        self._second = SecondLook(ender.admin.clock)
+        self.wholes = ender.of_other_clusters(transactions)
+        self.waiting: dict[int, str] = {}
+
+    def look(self) -> bool | None:
+        """Look at those that are left; None if some are left after it."""
+        left = {index: each for index, each in enumerate(self._transactions) if index not in self.wholes}
+        ending, judged = self._ender.look_once(left)
+        self.waiting = dict.fromkeys(ending, "its markers are being written")
+        for index, whole in judged.items():
+            if whole.doubt is None or (not whole.pending and self._second.confirms(index, whole.doubt)):
+                self.wholes[index] = whole
+            else:
+                self.waiting[index] = whole.state.evidence
+                self._ender.admin.forget_coordinator(left[index].name)
+        return None if self.waiting else True
+
+
+class _Ending:
+    """Transactions that are ended, or whose end is found out. `wholes` has those of which it is known, by index."""
+
+    def __init__(self, ender: TransactionEnder, transactions: Sequence[Prepared], commit: bool) -> None:
+        self._ender, self._transactions, self._commit = ender, transactions, commit
+        self.wholes = ender.of_other_clusters(transactions)
+        self._left = [index for index in range(len(transactions)) if index not in self.wholes]
+        # The very first goes alone: an error that concerns all of them (rights, versions) shows on one.
+        self._cut = len(self._left) if commit in ender.answered else 1
+        self.unsettled: list[int] = []
+        self.answers: list[Any] = []
+
+    def send(self) -> bool | None:
+        """Send requests for those that are left; None if some of them are open after it."""
+        while self._left:
+            now, later = self._left[: self._cut], self._left[self._cut :]
+            # Below version 5 each is looked at before each request.
+            self._look([index for index in now if self._transactions[index].end_version < 5])
+            sendable = [index for index in now if index not in self.wholes]
+            self.answers = self._ender.send([self._transactions[index] for index in sendable], self._commit)
+            # Still open at our epoch: the answer was about an earlier moment; it is asked again.
+            self._look(self._read(sendable))
+            self.unsettled = [index for index in now if index not in self.wholes]
+            self._left = self.unsettled + later
+            self._cut = len(self._left) if not self.unsettled else len(now)
+            if self.unsettled:
+                return None
+        return True
+
+    def _read(self, sendable: Sequence[int]) -> list[int]:
+        """Note what the answers say; return those about which another question decides."""
+        wanted = Whole(HandleState(Outcome.COMMITTED if self._commit else Outcome.LOST, evidence=ENDED_BY_REQUEST))
+        to_judge: list[int] = []
+        for index, answer in zip(sendable, self.answers, strict=True):
+            transaction, meaning = self._transactions[index], answer_for(answer)
+            if meaning is Answer.ENDED:
+                self.wholes[index] = wanted
+                if self._commit:
+                    faults.reach("commit.one")
+            elif meaning is Answer.JUDGE:
+                to_judge.append(index)
+            elif meaning is Answer.REFUSED:
+                raise self._ender.refused(transaction, answer)
+            elif meaning is Answer.FIND_COORDINATOR:
+                self._ender.admin.forget_coordinator(transaction.name)
+        if sendable:
+            self._ender.answered.add(self._commit)
+        return to_judge
+
+    def _look(self, indexes: Sequence[int]) -> None:
+        self.wholes |= self._ender.ended(indexes, self._transactions, self._commit)
