@@ -74,56 +74,71 @@ def ensure_readable(
     """
     admin.limit = deadline
     try:
-        return _Wait(admin, partitions, deadline).until_readable(list(together), list(alone))
+        return _Wait(admin, partitions, deadline, together, alone).until_readable()
     finally:
         admin.limit = None
 
 
 class _Wait:
-    def __init__(self, admin: KafkaAdmin, partitions: PartitionAdmin, deadline: Deadline) -> None:
+    """Committed transactions whose rows can't all be read yet."""
+
+    def __init__(
+        self,
+        admin: KafkaAdmin,
+        partitions: PartitionAdmin,
+        deadline: Deadline,
+        together: Sequence[Prepared],
+        alone: Sequence[Prepared],
+    ) -> None:
         self._admin = admin
         self._partitions = partitions
         self._deadline = deadline
+        self._patience = Deadline(PATIENCE_SECONDS, admin.clock)
+        self._together, self._alone = list(together), list(alone)
+        self._complete: dict[Key, Description] = {}
         self._seen: dict[Key, dict[Partition, PartFate]] = {}
         self._second = SecondLook(admin.clock)
         self._sure: set[tuple[Key, Partition]] = set()
         self._refused: StoreError | None = None
         self._repaired: list[dict[str, Any]] = []
 
-    def until_readable(self, together: list[Prepared], alone: list[Prepared]) -> list[dict[str, Any]]:
-        clock = self._admin.clock
-        patience = Deadline(PATIENCE_SECONDS, clock)
-        waiting = [*together, *alone]
-        complete: dict[Key, Description] = {}
+    @property
+    def _waiting(self) -> list[Prepared]:
+        return [*self._together, *self._alone]
 
-        def look() -> list[dict[str, Any]] | None:
-            nonlocal together, alone, waiting, complete
-            ask = patience.passed()
-            for transaction, fates in [
-                *zip(together, ended_fates(self._partitions, together, together=True, ask_leaders=ask), strict=True),
-                *zip(alone, ended_fates(self._partitions, alone, ask_leaders=ask), strict=True),
-            ]:
-                self._seen.setdefault(transaction.key, {}).update({fate.part.partition: fate for fate in fates})
-                self._confirm(transaction.key, fates)
-            self._refuse_lost([*together, *alone])
-            together, alone = self._still_open(together), self._still_open(alone)
-            waiting = [*together, *alone]
-            if not waiting:
-                return self._repaired
-            if ask:
-                # Asked before the partitions were: the coordinator has written all markers that it ever writes.
-                for transaction in waiting:
-                    self._repair(transaction, complete.get(transaction.key))
-                complete = self._completed(waiting)
-            return None
-
-        repaired = backing_off(self._deadline, clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)(look)
-        if repaired is None and self._refused is not None:
-            raise self._refused
-        if repaired is None:
-            parts = [fate.part for transaction in waiting for fate in self._open_parts(transaction)]
-            raise markers_pending(waiting, parts, "are committed, and readers can't see their rows yet")
+    def until_readable(self) -> list[dict[str, Any]]:
+        """Return what had to be repaired, once all rows can be read; see `ensure_readable`."""
+        retrier = backing_off(self._deadline, self._admin.clock, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        if retrier(self._look) is None:
+            if self._refused is not None:
+                raise self._refused
+            parts = [fate.part for transaction in self._waiting for fate in self._open_parts(transaction)]
+            raise markers_pending(self._waiting, parts, "are committed, and readers can't see their rows yet")
         return self._repaired
+
+    def _look(self) -> bool | None:
+        """Look once, and repair what no broker ends by itself; None if rows are left that can't be read."""
+        ask = self._patience.passed()
+        for transaction, fates in [
+            *zip(
+                self._together,
+                ended_fates(self._partitions, self._together, together=True, ask_leaders=ask),
+                strict=True,
+            ),
+            *zip(self._alone, ended_fates(self._partitions, self._alone, ask_leaders=ask), strict=True),
+        ]:
+            self._seen.setdefault(transaction.key, {}).update({fate.part.partition: fate for fate in fates})
+            self._confirm(transaction.key, fates)
+        self._refuse_lost(self._waiting)
+        self._together, self._alone = self._still_open(self._together), self._still_open(self._alone)
+        if not self._waiting:
+            return True
+        if ask:
+            # Asked before the partitions were: the coordinator has written all markers that it ever writes.
+            for transaction in self._waiting:
+                self._repair(transaction, self._complete.get(transaction.key))
+            self._complete = self._completed(self._waiting)
+        return None
 
     def _still_open(self, transactions: Sequence[Prepared]) -> list[Prepared]:
         """Return the transactions that have open partitions, with these only."""
