@@ -30,7 +30,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from connector.kafka.client.admin import CONCURRENT_TRANSACTIONS, KafkaAdmin
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.cluster_admin import CONCURRENT_TRANSACTIONS
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import error_name
 from connector.kafka.sink.kafka_sink import KafkaHandle, KafkaSink, KafkaTransaction

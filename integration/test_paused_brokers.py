@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connector.kafka.client.admin import KafkaAdmin, metadata_request
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.cluster_admin import metadata_request
 from connector.kafka.client.config import ClientConfig
 from integration.broker import Cluster
 from integration.faults.paused_brokers import KAFKA_SESSION_MS, QUICK_SESSION_MS, Story, cluster_of_three, run_of

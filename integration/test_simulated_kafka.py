@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from connector.kafka.client.admin import KafkaAdmin, latest_request
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.cluster_admin import latest_request
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.partition_admin import _describe
 from connector.kafka.client.topics import Partition, TopicInfo

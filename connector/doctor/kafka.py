@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from connector.kafka.client.admin import TOPIC, KafkaAdmin
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.cluster_admin import TOPIC
 from connector.kafka.client.errors import missing_right
 from connector.kafka.source.read_options import ReadOptions
 from connector.transactions.on_brokers import look

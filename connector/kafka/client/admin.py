@@ -1,30 +1,33 @@
-"""Questions of an administrator: topics, offsets, coordinators, transactions, the brokers' limits."""
+"""Questions of an administrator about transactions, on top of those about topics: coordinators, states, producer ids."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from connector.kafka.client.cluster_admin import (
+    CONCURRENT_TRANSACTIONS,
+    ID_DENIED,
+    INVALID_TRANSACTION_TIMEOUT,
+    MOVING,
+    NONE,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    ClusterAdmin,
+)
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.connection import ENOUGH, KafkaConnection
 from connector.kafka.client.errors import error_name, missing_right
-from connector.kafka.client.topics import Partition, TopicInfo
+from connector.kafka.client.topics import Partition
 from transactional.clock import Clock
-from transactional.errors import OptionError, RetriableError, StoreError
+from transactional.errors import OptionError, StoreError
 
-__all__ = ["BROKER", "TOPIC", "Description", "Initialised", "KafkaAdmin", "latest_request", "metadata_request"]
+__all__ = ["NEWER_WAS_THERE", "SECOND_LOOK_SECONDS", "TRANSACTION_LOG", "Description", "Initialised", "KafkaAdmin"]
 
 DESCRIBE_BATCH = 1000
 """Transactional ids in one DescribeTransactions; 200 take 13 ms."""
 
 TRANSACTION_LOG = "__transaction_state"
-
-NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
-UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
-TOPIC, BROKER = 2, 4
-"""Kinds of resources whose settings are asked for."""
 
 SECOND_LOOK_SECONDS: Final = 1.0
 """Time between two looks that agree. A broker that wakes, or has become a coordinator, fetches the cluster's metadata twice a
@@ -32,11 +35,6 @@ second."""
 
 NO_PRODUCER = (1 << 63) - 1
 """A producer id that no broker assigns: they count up from 0, in blocks of 1000."""
-
-MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
-"""Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
-broker whose disk failed, that throttles, or that answers with an unknown error."""
-
 
 NEWER_WAS_THERE: Final = frozenset({47, 48, 52})
 """Codes of a marker that a newer process has made needless: a later epoch of the producer, an ended transaction, a newer
@@ -68,7 +66,7 @@ class Initialised(NamedTuple):
     unanswered: int = 0
 
 
-class KafkaAdmin(KafkaConnection):
+class KafkaAdmin(ClusterAdmin):
     """Questions to a cluster, each repeated while leaders and coordinators move.
 
     Parameters
@@ -80,153 +78,6 @@ class KafkaAdmin(KafkaConnection):
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         super().__init__(config, clock)
         self._coordinators: dict[str, int] = {}
-        self._longest_ms: tuple[int | None] | None = None
-
-    # -- cluster and topics -----------------------------------------------------------------------------------------
-
-    def cluster_id(self) -> str:
-        """Return the cluster's id."""
-        return str(self._metadata(()).cluster_id)
-
-    def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
-        """Describe these topics; those that do not exist are not in the answer.
-
-        Two brokers are asked, and of each partition the newer leader counts: one that was paused may know an older one.
-        Wait until each partition has a leader; if `awaited` is given, only until each of those has one.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``.
-        """
-        wanted = sorted(set(names))
-
-        def attempt() -> dict[str, TopicInfo] | None:
-            answers = self.ask_several(lambda: metadata_request(wanted))
-            if answers is None:
-                return None
-            if len(answers) < min(ENOUGH, max(len(answer.brokers) for answer in answers)):
-                self.look_for_brokers()  # more than one was not known
-                return None
-            infos: dict[str, TopicInfo] = {}
-            for name in wanted:
-                seen = [topic for answer in answers for topic in answer.topics if topic.name == name]
-                if any(topic.error_code == TOPIC_DENIED for topic in seen):
-                    raise missing_right("DESCRIBE", f"topic {name}")
-                seen = [topic for topic in seen if topic.error_code != UNKNOWN_TOPIC]
-                if any(topic.error_code != NONE for topic in seen) or len({topic.topic_id for topic in seen}) > 1:
-                    return None
-                if seen:
-                    infos[name] = info = _newest(seen)
-                    needed = [
-                        number for number in info.leaders if awaited is None or Partition(name, number) in awaited
-                    ]
-                    if any(info.leaders[number] < 0 for number in needed):
-                        return None
-            return infos
-
-        return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
-
-    def _metadata(self, topics: Iterable[str]) -> Any:
-        return self.ask(lambda: metadata_request(topics))
-
-    def end_offsets(
-        self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False
-    ) -> dict[Partition, tuple[int, int]]:
-        """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs.
-
-        The requests have the leaders' epochs: a leader that was replaced does not answer them with what it had before.
-
-        Raises
-        ------
-        StoreError
-            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``
-        RetriableError
-            ``KAFKA_TIMEOUT``
-        """
-        left = set(partitions)
-        known = dict(topics)
-        ends: dict[Partition, tuple[int, int]] = {}
-
-        def attempt() -> dict[Partition, tuple[int, int]] | None:
-            by_leader: dict[int, list[Partition]] = {}
-            for partition in sorted(left):
-                by_leader.setdefault(known[partition.topic].leaders[partition.number], []).append(partition)
-            requests = [(node, latest_request(asked, known, committed=committed)) for node, asked in by_leader.items()]
-            for answer in self.send_all(requests):
-                if isinstance(answer, Exception):
-                    self.pass_over(answer)
-                    continue
-                for topic in answer.topics:
-                    for part in topic.partitions:
-                        partition = Partition(topic.name, part.partition_index)
-                        if part.error_code == NONE:
-                            ends[partition] = part.offset, part.leader_epoch
-                            left.discard(partition)
-                        elif part.error_code not in (*MOVING, UNKNOWN_TOPIC):
-                            raise StoreError(
-                                "KAFKA_REFUSED", reason=f"ListOffsets of {partition}: {error_name(part.error_code)}"
-                            )
-            if not left:
-                return ends
-            found = self.topics({partition.topic for partition in left}, left)
-            gone = sorted(place for place in left if place.number not in _leaders_of(found, place, known))
-            if gone:
-                raise RetriableError("TOPIC_CHANGED", topics=sorted({place.topic for place in gone}))
-            known.update(found)
-            return None
-
-        return self.until(attempt, "the ends of partitions")
-
-    def end_txn_version(self) -> int:
-        """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
-        from kafka.protocol.producer.transaction import EndTxnRequest
-
-        levels, _ = self.feature_levels()
-        highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
-        return self.version_of(EndTxnRequest, highest)
-
-    def longest_timeout_ms(self) -> int | None:
-        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it; asked once."""
-        if self._longest_ms is None:
-            name = "transaction.max.timeout.ms"
-            value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
-            self._longest_ms = (None if value is None else int(value),)
-        return self._longest_ms[0]
-
-    def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
-        """Return settings of a broker or a topic, without those that it hides; None if this user may not read them.
-
-        Parameters
-        ----------
-        kind : int
-            `BROKER`, of which each is asked itself, or `TOPIC`.
-        name : str
-            The broker's number, or the topic.
-        keys : Sequence[str]
-        """
-        from kafka.protocol.admin import DescribeConfigsRequest
-
-        node = int(name) if kind == BROKER else self.any_node()
-        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(kind, name, list(keys))]), lambda: node)
-        (result,) = answer.results
-        if result.error_code != NONE:
-            return None
-        return {config.name: config.value for config in result.configs if config.value is not None}
-
-    def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the cluster's features: the levels that are in force, and the highest that the asked broker knows."""
-        from kafka.protocol.metadata import ApiVersionsRequest
-
-        answer = self.ask(
-            lambda: ApiVersionsRequest(client_software_name="barrier-kafka", client_software_version="0", min_version=3)
-        )
-        return (
-            {feature.name: feature.max_version_level for feature in answer.finalized_features or ()},
-            {feature.name: feature.max_version for feature in answer.supported_features or ()},
-        )
-
-    # -- transactions -----------------------------------------------------------------------------------------------
 
     def coordinators(self, ids: Iterable[str]) -> dict[str, int]:
         """Find the node of each transactional id's coordinator; remembered until `forget_coordinator`."""
@@ -356,7 +207,7 @@ class KafkaAdmin(KafkaConnection):
         from kafka.protocol.admin.transactions import ListTransactionsRequest
 
         def attempt() -> list[Any] | None:
-            metadata = self._metadata([TRANSACTION_LOG])
+            metadata = self.metadata([TRANSACTION_LOG])
             log = [topic for topic in metadata.topics if topic.error_code == NONE]
             if any(part.leader_id < 0 for topic in log for part in topic.partitions):
                 return None
@@ -450,55 +301,3 @@ class KafkaAdmin(KafkaConnection):
             )
 
         return self.until(attempt, f"a producer id for {transactional_id}")
-
-
-def metadata_request(topics: Iterable[str]) -> Any:
-    """Return a request for topics, which creates none."""
-    from kafka.protocol.metadata import MetadataRequest
-
-    return MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=True,
-    )
-
-
-def _newest(seen: Sequence[Any]) -> TopicInfo:
-    """Return one topic as several brokers describe it: of each partition what the newest leader epoch says."""
-    parts: dict[int, Any] = {}
-    for part in (part for topic in seen for part in topic.partitions):
-        other = parts.setdefault(part.partition_index, part)
-        if part.leader_epoch > other.leader_epoch:
-            parts[part.partition_index] = part
-    return TopicInfo(
-        str(seen[0].topic_id),
-        {number: part.leader_id for number, part in parts.items()},
-        frozenset(seen[0].authorized_operations or ()) or None,
-        {number: (len(part.replica_nodes), len(part.isr_nodes)) for number, part in parts.items()},
-        {number: part.leader_epoch for number, part in parts.items()},
-    )
-
-
-def _leaders_of(found: Mapping[str, TopicInfo], place: Partition, known: Mapping[str, TopicInfo]) -> Mapping[int, int]:
-    """Return the leaders of a partition's topic; none if the topic is gone, or another one."""
-    info = found.get(place.topic)
-    return {} if info is None or info.topic_id != known[place.topic].topic_id else info.leaders
-
-
-def latest_request(partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False) -> Any:
-    """Return a request for where partitions end: the high watermark, or, with `committed`, the last stable offset."""
-    from kafka.protocol.consumer import ListOffsetsRequest
-
-    kind = ListOffsetsRequest.ListOffsetsTopic
-    by_topic: dict[str, list[Any]] = {}
-    for topic, number in partitions:
-        asked = kind.ListOffsetsPartition(
-            partition_index=number, current_leader_epoch=topics[topic].epoch(number), timestamp=-1
-        )
-        by_topic.setdefault(topic, []).append(asked)
-    return ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=int(committed),
-        topics=[kind(name=topic, partitions=asked) for topic, asked in by_topic.items()],
-        max_version=7,
-    )

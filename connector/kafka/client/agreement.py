@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector.kafka.client.admin import NONE, TOPIC_DENIED, UNKNOWN_TOPIC
+from connector.kafka.client.cluster_admin import NONE, TOPIC_DENIED, UNKNOWN_TOPIC
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.connection import KafkaConnection
 from connector.kafka.client.errors import missing_right

@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from connector.kafka.client.admin import (
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.cluster_admin import (
     CLUSTER_DENIED,
     MOVING,
     NONE,
     TOPIC_DENIED,
     UNKNOWN_TOPIC,
-    KafkaAdmin,
     latest_request,
 )
 from connector.kafka.client.errors import error_name, missing_right

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from connector.kafka.client.admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED, KafkaAdmin
+from connector.kafka.client.admin import KafkaAdmin
+from connector.kafka.client.cluster_admin import CLUSTER_DENIED, MOVING, NONE, TOPIC_DENIED
 from connector.kafka.client.connection import FIRST_PAUSE_SECONDS
 from connector.kafka.client.errors import error_name
 from connector.kafka.client.topics import UNKNOWN_EPOCH, Partition, TopicInfo

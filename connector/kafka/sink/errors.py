@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from connector.kafka.client.admin import CLUSTER_DENIED
+from connector.kafka.client.cluster_admin import CLUSTER_DENIED
 from connector.kafka.client.errors import error_name
 from connector.kafka.client.partition_admin import OpenTransaction
 from connector.kafka.client.topics import Partition

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from connector.kafka.client.admin import TOPIC, Description, KafkaAdmin
+from connector.kafka.client.admin import Description, KafkaAdmin
+from connector.kafka.client.cluster_admin import TOPIC
 from connector.kafka.sink.transaction import timeout_of
 from connector.kafka.sink.transactional_ids import BUSY, ids_under, run_id
 from transactional.finding import Finding, good, problem, unknown, warning

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from connector.kafka.client.admin import NEWER_WAS_THERE, NONE, Description, KafkaAdmin
+from connector.kafka.client.admin import NEWER_WAS_THERE, Description, KafkaAdmin
+from connector.kafka.client.cluster_admin import NONE
 from connector.kafka.client.connection import backing_off
 from connector.kafka.client.partition_admin import PartitionAdmin
 from connector.kafka.client.topics import Partition

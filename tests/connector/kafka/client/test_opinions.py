@@ -74,7 +74,7 @@ def test_the_owner_of_a_producer_is_looked_for_twice_as_a_new_coordinator_lists_
     log = SimpleNamespace(name="__transaction_state", error_code=0, partitions=[SimpleNamespace(leader_id=1)])
     one = SimpleNamespace(brokers=[SimpleNamespace(node_id=1)], topics=[log])
     admin = Opinions(None, answers=[listed(("q.0.1", 7)), listed(("q.0.2", 8), ("q.0.1", 7))])
-    admin._metadata = lambda topics: one  # type: ignore[method-assign]
+    admin.metadata = lambda topics: one  # type: ignore[method-assign]
     assert admin.owners({7, 8}) == {7: "q.0.1", 8: "q.0.2"}
     assert admin.clock.monotonic() == FakeClock().monotonic() + 1
     admin.answers = [listed(("q.0.1", 7))]

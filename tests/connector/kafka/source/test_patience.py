@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connector.kafka.client.admin import MOVING
+from connector.kafka.client.cluster_admin import MOVING
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.topic_reader import Retries, TopicReader

@@ -1,0 +1,233 @@
+"""Questions of an administrator about a cluster: topics, offsets, settings, features. Codes of the brokers' answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.connection import ENOUGH, KafkaConnection
+from connector.kafka.client.errors import error_name, missing_right
+from connector.kafka.client.topics import Partition, TopicInfo
+from transactional.clock import Clock
+from transactional.errors import RetriableError, StoreError
+
+__all__ = ["BROKER", "MOVING", "NONE", "TOPIC", "ClusterAdmin", "latest_request", "metadata_request"]
+
+NONE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS, TRANSACTIONAL_ID_NOT_FOUND = 0, 16, 51, 105
+UNKNOWN_TOPIC, INVALID_TRANSACTION_TIMEOUT, CLUSTER_DENIED, TOPIC_DENIED, ID_DENIED = 3, 50, 31, 29, 53
+TOPIC, BROKER = 2, 4
+"""Kinds of resources whose settings are asked for."""
+
+MOVING = frozenset({7, 14, 15, 16, 5, 6, 9, 13, 74, 75, 78, 19, 20, 8, 56, 89, -1})
+"""Codes after which the same question is asked again: time-outs, loading or moving coordinators, absent or new leaders; a
+broker whose disk failed, that throttles, or that answers with an unknown error."""
+
+
+class ClusterAdmin(KafkaConnection):
+    """Questions to a cluster, each repeated while leaders move.
+
+    Parameters
+    ----------
+    config : ClientConfig
+    clock : Clock, optional
+    """
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        super().__init__(config, clock)
+        self._longest_ms: tuple[int | None] | None = None
+
+    def cluster_id(self) -> str:
+        """Return the cluster's id."""
+        return str(self.metadata(()).cluster_id)
+
+    def topics(self, names: Iterable[str], awaited: Collection[Partition] | None = None) -> dict[str, TopicInfo]:
+        """Describe these topics; those that do not exist are not in the answer.
+
+        Two brokers are asked, and of each partition the newer leader counts: one that was paused may know an older one.
+        Wait until each partition has a leader; if `awaited` is given, only until each of those has one.
+
+        Raises
+        ------
+        StoreError
+            ``MISSING_RIGHT``.
+        """
+        wanted = sorted(set(names))
+
+        def attempt() -> dict[str, TopicInfo] | None:
+            answers = self.ask_several(lambda: metadata_request(wanted))
+            if answers is None:
+                return None
+            if len(answers) < min(ENOUGH, max(len(answer.brokers) for answer in answers)):
+                self.look_for_brokers()  # more than one was not known
+                return None
+            infos: dict[str, TopicInfo] = {}
+            for name in wanted:
+                seen = [topic for answer in answers for topic in answer.topics if topic.name == name]
+                if any(topic.error_code == TOPIC_DENIED for topic in seen):
+                    raise missing_right("DESCRIBE", f"topic {name}")
+                seen = [topic for topic in seen if topic.error_code != UNKNOWN_TOPIC]
+                if any(topic.error_code != NONE for topic in seen) or len({topic.topic_id for topic in seen}) > 1:
+                    return None
+                if seen:
+                    infos[name] = info = _newest(seen)
+                    needed = [
+                        number for number in info.leaders if awaited is None or Partition(name, number) in awaited
+                    ]
+                    if any(info.leaders[number] < 0 for number in needed):
+                        return None
+            return infos
+
+        return self.until(attempt, f"leaders for topics {', '.join(wanted)}") if wanted else {}
+
+    def metadata(self, topics: Iterable[str]) -> Any:
+        """Return one broker's view of the cluster and of these topics."""
+        return self.ask(lambda: metadata_request(topics))
+
+    def end_offsets(
+        self, partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False
+    ) -> dict[Partition, tuple[int, int]]:
+        """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs.
+
+        The requests have the leaders' epochs: a leader that was replaced does not answer them with what it had before.
+
+        Raises
+        ------
+        StoreError
+            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``
+        RetriableError
+            ``KAFKA_TIMEOUT``
+        """
+        left = set(partitions)
+        known = dict(topics)
+        ends: dict[Partition, tuple[int, int]] = {}
+
+        def attempt() -> dict[Partition, tuple[int, int]] | None:
+            by_leader: dict[int, list[Partition]] = {}
+            for partition in sorted(left):
+                by_leader.setdefault(known[partition.topic].leaders[partition.number], []).append(partition)
+            requests = [(node, latest_request(asked, known, committed=committed)) for node, asked in by_leader.items()]
+            for answer in self.send_all(requests):
+                if isinstance(answer, Exception):
+                    self.pass_over(answer)
+                    continue
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        partition = Partition(topic.name, part.partition_index)
+                        if part.error_code == NONE:
+                            ends[partition] = part.offset, part.leader_epoch
+                            left.discard(partition)
+                        elif part.error_code not in (*MOVING, UNKNOWN_TOPIC):
+                            raise StoreError(
+                                "KAFKA_REFUSED", reason=f"ListOffsets of {partition}: {error_name(part.error_code)}"
+                            )
+            if not left:
+                return ends
+            found = self.topics({partition.topic for partition in left}, left)
+            gone = sorted(place for place in left if place.number not in _leaders_of(found, place, known))
+            if gone:
+                raise RetriableError("TOPIC_CHANGED", topics=sorted({place.topic for place in gone}))
+            known.update(found)
+            return None
+
+        return self.until(attempt, "the ends of partitions")
+
+    def end_txn_version(self) -> int:
+        """Return the version of EndTxn to use: 5 if the cluster's finalized transaction.version is 2 or more, else up to 4."""
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        levels, _ = self.feature_levels()
+        highest = 5 if levels.get("transaction.version", 0) >= 2 else 4
+        return self.version_of(EndTxnRequest, highest)
+
+    def longest_timeout_ms(self) -> int | None:
+        """Return the brokers' ``transaction.max.timeout.ms``, or None if this user may not read it; asked once."""
+        if self._longest_ms is None:
+            name = "transaction.max.timeout.ms"
+            value = (self.settings_of(BROKER, str(self.any_node()), [name]) or {}).get(name)
+            self._longest_ms = (None if value is None else int(value),)
+        return self._longest_ms[0]
+
+    def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
+        """Return settings of a broker or a topic, without those that it hides; None if this user may not read them.
+
+        Parameters
+        ----------
+        kind : int
+            `BROKER`, of which each is asked itself, or `TOPIC`.
+        name : str
+            The broker's number, or the topic.
+        keys : Sequence[str]
+        """
+        from kafka.protocol.admin import DescribeConfigsRequest
+
+        node = int(name) if kind == BROKER else self.any_node()
+        answer = self.ask(lambda: DescribeConfigsRequest(resources=[(kind, name, list(keys))]), lambda: node)
+        (result,) = answer.results
+        if result.error_code != NONE:
+            return None
+        return {config.name: config.value for config in result.configs if config.value is not None}
+
+    def feature_levels(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the cluster's features: the levels that are in force, and the highest that the asked broker knows."""
+        from kafka.protocol.metadata import ApiVersionsRequest
+
+        answer = self.ask(
+            lambda: ApiVersionsRequest(client_software_name="barrier-kafka", client_software_version="0", min_version=3)
+        )
+        return (
+            {feature.name: feature.max_version_level for feature in answer.finalized_features or ()},
+            {feature.name: feature.max_version for feature in answer.supported_features or ()},
+        )
+
+
+def metadata_request(topics: Iterable[str]) -> Any:
+    """Return a request for topics, which creates none."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+
+
+def _newest(seen: Sequence[Any]) -> TopicInfo:
+    """Return one topic as several brokers describe it: of each partition what the newest leader epoch says."""
+    parts: dict[int, Any] = {}
+    for part in (part for topic in seen for part in topic.partitions):
+        other = parts.setdefault(part.partition_index, part)
+        if part.leader_epoch > other.leader_epoch:
+            parts[part.partition_index] = part
+    return TopicInfo(
+        str(seen[0].topic_id),
+        {number: part.leader_id for number, part in parts.items()},
+        frozenset(seen[0].authorized_operations or ()) or None,
+        {number: (len(part.replica_nodes), len(part.isr_nodes)) for number, part in parts.items()},
+        {number: part.leader_epoch for number, part in parts.items()},
+    )
+
+
+def _leaders_of(found: Mapping[str, TopicInfo], place: Partition, known: Mapping[str, TopicInfo]) -> Mapping[int, int]:
+    """Return the leaders of a partition's topic; none if the topic is gone, or another one."""
+    info = found.get(place.topic)
+    return {} if info is None or info.topic_id != known[place.topic].topic_id else info.leaders
+
+
+def latest_request(partitions: Iterable[Partition], topics: Mapping[str, TopicInfo], *, committed: bool = False) -> Any:
+    """Return a request for where partitions end: the high watermark, or, with `committed`, the last stable offset."""
+    from kafka.protocol.consumer import ListOffsetsRequest
+
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: dict[str, list[Any]] = {}
+    for topic, number in partitions:
+        asked = kind.ListOffsetsPartition(
+            partition_index=number, current_leader_epoch=topics[topic].epoch(number), timestamp=-1
+        )
+        by_topic.setdefault(topic, []).append(asked)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=[kind(name=topic, partitions=asked) for topic, asked in by_topic.items()],
+        max_version=7,
+    )
