@@ -74,13 +74,7 @@ class SourceLine:
 
     @classmethod
     def parse(cls, text: str) -> SourceLine:
-        """Parse a line, of any source.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, AttributeError
-            It is ours, and was changed: a part that the sink needs is of another shape.
-        """
+        """Parse a line, of any source."""
         try:
             offset = json.loads(text)
         except ValueError:
@@ -150,14 +144,7 @@ def new_barriers(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | N
 
 
 def cut_of(lines: Sequence[SourceLine]) -> dict[str, Any] | None:
-    """Return where a micro-batch ends among the barriers of other queries, as JSON; None if none of its sources follows any.
-
-    Returns
-    -------
-    dict[str, Any] or None
-        The newest barrier of each origin that it contains (``lineage``), whether it contains nothing behind them (``exact``),
-        and how many milliseconds the marks of each channel had ``waited`` for those of others.
-    """
+    """Return where a micro-batch ends among the barriers of other queries, as JSON; None if none of its sources follows any."""
     cuts = [cut for line in lines if (cut := line.cut) is not None]
     if not cuts:
         return None
@@ -177,21 +164,7 @@ def sources_digest(lines: Sequence[SourceLine]) -> str:
 
 
 def closes_checkpoint(lines: Sequence[SourceLine], previous: Sequence[SourceLine] | None) -> bool:
-    """Return whether the micro-batch with these source lines closes a checkpoint.
-
-    Parameters
-    ----------
-    lines : Sequence[SourceLine]
-        Of ``offsets/N``.
-    previous : Sequence[SourceLine] or None
-        Those of ``offsets/N-1``; None for the first batch.
-
-    Returns
-    -------
-    bool
-        True when (1) one source is not ours, (2) all lines equal those of N-1 (a no-data batch), or (3) one of our
-        lines holds a barrier that the same line of N-1 does not; never within a cut.
-    """
+    """Return whether the micro-batch with these source lines closes a checkpoint."""
     if any(line.is_within_cut for line in lines):
         return False
     barriers = [line.barrier for line in lines]

@@ -63,13 +63,7 @@ class Fact:
 
     @classmethod
     def from_json(cls, body: Json) -> Fact:
-        """Return what `to_json` gave, as this version or an earlier one wrote it.
-
-        Raises
-        ------
-        KeyError
-            A field is missing.
-        """
+        """Return what `to_json` gave, as this version or an earlier one wrote it."""
         known = {each: body[_name(each)] for each in fields(cls) if _is_required(each) or _name(each) in body}
         return cls(**{of.name: value for of, value in known.items()})
 
@@ -373,11 +367,5 @@ KINDS: Final = {each.kind: each for each in _ALL}
 
 
 def fact_of(kind: str, body: Json) -> Fact:
-    """Return the fact of an entry.
-
-    Raises
-    ------
-    KeyError
-        A field is missing.
-    """
+    """Return the fact of an entry."""
     return KINDS[kind].from_json(body)

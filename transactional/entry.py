@@ -100,14 +100,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(data: bytes, source: str) -> Entry:
-    """Return an entry from what `encode` returned.
-
-    Raises
-    ------
-    JournalError
-        ``JOURNAL_DAMAGED``: torn, or its checksum does not match. ``FORMAT_UNKNOWN``: of a newer format or an
-        unknown kind. Names `source`.
-    """
+    """Return an entry from what `encode` returned."""
     try:
         value = json.loads(data)
         version = value["format"]

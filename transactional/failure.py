@@ -75,13 +75,7 @@ _OFFSETS_GONE = "not found in offset log"
 
 
 def failure_of(problem: BaseException | str) -> Failure:
-    """Return a supervisor's response to an error.
-
-    Parameters
-    ----------
-    problem : BaseException or str
-        An error of ours, the engine's error that has one in its text, or such a text.
-    """
+    """Return a supervisor's response to an error."""
     if isinstance(problem, TwoPhaseCommitError):
         return _failure(type(problem).__name__, problem.condition, str(problem))
     text = str(problem)

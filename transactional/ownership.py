@@ -30,13 +30,7 @@ Judge = Callable[[Ledger], None]
 
 
 def newest_run(ledger: Ledger) -> RunRecord:
-    """Return the run that owns the location.
-
-    Raises
-    ------
-    ProtocolError
-        No planning ever ran here.
-    """
+    """Return the run that owns the location."""
     if ledger.newest_run is None:
         raise ProtocolError("PROTOCOL_VIOLATED", reason="the journal holds no run, so no planning ever ran here")
     return ledger.newest_run
@@ -91,18 +85,6 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
 
     What Spark holds of ``offsets/N`` in memory is stale then: a rewind may have deleted the file, and the other driver may
     have written its own, with other ranges.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    driver : str
-    started : int or None
-        The journal's last entry when the query was started, if it is known.
-
-    Raises
-    ------
-    FencedError
-        ``RUN_SUPERSEDED``
     """
     if started is None:
         return
@@ -150,15 +132,6 @@ def may_record(token: int, batch: int, prepared: bool, covers: Sequence[int], ga
 
     A planning or a commit of a former start of the query, in the same driver and so of the same run, may go on meanwhile:
     it can void what this micro-batch follows, or decide what it was to follow.
-
-    Parameters
-    ----------
-    prepared : bool
-        Whether the journal holds the micro-batch as prepared.
-    covers : Sequence[int]
-        Prepared micro-batches when the commit began.
-    gaps : bool
-        Whether numbers may be left out.
     """
     own = must_own(token)
 

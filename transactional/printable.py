@@ -12,14 +12,7 @@ _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""Return the text with control characters escaped, as ``\x1b``.
-
-    Parameters
-    ----------
-    text : str
-    kept : str
-        Control characters that stay: a newline, in a text of several lines.
-    """
+    r"""Return the text with control characters escaped, as ``\x1b``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(

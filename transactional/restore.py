@@ -20,19 +20,7 @@ are distinguished by their numbers, and it would take a query months to come the
 
 
 def cut(ledger: Ledger, checkpoint: int) -> Ledger:
-    """Return the ledger as of a settled checkpoint: nothing unsettled, nothing prepared, nothing asked for.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    checkpoint : int
-        Spark has committed its last micro-batch: if a rewind has let it run again, that is over.
-
-    Raises
-    ------
-    LocationError
-        ``CHECKPOINT_NOT_SETTLED``: it, or one before it, is not; or what is before it has to run again.
-    """
+    """Return the ledger as of a settled checkpoint: nothing unsettled, nothing prepared, nothing asked for."""
     found = ledger.copy()
     chosen = found.checkpoints.get(checkpoint)
     last = max(chosen.batches) if chosen is not None else -1
@@ -57,15 +45,6 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
     """Return the judge of `moved`: the query has stopped, nothing of it is open, and the savepoint's checkpoint is its last.
 
     What a rewind lets run again is no objection: it writes no row, and the savepoint holds the state after it.
-
-    Parameters
-    ----------
-    saved : Ledger
-        `cut` to the checkpoint.
-    savepoint : str
-    checkpoint : int
-    location : str
-        Where the query goes on.
     """
 
     def judge(ledger: Ledger) -> None:
@@ -101,15 +80,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
 
 
 def begins_at(moved: int, saved: Ledger) -> int:
-    """Return the number at which a claimed journal goes on: none that was given in the origin's journal is above it.
-
-    Parameters
-    ----------
-    moved : int
-        The entry's number.
-    saved : Ledger
-        Of the savepoint; the origin may have been put back from a backup that is older by entries that decide nothing.
-    """
+    """Return the number at which a claimed journal goes on: none that was given in the origin's journal is above it."""
     return max(moved, saved.position)
 
 
@@ -118,12 +89,5 @@ def begins_far_above(position: int, now: int) -> int:
 
     Of two such claims of one savepoint the later begins above what the earlier has numbered: an entry takes more than a
     millisecond.
-
-    Parameters
-    ----------
-    position : int
-        Of the savepoint.
-    now : int
-        Milliseconds since the epoch.
     """
     return position + FAR_ABOVE + now

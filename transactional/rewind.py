@@ -98,15 +98,7 @@ class Rewinder:
         self._settlement = Settlement(journal, sink, queryId, prefix, -1)
 
     def preview(self, checkpoint: int | None = None) -> Preview:
-        """Preview going back to a checkpoint (R1); None for the newest from which nothing is written twice.
-
-        Raises
-        ------
-        LocationError
-            ``UNKNOWN_CHECKPOINT``, ``NOTHING_TO_REWIND``; or the query's logs do not go back as far.
-        FencedError
-            ``REWIND_NOT_DONE``: one was begun already.
-        """
+        """Preview going back to a checkpoint (R1); None for the newest from which nothing is written twice."""
         ledger = self._journal.ledger
         if ledger.rewinding is not None:
             raise rewinding(ledger)
@@ -131,19 +123,7 @@ class Rewinder:
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
-        """R2: from here on only the rewind owns the location.
-
-        Parameters
-        ----------
-        preview : Preview
-        request : Mapping[str, Any]
-            ``restoreTables`` (bool), and which process does it: kept in the journal for people and for `finish`.
-
-        Raises
-        ------
-        LocationError
-            ``LOCATION_BUSY``: the journal grew since it was loaded.
-        """
+        """R2: from here on only the rewind owns the location."""
         position = self._journal.ledger.position
 
         def judge(ledger: Ledger) -> None:
@@ -159,43 +139,19 @@ class Rewinder:
         """R2 once more, before `finish` in another process; the newest such entry counts.
 
         Otherwise a create that the killed process has sent could still arrive, and end the rewind while this one runs.
-
-        Parameters
-        ----------
-        request : Mapping[str, Any]
-            As for `begin`; over what was requested before.
-
-        Raises
-        ------
-        LocationError
-            ``NOTHING_TO_REWIND``, ``LOCATION_BUSY``
         """
         begun = self.begun()
         return self.begin(Preview(begun.checkpoint, -1, [], [], None), {**begun.request, **request})
 
     def begun(self) -> Rewind:
-        """Return the rewind that was begun and is not done.
-
-        Raises
-        ------
-        LocationError
-            ``NOTHING_TO_REWIND``
-        """
+        """Return the rewind that was begun and is not done."""
         begun = self._journal.ledger.rewinding
         if begun is None:
             raise LocationError("NOTHING_TO_REWIND", reason="no rewind was begun here, or it is done")
         return begun
 
     def finish(self) -> int:
-        """R3 to R7; return the micro-batch after which the query goes on. `begin` or `again` in this process comes before.
-
-        Raises
-        ------
-        LocationError
-            ``NOTHING_TO_REWIND``: none was begun, or it is done.
-        AmbiguousOutcomeError
-            A transaction's outcome can't be known: resolve it, then finish.
-        """
+        """R3 to R7; return the micro-batch after which the query goes on. `begin` or `again` in this process comes before."""
         rewind = self.begun()
         self._leave_nothing_open(rewind.token)
         target = self._journal.ledger.checkpoints[rewind.checkpoint] if rewind.checkpoint is not None else None
@@ -287,21 +243,7 @@ def replaced(ledger: Ledger, logs: QueryLogs) -> list[int]:
 def output_ranges(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
-    """Return the output of the checkpoints behind an earlier one.
-
-    Parameters
-    ----------
-    before : Sequence[Mapping[str, Any]]
-        `transactional.stats.CheckpointHistory.output` of the earlier one and of those before it.
-    after : Sequence[Mapping[str, Any]]
-        Of the later ones.
-
-    Returns
-    -------
-    dict[str, tuple[int or None, int]]
-        By what an output names (``orders-0``, ``version``): where the earlier ones ended, None where the journal does not
-        know, and where the last one does. Numbers that are no positions (how many partitions there were) are left out.
-    """
+    """Return the output of the checkpoints behind an earlier one."""
     known = _furthest(before)
     return {name: (known.get(name), last) for name, last in sorted(_furthest(after).items())}
 

@@ -50,26 +50,6 @@ class Schedule:
 
         If it is due and the micro-batch has no rows, an empty one is made to carry it. A clock that went back to
         before a time counts as if the wait from that time were over: a barrier too many costs little.
-
-        Parameters
-        ----------
-        last : CheckpointBarrier or None
-            None before the first; the first micro-batch with rows always carries one.
-        now : int
-            Milliseconds since the epoch.
-        rows_now : bool
-            Whether this micro-batch has rows.
-        rows_since : bool
-            Whether rows followed `last` already, in micro-batches without a barrier.
-        empty : int
-            How many barriers in a row, up to `last`, had no row before them. A declined checkpoint waits for the next
-            barrier, which may be declined, too: so a quiet source makes some, each after twice the time.
-        completed : int, optional
-            When the checkpoint of `last` was first seen settled, in milliseconds since the epoch; if that is not known,
-            the pause counts from the barrier's own time.
-        at_target : bool
-            Whether a query that ends (availableNow) has read all that it set out to read, with this micro-batch's
-            rows. Then interval and pause mean nothing, and the last barrier is a final one.
         """
         rows = rows_now or rows_since
         if at_target:

@@ -172,15 +172,7 @@ class Settlement:
                 self._sink.commit([part.handles[-1] for part in parts if part.route == route], decided)
 
     def must_hold(self) -> None:
-        """Check that the store holds what the journal has settled there, and no more: a commit would cover up a gap before it.
-
-        Raises
-        ------
-        StoreError
-            ``STORE_WENT_BACK``
-        LocationError
-            ``LOCATION_PUT_BACK``
-        """
+        """Check that the store holds what the journal has settled there, and no more: a commit would hide a gap before it."""
         ledger = self._journal.ledger
         query = ledger.identity(self._query_id)
         for route, newest in ledger.known_at_store(routes_of(self._sink)).items():
@@ -261,23 +253,7 @@ class Settlement:
     def look(
         self, batch: int, handles: Sequence[Mapping[str, Any]], judge: Judge, behind: Sequence[int] = ()
     ) -> list[HandleState]:
-        """C5: check that the store holds what is settled, and that every handle is alive, ours, and has time left.
-
-        Parameters
-        ----------
-        batch : int
-        handles : Sequence[Mapping[str, Any]]
-        judge : Judge
-            Of the entry that is to rest on them: who has gone on meanwhile may have ended, or committed, what is not alive.
-        behind : Sequence[int]
-            Micro-batches of the first handles, one for each: the query has moved past them.
-
-        Raises
-        ------
-        RetriableError, RewindRequiredError
-        FencedError
-            By `judge`.
-        """
+        """C5: check that the store holds what is settled, and that every handle is alive, ours, and has time left."""
         if handles:
             self.must_hold()
         states = list(self._sink.inspect(list(handles))) if handles else []

@@ -41,15 +41,7 @@ _RUN = 16_384
 
 
 def mix(values: np.ndarray[Any, Any], scratch: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-    """Put 64-bit values through SplitMix64's finaliser, in place, and return them.
-
-    Parameters
-    ----------
-    values : ndarray of uint64
-        Of one dimension.
-    scratch : ndarray of uint64, optional
-        At least as long, or as `_BLOCK`; overwritten.
-    """
+    """Put 64-bit values through SplitMix64's finaliser, in place, and return them."""
     import numpy as np
 
     scratch = np.empty(min(len(values), _BLOCK), np.uint64) if scratch is None else scratch
@@ -69,17 +61,6 @@ def hash_spans(data: Any, starts: np.ndarray[Any, Any], lengths: np.ndarray[Any,
     """Return a hash of each span.
 
     Takes memory for some numbers a span.
-
-    Parameters
-    ----------
-    data : buffer
-        Bytes that the spans are in.
-    starts, lengths : ndarray of int64
-        Where each begins in `data`, ascending, and its bytes.
-
-    Returns
-    -------
-    ndarray of uint64
     """
     import numpy as np
 

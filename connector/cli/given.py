@@ -38,46 +38,26 @@ QueryStopped = Annotated[
 
 
 def claims(claim: bool, no_claim: bool) -> bool:
-    """Return whether ``--claim`` was passed, and not ``--no-claim``: exactly one of them is needed.
-
-    Raises
-    ------
-    typer.BadParameter
-    """
+    """Return whether ``--claim`` was passed, and not ``--no-claim``: exactly one of them is needed."""
     if claim is no_claim:
         raise typer.BadParameter(f"pass {'only ' if claim else ''}one of them: --claim or --no-claim")
     return claim
 
 
 def seconds(number: float) -> float:
-    """Check a duration: from 0, and not ``nan``, which not every version of typer refuses with ``min=0``.
-
-    Raises
-    ------
-    typer.BadParameter
-    """
+    """Check a duration: from 0, and not ``nan``, which not every version of typer refuses with ``min=0``."""
     if not number >= 0:  # so is nan, which compares with nothing
         raise typer.BadParameter(f"{number} is no number of seconds from 0")
     return number
 
 
 def options_given(option: Sequence[str] | None, file: str | None) -> dict[str, str]:
-    """Return the options that were given; a single option overrides the file.
-
-    Raises
-    ------
-    typer.BadParameter
-    """
+    """Return the options that were given; a single option overrides the file."""
     return {**_from_file(file), **_pairs(option or [], "--option")}
 
 
 def _pairs(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Parse lines KEY=VALUE.
-
-    Raises
-    ------
-    typer.BadParameter
-    """
+    """Parse lines KEY=VALUE."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.partition("=")

@@ -14,21 +14,7 @@ __all__ = ["find_location", "load_journal", "open_journal", "unchanged"]
 
 
 def find_location(path: str, new: bool = False, first_start: bool = False) -> CheckpointLocation:
-    """Return the location, of which it is known that it is a folder.
-
-    Parameters
-    ----------
-    path : str
-    new : bool
-        No query need have run there yet.
-    first_start : bool
-        Nor need it be there.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_NOT_A_FOLDER``: the location is not there; or it, or a folder above or inside it, is a file.
-    """
+    """Return the location, of which it is known that it is a folder."""
     location = CheckpointLocation(path)
     if location.is_local:
         found = os.path.join(location.path, "barrier", "log")
@@ -66,19 +52,7 @@ def load_journal(path: str, new: bool = False, first_start: bool = False) -> tup
 
 
 def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
-    """Return the location and its journal, loaded.
-
-    Parameters
-    ----------
-    path : str
-    nothing : str
-        What an empty journal means for the command.
-
-    Raises
-    ------
-    LocationError
-        ``NO_JOURNAL``, ``LOCATION_NOT_A_FOLDER``, ``RESTORE_UNFINISHED``
-    """
+    """Return the location and its journal, loaded."""
     location, journal = load_journal(path)
     if not journal.ledger.position:
         raise LocationError("NO_JOURNAL", location=location.path, reason=nothing)
@@ -88,12 +62,6 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
 
 
 def unchanged(found: Ledger, position: int) -> None:
-    """Check that the journal has not grown since it was shown.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_BUSY``
-    """
+    """Check that the journal has not grown since it was shown."""
     if found.position != position:
         raise LocationError("LOCATION_BUSY", reason="its journal grew since it was read", position=position)

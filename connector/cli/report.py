@@ -163,12 +163,7 @@ class Report:
             print(text, end=end)
 
     def confirm(self, yes: bool) -> None:
-        """Ask whether to go on.
-
-        Raises
-        ------
-        NotAnsweredError
-        """
+        """Ask whether to go on."""
         if yes:
             return
         if not sys.stdin.isatty():
@@ -205,14 +200,7 @@ def writing() -> Iterator[None]:
 
 @contextmanager
 def reporting(output: Output, given: Mapping[str, str] | None = None) -> Iterator[Report]:
-    """Run a command's body: an error that it raises becomes its answer and its exit status.
-
-    Parameters
-    ----------
-    output : Output
-    given : Mapping[str, str], optional
-        Options of the sink, whose secrets no error quotes.
-    """
+    """Run a command's body: an error that it raises becomes its answer and its exit status."""
     report = Report(output)
     status = Status.DONE
     try:

@@ -62,13 +62,7 @@ def columns_digest(table: DeltaTable) -> str:
 
 
 def check_protocol(table: DeltaTable) -> None:
-    """Refuse a table that requires more of its writers than this sink can do.
-
-    Raises
-    ------
-    StoreError
-        ``TABLE_NEEDS_FEATURES``, with their names and where they are used.
-    """
+    """Refuse a table that requires more of its writers than this sink can do."""
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = set(protocol.writer_features or ())
     wanted = sorted(features - HONOURED - ONLY_IF_USED)
@@ -94,13 +88,7 @@ def check_protocol(table: DeltaTable) -> None:
 
 
 def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse a table that can't be made of these columns.
-
-    Raises
-    ------
-    OptionError
-        Naming the column.
-    """
+    """Refuse a table that can't be made of these columns."""
     check_columns(schema)
     check_names(schema)
     for name in partition_by:
@@ -112,13 +100,7 @@ def check_creatable(schema: pa.Schema, partition_by: Sequence[str]) -> None:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse types that Delta does not have, and columns whose names differ only in case: it takes these for the same.
-
-    Raises
-    ------
-    OptionError
-        Naming the columns.
-    """
+    """Refuse types that Delta does not have, and columns whose names differ only in case: it takes these for the same."""
     for field in schema:
         check_type(field.name, field.type)
     check_distinct(schema)
@@ -138,13 +120,7 @@ def check_distinct(fields: Iterable[pa.Field], within: str = "") -> None:
 
 
 def check_names(fields: Iterable[pa.Field], within: str = "") -> None:
-    """Refuse names that a new column can't have: Delta's writers refuse them, so only this sink could write to the table.
-
-    Raises
-    ------
-    OptionError
-        Naming the column.
-    """
+    """Refuse names that a new column can't have: Delta's writers refuse them, so only this sink could write to the table."""
     for field in fields:
         wrong = sorted(REFUSED & set(field.name))
         if wrong:
@@ -181,12 +157,7 @@ def _mismatch(reason: str, **parameters: Any) -> OptionError:
 
 
 def check_type(column: str, type_: pa.DataType) -> None:
-    """Refuse a type that Delta does not have.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse a type that Delta does not have."""
     for field in inner_fields(type_):
         check_type(f"{column}.{field.name}", field.type)
     if (
@@ -238,13 +209,7 @@ class Columns:
         return pa.schema([nullable(field) for field in self.target])
 
     def arrange(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with the table's columns, in the table's order and types.
-
-        Raises
-        ------
-        StoreError
-            ``ROW_REFUSED``: a null in a column that allows none.
-        """
+        """Return the batch with the table's columns, in the table's order and types."""
         arrays = []
         written = self.written
         for field, as_written, index in zip(self.target, written, self.source, strict=True):
@@ -259,13 +224,7 @@ class Columns:
 
 
 def fit_columns(rows: pa.Schema, table: pa.Schema) -> Columns:
-    """Find the table's columns among those of the rows, by name, ignoring case.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``, with the columns' names.
-    """
+    """Find the table's columns among those of the rows, by name, ignoring case."""
     unknown = new_columns(rows, table)
     if unknown:
         names = [field.name for field in unknown]
@@ -291,12 +250,7 @@ def new_columns(rows: pa.Schema, table: pa.Schema) -> list[pa.Field]:
 
 
 def check_fit(column: str, found: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse a type that can't be converted to the table's without loss.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse a type that can't be converted to the table's without loss."""
     if fits(found, wanted):
         return
     raise _mismatch(f"the column {column} is {found} in the query and {wanted} in the table", column=column)
@@ -340,12 +294,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def check_nulls(column: str, field: pa.Field, array: pa.Array) -> None:
-    """Refuse a null in a column, or inside one, that is NOT NULL.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse a null in a column, or inside one, that is NOT NULL."""
     if not field.nullable and array.null_count:
         reason = f"{array.null_count} rows have null in {column}, which is NOT NULL in the table"
         raise RowRefusedError("ROW_REFUSED", owner="2pc-delta", reason=reason, column=column)

@@ -203,13 +203,7 @@ def split(
 
 
 def partition_text(column: str, value: pa.Scalar) -> str | None:
-    """Return `text_of` a partition column's value.
-
-    Raises
-    ------
-    StoreError
-        Python can't hold it: a year past 9999, text that is no UTF-8.
-    """
+    """Return `text_of` a partition column's value."""
     try:
         return text_of(value.as_py())
     except (ValueError, OverflowError) as problem:

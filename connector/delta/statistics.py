@@ -90,23 +90,7 @@ def without_floating(schema: pa.Schema) -> list[str]:
 
 
 def file_statistics(footer: pq.FileMetaData, schema: pa.Schema, seen: Seen, columns: int) -> str:
-    """Return the statistics as Delta's log holds them.
-
-    Parameters
-    ----------
-    footer : pyarrow.parquet.FileMetaData
-    schema : pyarrow.Schema
-        Of the file.
-    seen : Seen
-        What the footer does not have.
-    columns : int
-        Number of leaf columns to report, from the first; -1 for all (``delta.dataSkippingNumIndexedCols``).
-
-    Returns
-    -------
-    str
-        JSON: ``numRecords``, ``minValues``, ``maxValues``, ``nullCount``.
-    """
+    """Return the statistics as Delta's log holds them."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     missing: dict[str, Any] = {}

@@ -56,13 +56,7 @@ class TableFolder:
         return self._options.path
 
     def exists(self) -> bool:
-        """Return whether a Delta table is there.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``: a file is where a folder has to be.
-        """
+        """Return whether a Delta table is there."""
         from deltalake import DeltaTable
 
         if self._options.local and not os.path.isdir(found := nearest(self.uri)):
@@ -72,13 +66,7 @@ class TableFolder:
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Name the table in what its store's client raises.
-
-        Raises
-        ------
-        StoreError
-            ``TABLE_UNREACHABLE``
-        """
+        """Name the table in what its store's client raises."""
         try:
             yield
         except OSError as problem:
@@ -195,13 +183,7 @@ class TableFolder:
         return [info.base_name for info in self._files().get_file_info(selector) if info.type == fs.FileType.File]
 
     def _inside(self, path: str) -> str:
-        """Return a file's whole path on a local disk; names come from journals and notes, too, which others may have written.
-
-        Raises
-        ------
-        StoreError
-            ``FILE_OUTSIDE``
-        """
+        """Return a file's whole path on a local disk; names come from journals and notes, which others may have written."""
         if os.path.isabs(path) or ".." in path.split("/"):
             raise StoreError("FILE_OUTSIDE", path=path, folder=self.uri)
         return os.path.join(self.uri, path)

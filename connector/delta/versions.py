@@ -16,13 +16,7 @@ __all__ = ["check_restorable", "restore_version", "version_of"]
 
 
 def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, checkpoint: int) -> int | None:
-    """Return the version that added a checkpoint's files; None if the log does not hold it any more.
-
-    Parameters
-    ----------
-    since : int
-        A version before it.
-    """
+    """Return the version that added a checkpoint's files; None if the log does not hold it any more."""
     for version in range(table.version(), since, -1):
         actions = folder.log(version)
         if actions is None:
@@ -34,26 +28,14 @@ def version_of(folder: TableFolder, table: DeltaTable, since: int, app: str, che
 
 
 def check_restorable(folder: TableFolder, version: int, app: str) -> None:
-    """Check that the table can go back to a version, before a rewind is begun.
-
-    Raises
-    ------
-    StoreError
-        ``TABLE_HAS_OTHER_COMMITS``
-    """
+    """Check that the table can go back to a version, before a rewind is begun."""
     others, _ = _others(folder, folder.open(), version, app)
     if others:
         raise _refusal(folder, version, others)
 
 
 def restore_version(folder: TableFolder, version: int, app: str, rewind: int) -> None:
-    """Take the table back to a version, in a commit of its own; do nothing if this rewind has done so.
-
-    Raises
-    ------
-    StoreError
-        ``TABLE_HAS_OTHER_COMMITS``: others than `app` have committed since; going back would undo theirs.
-    """
+    """Take the table back to a version, in a commit of its own; do nothing if this rewind has done so."""
     from deltalake import CommitProperties
 
     table = folder.open()

@@ -80,13 +80,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, offline.
-
-    Raises
-    ------
-    OptionError
-        Naming the option and what to do.
-    """
+    """Check the user's options, offline."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     if is_secret("path", parsed["path"]):  # it names the table in the journal, and for people
         expectation = (

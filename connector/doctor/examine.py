@@ -43,14 +43,7 @@ NO_QUERY: Final = "barrier-doctor"
 
 
 def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the sink of a location as its journal has recorded it, its store, and this machine.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    given : Mapping[str, str]
-        Options of the sink that the journal does not keep, or that replace what it keeps.
-    """
+    """Check the sink of a location as its journal has recorded it, its store, and this machine."""
     yield from check_versions()
     yield from check_store(location)
     try:
@@ -69,15 +62,7 @@ def examine_location(location: CheckpointLocation, given: Mapping[str, str]) -> 
 
 
 def examine_options(options: Mapping[str, str]) -> Iterator[Finding]:
-    """Check options as a program gives them to a reader or a writer, and this machine.
-
-    Parameters
-    ----------
-    options : Mapping[str, str]
-        With ``format``, if it can't be seen from them: ``barrier-kafka`` if they subscribe to topics, ``2pc-multi`` if they
-        have ``sinks``, ``2pc-delta`` if they have a ``path``, ``2pc-postgresql`` or ``2pc-mysql``, by the ``url``, if they
-        have a ``dbtable``, ``schema-registry`` if they have a ``url`` alone, else ``2pc-kafka``.
-    """
+    """Check options as a program gives them to a reader or a writer, and this machine."""
     given = Options(options)
     kind = given.get("format") or format_of(given) or (REGISTRY if "url" in given else "2pc-kafka")
     asked = _without(options, "format")

@@ -13,18 +13,7 @@ __all__ = ["check_registry"]
 
 
 def check_registry(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that a registry answers this user, and has a schema that rows can be decoded with.
-
-    Parameters
-    ----------
-    settings : Mapping[str, str]
-        As ``decode_avro`` and ``decode_json`` take them; with ``subject``, to check its newest schema.
-
-    Raises
-    ------
-    OptionError, StoreError
-        What a query would fail with.
-    """
+    """Check that a registry answers this user, and has a schema that rows can be decoded with."""
     subject = settings.get("subject")
     registry = Registry({key: value for key, value in settings.items() if key != "subject"})
     if subject is None:

@@ -38,20 +38,7 @@ def remember_sink(sink: SinkType) -> None:
 
 
 def find_sink(name: str, recorded: str = "") -> SinkType:
-    """Return the sink of a format.
-
-    Parameters
-    ----------
-    name : str
-        Of the format, as the journal records it.
-    recorded : str, optional
-        The class's path as the journal records it: shown to people, never imported.
-
-    Raises
-    ------
-    OptionError
-        ``UNKNOWN_SINK``
-    """
+    """Return the sink of a format."""
     if name in _registered:
         return _registered[name]
     if name in _OURS:

@@ -31,23 +31,12 @@ class Format:
     schemes: Sequence[str] = ()
 
     def load(self) -> Any:
-        """Import what `path` names.
-
-        Raises
-        ------
-        ImportError, AttributeError
-        """
+        """Import what `path` names."""
         module, _, name = self.path.partition(":")
         return getattr(import_module(module), name)
 
     def is_shown_by(self, options: Mapping[str, str]) -> bool:
-        """Return whether these options are of this format.
-
-        Parameters
-        ----------
-        options : Mapping[str, str]
-            By names of any case, as `transactional.sink.Options`.
-        """
+        """Return whether these options are of this format."""
         scheme = options.get("url", "").removeprefix("jdbc:").partition("://")[0]
         return any(name in options for name in self.shown_by) and (not self.schemes or scheme in self.schemes)
 
@@ -72,11 +61,5 @@ FORMATS: Final[Sequence[Format]] = (
 
 
 def format_of(options: Mapping[str, str]) -> str | None:
-    """Return the name of the format that these options are of; None if they do not show it.
-
-    Parameters
-    ----------
-    options : Mapping[str, str]
-        By names of any case.
-    """
+    """Return the name of the format that these options are of; None if they do not show it."""
     return next((each.name for each in FORMATS if each.is_shown_by(options)), None)

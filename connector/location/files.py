@@ -64,15 +64,7 @@ GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def read_file(files: LocationFiles, name: str) -> bytes:
-    """Read a whole file; distinguish a file that is gone from one that can't be read at this moment.
-
-    Raises
-    ------
-    FileNotFoundError, NotADirectoryError, IsADirectoryError
-        There is no such file.
-    LocationError
-        ``LOCATION_UNREADABLE``: the disk or the store does not give it now.
-    """
+    """Read a whole file; distinguish a file that is gone from one that can't be read at this moment."""
     try:
         return files.read(name)
     except GONE:

@@ -100,13 +100,7 @@ class CheckpointLocation:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> CheckpointLocation:
-        """Make a location from a sink's options.
-
-        Raises
-        ------
-        OptionError
-            The option is missing: Spark passes the location only if it is set on the writer.
-        """
+        """Make a location from a sink's options."""
         given = Options(options)
         location = given.get("checkpointLocation")
         if not location:
@@ -122,13 +116,7 @@ class CheckpointLocation:
         return cls(location, store, single)
 
     def check_writable(self) -> None:
-        """Check that this user can make the location, or write into it. Nothing is asked of an object store.
-
-        Raises
-        ------
-        LocationError
-            ``LOCATION_NOT_A_FOLDER``: it, or a folder above it, is a file; ``LOCATION_NOT_OURS``
-        """
+        """Check that this user can make the location, or write into it. Nothing is asked of an object store."""
         if not self.is_local:
             return
         there = nearest(self.path)
@@ -148,13 +136,7 @@ class CheckpointLocation:
         return f"file:{self.path}" if self.is_local else self._given.rstrip("/")
 
     def query_id(self) -> str:
-        """Return the query's id, from Spark's ``metadata`` file.
-
-        Raises
-        ------
-        LocationError
-            ``LOGS_INCONSISTENT``: it is not a checkpoint location (any more); ``LOCATION_UNREADABLE``.
-        """
+        """Return the query's id, from Spark's ``metadata`` file."""
         path = self.files.shown("metadata")
         try:
             return str(json.loads(read_text(self.files, "metadata"))["id"])

@@ -89,13 +89,7 @@ class LocationLogs:
 
 
 def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview) -> None:
-    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1.
-
-    Raises
-    ------
-    LocationError
-        ``BATCHES_NOT_ACCOUNTED``: the journal has no copy.
-    """
+    """Check that Spark's files of the target are those that the journal recorded, or that the rewind can put them back: R1."""
     if preview.batch >= 0:
         with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
             try:
@@ -130,17 +124,6 @@ def check_can_go_back(location: CheckpointLocation, batch: int) -> None:
 
     This looks at file names only: Spark itself, when it starts, finds a torn state file, a RocksDB snapshot one of whose
     ``SSTs/`` was deleted, and a changed plan (state of an operator that had another schema meanwhile).
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    batch : int
-        The last micro-batch that stays; -1 for none.
-
-    Raises
-    ------
-    LocationError
-        ``REWIND_TOO_FAR``: files are gone, or Spark never was there; names what is gone, and how far it can go back.
     """
     kept = _Kept.of(location)
     if not kept.offsets and batch == -1:
@@ -153,11 +136,6 @@ def delete_after(location: CheckpointLocation, batch: int) -> None:
 
     From the highest down: ``commits/M``, then ``offsets/M``, with their checksums and leftovers; then the state's files of
     later versions. After -1 it is `replay` of micro-batch 0.
-
-    Raises
-    ------
-    LocationError
-        As `check_can_go_back`; nothing is changed then.
     """
     if batch == -1:
         replay(location, 0, 0)
@@ -172,11 +150,6 @@ def replay(location: CheckpointLocation, first: int, last: int) -> None:
     `plan_ends`, which is durable before the first deletion; then as `delete_after`, down to ``commits/<first>``. The number
     of each micro-batch stays, also of those without data: a planned end differs from the one before at least in what is
     left of the plan, and Spark makes a micro-batch of any difference in the text.
-
-    Raises
-    ------
-    LocationError
-        As `check_can_go_back` and `plan_ends`; nothing is changed then.
     """
     kept = _Kept.of(location)
     if not kept.offsets and first == 0:
@@ -209,12 +182,6 @@ def plan_ends(location: CheckpointLocation, first: int, last: int) -> None:
     not look at it here, other readers of Hadoop's do.
 
     A plan that is there already stays: it covers what was deleted since, or reaches further.
-
-    Raises
-    ------
-    LocationError
-        ``REWIND_FOREIGN_SOURCE``: a source that is not ours can't end at a given offset. ``PLANNED_ENDS_UNKNOWN``: an offset
-        of these micro-batches is gone and planned nowhere, or contradicts the plan.
     """
     if first >= last:
         return

@@ -42,15 +42,7 @@ class ObjectJournalStore:
         self._tags: Mapping[str, str] = {}
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `JournalStore`.
-
-        Raises
-        ------
-        OSError
-            It is unknown whether it was done.
-        JournalError
-            ``NO_CONDITIONAL_PUT``: the store has overwritten a file instead of refusing.
-        """
+        """See `JournalStore`."""
         self._see_that_it_arbitrates()
         tag = self._files.create_tagged(f"{self._folder}/{name}", data)
         if tag is not None:
@@ -64,13 +56,7 @@ class ObjectJournalStore:
         return list(self._tags)
 
     def read(self, name: str) -> bytes:
-        """See `JournalStore`.
-
-        Raises
-        ------
-        JournalError
-            ``JOURNAL_STORE_FAILED``
-        """
+        """See `JournalStore`."""
         tag = self._tags.get(name, "")
         data = _KEPT.get(self._key(name, tag)) if tag else None
         if data is None:

@@ -46,11 +46,6 @@ def canonical_url(location: str) -> str | None:
     """Return one text for all names of a location: ``s3a://bucket//a/`` is ``s3://bucket/a``. None for another kind of store.
 
     As in Hadoop's Path nothing is decoded: ``%20`` stays ``%20``.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``: no bucket, or a name that no path of an object store can have.
     """
     scheme, colon, rest = location.partition(":")
     known = SCHEMES.get(scheme.lower())
@@ -89,23 +84,11 @@ class ObjectFiles:
         self._options = tuple(sorted(options.items()))
 
     def names(self, folder: str) -> list[str]:
-        """See `LocationFiles`. A request for each 1000.
-
-        Raises
-        ------
-        LocationError
-            ``LOCATION_UNREADABLE``: the store does not answer, or refuses.
-        """
+        """See `LocationFiles`. A request for each 1000."""
         return list(self.listing(folder))
 
     def listing(self, folder: str) -> Mapping[str, str]:
-        """List a folder, each name with the tag of its content; folders, and names without a tag, with the empty one.
-
-        Raises
-        ------
-        LocationError
-            As `names`.
-        """
+        """List a folder, each name with the tag of its content; folders, and names without a tag, with the empty one."""
         import obstore
 
         try:
@@ -208,13 +191,7 @@ class ObjectFiles:
     # -- for the journal --------------------------------------------------------------------------------------------
 
     def create_tagged(self, name: str, data: bytes) -> str | None:
-        """Create by one conditional put; return the new object's tag, not empty, or None if the name is taken.
-
-        Raises
-        ------
-        OSError
-            It is unknown whether it was done.
-        """
+        """Create by one conditional put; return the new object's tag, not empty, or None if the name is taken."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 

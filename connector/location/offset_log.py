@@ -35,24 +35,12 @@ def newest(location: CheckpointLocation, log: str) -> int:
 
 
 def source_lines(location: CheckpointLocation, batch: int) -> Sequence[SourceLine]:
-    """Return the source lines of ``offsets/<batch>``, in Spark's order.
-
-    Raises
-    ------
-    LocationError
-        Missing, torn, or of a version that this project has not been tested with; ``LOCATION_UNREADABLE``.
-    """
+    """Return the source lines of ``offsets/<batch>``, in Spark's order."""
     return lines_of(location, batch, offsets_text(location, batch))
 
 
 def offsets_text(location: CheckpointLocation, batch: int) -> str:
-    """Return the text of ``offsets/<batch>``.
-
-    Raises
-    ------
-    LocationError
-        ``LOGS_INCONSISTENT``, ``LOCATION_UNREADABLE``; ``SPARK_OFFSETS_TORN`` if its bytes are not those that were written.
-    """
+    """Return the text of ``offsets/<batch>``."""
     path = location.files.shown(f"offsets/{batch}")
     try:
         return read_text(location.files, f"offsets/{batch}")
@@ -113,14 +101,7 @@ def _is_whole(line: str) -> bool:
 
 
 def spark_view(location: CheckpointLocation, batch: int | None = None) -> QueryView:
-    """Return Spark's logs as they are now.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    batch : int, optional
-        The running micro-batch; the newest of ``offsets`` by default.
-    """
+    """Return Spark's logs as they are now."""
     # Not what another driver is writing at this moment, .13.UUID.tmp: it can't be read yet.
     known = [int(name) for name in location.files.names("offsets") if name.isdigit()]
     at_work = max(known, default=-1) if batch is None else batch

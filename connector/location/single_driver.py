@@ -133,15 +133,7 @@ class FilesystemFiles:
         return f"{self._uri}/{name}"
 
     def open(self) -> tuple[FileSystem, str]:
-        """Return the file system, and the location in it.
-
-        Raises
-        ------
-        OptionError
-            ``LOCATION_UNKNOWN_STORE``: pyarrow does not know it, or its client is not installed.
-        LocationError
-            ``LOCATION_UNREADABLE``: the store does not answer.
-        """
+        """Return the file system, and the location in it."""
         from pyarrow.fs import FileSystem
 
         try:

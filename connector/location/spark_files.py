@@ -22,15 +22,7 @@ class DamagedFileError(ValueError):
 
 
 def read_text(files: LocationFiles, name: str) -> str:
-    """Read a file of Spark's.
-
-    Raises
-    ------
-    FileNotFoundError, NotADirectoryError, IsADirectoryError, LocationError
-        As `read_file`.
-    DamagedFileError
-        It differs from its checksum, or is no UTF-8.
-    """
+    """Read a file of Spark's."""
     data = read_file(files, name)
     if isinstance(files, GuardedFiles) and isinstance(files.inner, LocalFiles):
         _compare(files, name, data)

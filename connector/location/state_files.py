@@ -100,14 +100,7 @@ def is_of_partition(store: str, partitions: int | None) -> bool:
 
 
 def state_files(location: CheckpointLocation, batch: int) -> Iterator[str]:
-    """List the files of ``state/`` that Spark needs to go on after a micro-batch, without snapshots' shared files.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    batch : int
-        Committed; `connector.location.log_rewind.check_can_go_back` has found its files.
-    """
+    """List the files of ``state/`` that Spark needs to go on after a micro-batch, without snapshots' shared files."""
     partitions = shuffle_partitions(location, batch)
     version = batch + 1
     for store, names in stores_of(location).items():
@@ -143,13 +136,7 @@ def _beside_the_stores(location: CheckpointLocation, batch: int) -> Iterator[str
 
 
 def files_of_snapshot(data: bytes) -> list[str] | None:
-    """Return the shared files that a RocksDB snapshot lists, relative to its store's folder; None if it does not.
-
-    Parameters
-    ----------
-    data : bytes
-        Of the ``.zip``.
-    """
+    """Return the shared files that a RocksDB snapshot lists, relative to its store's folder; None if it does not."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             text = archive.read("metadata").decode()

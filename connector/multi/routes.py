@@ -23,21 +23,7 @@ def can_route(kind: pa.DataType) -> bool:
 
 
 def routed(batch: pa.RecordBatch, column: pa.Array, names: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Return the rows of each sink that gets any, in the order of the batch.
-
-    Parameters
-    ----------
-    batch : pa.RecordBatch
-    column : pa.Array
-        Of names, or of arrays of names; null for all sinks.
-    names : Sequence[str]
-        Of the sinks.
-
-    Raises
-    ------
-    RowRefusedError
-        ``ROUTE_UNKNOWN``: a name that is none of a sink, or no name at all: the row would be nowhere.
-    """
+    """Return the rows of each sink that gets any, in the order of the batch."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         _check(column, names)
         for name in names:

@@ -401,13 +401,7 @@ class MultiSink(
     # -- shared -----------------------------------------------------------------------------------------------------
 
     def _by_sink(self, handles: Sequence[Handle]) -> list[tuple[_One, list[Handle]]]:
-        """Return each sink that has any of the handles, with its own.
-
-        Raises
-        ------
-        ProtocolError
-            One is of a sink that is not here.
-        """
+        """Return each sink that has any of the handles, with its own."""
         names = {each["sink"] for each in handles}
         if names - set(self._sinks):
             reason = f"a handle is of the sink {min(names - set(self._sinks))}, which the option sinks does not name"

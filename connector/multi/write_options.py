@@ -137,13 +137,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, offline; those of a format are its sink's to check.
-
-    Raises
-    ------
-    OptionError
-        Naming the option and what to do.
-    """
+    """Check the user's options, offline; those of a format are its sink's to check."""
     given = {key.lower(): value for key, value in options.items()}
     names = WRITE_OPTIONS.parse({"sinks": given["sinks"]} if "sinks" in given else {})["sinks"]
     table = OptionTable(

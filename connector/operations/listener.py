@@ -71,13 +71,7 @@ class Listening:
         self._open = {checkpoint.id for checkpoint in ledger.unsettled()}
 
     def poll(self) -> int:
-        """Read the journal, report what is new, and return the number of events. Works without Spark's events, too.
-
-        Raises
-        ------
-        JournalError
-            It can't be read.
-        """
+        """Read the journal, report what is new, and return the number of events. Works without Spark's events, too."""
         with self._lock:
             if self._stopped:
                 return 0

@@ -108,26 +108,6 @@ def recover(
     """Close everything that a stopped query has left open, so that it can be started, or stay stopped.
 
     It can be killed at any moment, and is called again then. After it, the next start goes on without a row lost or doubled.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    upkeep : Upkeep, optional
-    go_back : bool
-        The query has failed, and only going back repairs it: nothing is committed first.
-    query_stopped : bool
-        An operator says so: no query runs here, nor a rewind that can't be seen, whatever is known of their processes.
-
-    Raises
-    ------
-    FencedError
-        ``QUERY_RUNS``, ``DRIVER_UNKNOWN``: its driver lives, or may; or, if it has to go back, an earlier one lives.
-        ``DRIVER_HOLDS_STATE``: it has to go back, and its driver's process holds its state. ``LOCATION_BUSY``,
-        ``REWIND_UNKNOWN``: another command runs here, or may. ``LOCATION_MOVED_ON``
-    LocationError
-        Also if Spark has not kept what it needs to go back.
-    OptionError, StoreError, RetriableError, HookError, AmbiguousOutcomeError
-        What is prepared is left as it was, or the rewind as far as it came.
     """
     upkeep = upkeep or Upkeep({})
     journal = location.journal()

@@ -81,21 +81,7 @@ _VARIABLES: Final = _table(_variable)
 
 
 def from_config(config: Mapping[str, str] | None = None) -> RestartStrategy:
-    """Return the strategy that a configuration names, by Flink's keys; by default `ExponentialDelay` with Flink's values.
-
-    Parameters
-    ----------
-    config : Mapping[str, str], optional
-        ``restart-strategy.type`` (none, fixed-delay, failure-rate, exponential-delay) and ``restart-strategy.<type>.<key>``;
-        other keys are left alone. By default the environment, where the same keys are written
-        ``BARRIER_RESTART_STRATEGY_TYPE``, ``BARRIER_RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS``, ...; other variables that begin
-        with ``BARRIER_RESTART`` are refused.
-
-    Raises
-    ------
-    OptionError
-        ``UNKNOWN_OPTION``, ``INVALID_OPTION``
-    """
+    """Return the strategy that a configuration names, by Flink's keys; by default `ExponentialDelay` with Flink's values."""
     if config is None:
         return _strategy(_environment())
     ours = {key: text for key, text in config.items() if key.lower().startswith("restart-strategy.")}

@@ -41,17 +41,7 @@ class StopWish:
 
 @contextmanager
 def obeying_signals(wish: StopWish) -> Iterator[Callable[[], None]]:
-    """Let SIGTERM and SIGINT ask for a stop; the third ends the process. Does nothing outside the main thread.
-
-    Parameters
-    ----------
-    wish : StopWish
-
-    Yields
-    ------
-    Callable[[], None]
-        Installs the handlers again: PySpark takes SIGINT when it makes a session.
-    """
+    """Let SIGTERM and SIGINT ask for a stop; the third ends the process. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return

@@ -67,12 +67,7 @@ class Standing:
 
 
 def standing(location: CheckpointLocation) -> Standing:
-    """Return how far the location's query is.
-
-    Raises
-    ------
-    JournalError
-    """
+    """Return how far the location's query is."""
     committed, batch = offset_log.newest(location, "commits"), offset_log.newest(location, "offsets")
     return Standing(location.journal().load(), batch, committed == batch)
 
@@ -143,18 +138,6 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
     """Ask the newest run to stop; return its token, or None if there is none to ask. Asking again changes nothing.
 
     A run that has failed is asked, too: a supervisor that waits to start it again obeys that.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    driver : str, optional
-        Only if the run is this driver's.
-
-    Raises
-    ------
-    FencedError
-        ``REWIND_NOT_DONE``, ``LOCATION_MOVED_ON``
-    JournalError
     """
     journal = location.journal()
     while True:

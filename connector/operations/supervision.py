@@ -85,23 +85,7 @@ class Supervision:
         self._looks, self._complaints = Pace(JOURNAL_SECONDS, self.clock), Pace(SILENT_SECONDS, self.clock)
 
     def run(self, live: Callable[[], Failure | None]) -> Failure | None:
-        """Run one life after the other.
-
-        Parameters
-        ----------
-        live : Callable[[], Failure or None]
-            One life, until it ends or was stopped: None if it ended well.
-
-        Returns
-        -------
-        Failure or None
-            None if the query was stopped well or has ended by itself, else the last failure.
-
-        Raises
-        ------
-        TwoPhaseCommitError
-            What a rewind, or the end of a query, raised.
-        """
+        """Run one life after the other."""
         failure: Failure | None = None
         while not self.wish.asked():
             self._restarts.began()
@@ -200,14 +184,7 @@ class Supervision:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end(self, whole: bool) -> None:
-        """Leave nothing open. Call it when the query does not run.
-
-        Parameters
-        ----------
-        whole : bool
-            Also sweep what tasks may have left of a query that has committed everything; one that has ended by itself has
-            left none.
-        """
+        """Leave nothing open. Call it when the query does not run."""
         location = self.location
         if location is None:
             if whole:

@@ -32,14 +32,7 @@ _SINKS: Final[Mapping[str, type[DataSource]]] = {row.name: _made(row) for row in
 
 
 def source_of(name: str) -> type[DataSource]:
-    """Return the data source of a format of the table.
-
-    Raises
-    ------
-    ImportError
-    KeyError
-        The table has no such format.
-    """
+    """Return the data source of a format of the table."""
     if name in _SINKS:
         return _SINKS[name]
     found: type[DataSource] = {row.name: row for row in FORMATS}[name].load()

@@ -17,13 +17,7 @@ def dispose(savepoint: Savepoint) -> None:
 
 
 def delete_leftovers(path: str) -> bool:
-    """Delete what killed commands have left in a folder that is no savepoint; return whether there was any.
-
-    Raises
-    ------
-    OSError
-        It can't be deleted.
-    """
+    """Delete what killed commands have left in a folder that is no savepoint; return whether there was any."""
     folder = folder_of(path)
     try:
         names = folder.files.names("")

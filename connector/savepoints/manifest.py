@@ -79,23 +79,7 @@ class SavedFile:
 
 
 def copy_file(source: LocationFiles, name: str, target: LocationFiles | None, path: str) -> SavedFile:
-    """Copy a file, and return its description.
-
-    Parameters
-    ----------
-    source : LocationFiles
-    name : str
-        In the source.
-    target : LocationFiles or None
-        None to read it only.
-    path : str
-        In the target, and in the result.
-
-    Raises
-    ------
-    OSError
-        It can't be read, or written.
-    """
+    """Copy a file, and return its description."""
     digest, size = hashlib.sha256(), 0
 
     def seen() -> Iterator[bytes]:
@@ -177,37 +161,17 @@ class Savepoint:
         return {key: value for key, value in vars(self).items() if key not in ("folder", "files", "format")}
 
     def ledger(self) -> Ledger:
-        """Return the journal as of the checkpoint.
-
-        Raises
-        ------
-        LocationError
-            ``SAVEPOINT_DAMAGED``
-        JournalError
-            Of a newer format.
-        """
+        """Return the journal as of the checkpoint."""
         data = _bytes(self.folder, f"{self.root}{JOURNAL}")
         return Ledger.from_json(decode(data, JOURNAL).body)
 
     def verify(self) -> None:
-        """Read every file, and compare it with the manifest.
-
-        Raises
-        ------
-        LocationError
-            ``SAVEPOINT_DAMAGED``: names the file.
-        """
+        """Read every file, and compare it with the manifest."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda file: self.copy(file, None, file.path), self.files))
 
     def copy(self, file: SavedFile, target: LocationFiles | None, name: str) -> None:
-        """Copy one of its files, and compare what was read with the manifest.
-
-        Raises
-        ------
-        LocationError
-            ``SAVEPOINT_DAMAGED``: names the file.
-        """
+        """Copy one of its files, and compare what was read with the manifest."""
         try:
             found = copy_file(self.folder.files, file.path, target, name)
         except _GONE as error:
@@ -226,13 +190,7 @@ _GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionErr
 
 
 def folder_of(text: str) -> CheckpointLocation:
-    """Return a savepoint's folder; ``file:`` may stand before a path.
-
-    Raises
-    ------
-    OptionError
-        ``NO_EXCLUSIVE_CREATE``, ``INVALID_OPTION``
-    """
+    """Return a savepoint's folder; ``file:`` may stand before a path."""
     local = local_path(text) if _URL.match(text) else text
     return CheckpointLocation(os.path.realpath(local) if local is not None else text)
 
@@ -243,14 +201,7 @@ def is_leftover(name: str) -> bool:
 
 
 def read(path: str) -> Savepoint:
-    """Read a savepoint's manifest, none of its files.
-
-    Raises
-    ------
-    LocationError
-        ``SAVEPOINT_NOT_FOUND``, ``SAVEPOINT_DAMAGED``, ``FORMAT_UNKNOWN``, ``LOCATION_NOT_OURS``,
-        ``LOCATION_UNREADABLE``
-    """
+    """Read a savepoint's manifest, none of its files."""
     folder = folder_of(path)
     name = folder.files.shown(MANIFEST)
     try:
@@ -309,29 +260,7 @@ def write(
     files: Iterable[SavedFile],
     clock: Clock,
 ) -> Savepoint | None:
-    """Finish a savepoint whose files exist: write its journal, then its manifest.
-
-    Parameters
-    ----------
-    folder : CheckpointLocation
-    identifier : str
-        Of the savepoint: its data are in the folder of that name.
-    ledger : Ledger
-        Cut to the checkpoint.
-    chosen : CheckpointRecord
-    query : str
-        Spark's id of the query.
-    partitions : int or None
-        See `Savepoint`.
-    files : Iterable[SavedFile]
-        The files that were copied.
-    clock : Clock
-
-    Returns
-    -------
-    Savepoint or None
-        None if the folder has become another savepoint meanwhile.
-    """
+    """Finish a savepoint whose files exist: write its journal, then its manifest."""
     now, run = int(clock.now() * 1000), ledger.newest_run
     _, data = snapshot_file(ledger, clock)
     folder.files.put(f"{identifier}/{JOURNAL}", data)

@@ -34,22 +34,7 @@ SETTINGS = {
 
 
 def repartition(location: CheckpointLocation, partitions: int, session: SparkSession | None = None) -> int:
-    """Give a stopped query's state another number of partitions; returns the micro-batch that was added.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-        On a local disk, its path without a space or ``%``: Spark looks for such a name under its percent-encoded form. Its last
-        micro-batch is committed.
-    partitions : int
-    session : SparkSession, optional
-        A local one is started, and stopped, by default.
-
-    Raises
-    ------
-    LocationError
-        ``REPARTITION_REFUSED``: with Spark's own reason.
-    """
+    """Give a stopped query's state another number of partitions; returns the micro-batch that was added."""
     batch = newest(location, "commits")
     before_that = shuffle_partitions(location, batch)
     conf = (metadata_line(location, batch) or {}).get("conf", {})

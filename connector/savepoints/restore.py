@@ -229,13 +229,7 @@ class Restore:
     # -- N2 to N5 -----------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Do the remaining steps; return Spark's id of the query at the new location.
-
-        Raises
-        ------
-        LocationError, FencedError
-            As at N1, which is judged again before each entry; ``REPARTITION_REFUSED``
-        """
+        """Do the remaining steps; return Spark's id of the query at the new location."""
         savepoint = self.savepoint
         if savepoint is not None and not self._moved:
             # N2: write "restoring", the first entry of the new journal. No query may start there.
@@ -255,13 +249,7 @@ class Restore:
         return self._location.query_id()
 
     def _is_still(self, begun: Restoring) -> bool:
-        """Return whether the location is closed, as it was begun; False if another run of this command has opened it.
-
-        Raises
-        ------
-        LocationError
-            ``LOCATION_BUSY``: another process has deleted it, or begun another restore there.
-        """
+        """Return whether the location is closed, as it was begun; False if another run of this command has opened it."""
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
             return ledger.restored is None

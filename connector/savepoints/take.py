@@ -67,30 +67,7 @@ LOOK_EVERY: Final = 0.2
 def take(
     location: str, target: str, *, timeout: float = TIMEOUT, newest: bool = False, clock: Clock | None = None
 ) -> Savepoint:
-    """Take a savepoint of a query's newest completed checkpoint. Needs no JVM; the query may run.
-
-    Parameters
-    ----------
-    location : str
-        The query's ``checkpointLocation``.
-    target : str
-        The folder to make: not there yet, empty, or left by a `take` that was killed.
-    timeout : float
-        Seconds to wait for a checkpoint that is asked for, or for Spark's commit of its last micro-batch.
-    newest : bool
-        Do not ask for a checkpoint: the newest completed one will do, whatever is prepared.
-    clock : Clock, optional
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_NOT_EMPTY``, ``SAVEPOINT_NOT_READY``, ``SAVEPOINT_UNSTABLE``, ``REWIND_NOT_DONE``,
-        ``RESTORE_UNFINISHED``; or the journal is not this location's.
-    FencedError
-        ``LOCATION_MOVED_ON``
-    RewindRequiredError
-        ``OFFSETS_REPLACED``: a driver that stood still has replaced the file; a rewind puts it back.
-    """
+    """Take a savepoint of a query's newest completed checkpoint. Needs no JVM; the query may run."""
     place = CheckpointLocation(location)
     folder = free_folder(place, target)
     clock = clock or SystemClock()
@@ -120,13 +97,7 @@ def take(
 
 
 def free_folder(place: CheckpointLocation, target: str) -> CheckpointLocation:
-    """Return a folder that can become a savepoint of this location.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_NOT_EMPTY``
-    """
+    """Return a folder that can become a savepoint of this location."""
     folder = folder_of(target)
     if folder.is_local:
         folder.files = GuardedFiles(LocalFiles(folder.path, private=True))
@@ -257,13 +228,7 @@ def _copy(
 
 
 def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointRecord) -> bool:
-    """Return False if Spark has purged what the checkpoint needs since it was chosen: the query has a newer one now.
-
-    Raises
-    ------
-    LocationError
-        ``REWIND_TOO_FAR``: there is no newer one.
-    """
+    """Return False if Spark has purged what the checkpoint needs since it was chosen: the query has a newer one now."""
     try:
         check_can_go_back(place, max(chosen.batches))
     except LocationError as gone:

@@ -40,14 +40,7 @@ class AvroEncoder:
         return {**self.__dict__, "_schema": None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Encode one Arrow batch; null stays null.
-
-        Raises
-        ------
-        RowRefusedError
-            ``COLUMNS_MISMATCH``: the column's type is not the schema's; before any row is encoded.
-            ``ROW_NOT_ENCODED``: a value does not fit.
-        """
+        """Encode one Arrow batch; null stays null."""
         import pyarrow as pa
 
         target = _target(values.type, self._type, "the column")

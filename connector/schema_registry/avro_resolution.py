@@ -37,20 +37,7 @@ class SchemaResolutionError(Exception):
 
 
 def writers_schema(writer: Any, reader: Any, written: Mapping[str, Any], read: Mapping[str, Any]) -> Any:
-    """Return the writer's schema with hooks, for fastavro.
-
-    Parameters
-    ----------
-    writer, reader
-        Parsed schemas, with their logical types.
-    written, read : Mapping[str, Any]
-        The types that they name.
-
-    Raises
-    ------
-    SchemaResolutionError
-        One record of the writer's is read as two.
-    """
+    """Return the writer's schema with hooks, for fastavro."""
     return _Pairs(written, read).of(writer, reader, "the record")
 
 

@@ -61,13 +61,7 @@ class ColumnType:
 
 
 def column_type(definition: Definition) -> ColumnType:
-    """Return the types of a schema's column.
-
-    Raises
-    ------
-    OptionError
-        ``UNSUPPORTED_SCHEMA``, with the field's name: no column can hold it.
-    """
+    """Return the types of a schema's column."""
     named: dict[str, Any] = {}
     schema = _parsed(definition, named, times=True)
     return _Walk(named).of(schema, "the schema", ())
@@ -113,20 +107,7 @@ class AvroDecoder:
         self._mode = mode
 
     def __call__(self, values: pa.Array, *position: pa.Array) -> pa.Array:
-        """Decode one Arrow batch.
-
-        Parameters
-        ----------
-        values : pa.Array
-            Binary.
-        *position : pa.Array
-            Topic, partition and offset, for errors; nulls if they are not known.
-
-        Raises
-        ------
-        StoreError
-            ``BAD_RECORD`` in mode FAILFAST; ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED`` in all.
-        """
+        """Decode one Arrow batch."""
         import pyarrow as pa
 
         rows, bad = self._rows(values)
@@ -198,14 +179,7 @@ class _Readers:
         self._schemas: dict[int, tuple[Any, Any]] = {}  # the writer's, and the reader's if it differs
 
     def read(self, payload: bytes, missing: dict[int, str]) -> Any:
-        """Decode one record.
-
-        Parameters
-        ----------
-        payload : bytes
-        missing : dict[int, str]
-            Ids that the registry does not know now → the error; it may learn them later.
-        """
+        """Decode one record."""
         if len(payload) < MAGIC_BYTES:
             raise _BadRecord(f"{len(payload)} bytes are too few for the registry's wire format")
         magic, number = _HEADER.unpack_from(payload)

@@ -31,23 +31,7 @@ _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "
 
 
 def subject_name(topic: str | None = None, record: str | None = None, *, key: bool = False) -> str:
-    """Return a subject's name by the registry's naming strategies.
-
-    Parameters
-    ----------
-    topic : str, optional
-        Alone: TopicNameStrategy, ``<topic>-value`` or ``<topic>-key``.
-    record : str, optional
-        The record's full name. Alone: RecordNameStrategy, ``<record>``; with `topic`: TopicRecordNameStrategy,
-        ``<topic>-<record>``.
-    key : bool
-        Whether the subject is of the topic's keys.
-
-    Raises
-    ------
-    OptionError
-        ``MISSING_OPTION``: neither was given.
-    """
+    """Return a subject's name by the registry's naming strategies."""
     if topic and record:
         return f"{topic}-{record}"
     if topic:

@@ -19,13 +19,7 @@ __all__ = ["json_type"]
 
 
 def json_type(definition: Definition) -> StructType:
-    """Return the type of an object's schema: string, long, double, boolean, array, map and struct.
-
-    Raises
-    ------
-    OptionError
-        ``UNSUPPORTED_SCHEMA``, with the field's name: no column can hold it, or the whole is not an object with properties.
-    """
+    """Return the type of an object's schema: string, long, double, boolean, array, map and struct."""
     from pyspark.sql.types import StructType
 
     schemas = {name: _loaded(text) for name, text in definition.references}

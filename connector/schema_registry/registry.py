@@ -127,23 +127,7 @@ class Registry:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def subject(self, subject: str, version: int | str, wanted: str) -> Definition:
-        """Return a subject's schema.
-
-        Parameters
-        ----------
-        subject : str
-        version : int or str
-            ``latest``, or a number.
-        wanted : str
-            ``AVRO`` or ``JSON``.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``, ``UNSUPPORTED_SCHEMA``.
-        StoreError
-            ``REGISTRY_UNREACHABLE``, ``REGISTRY_REFUSED``.
-        """
+        """Return a subject's schema."""
         try:
             answer = self._ask(lambda client: client.get_version(subject, version))
         except UnknownSchemaError:
@@ -168,23 +152,11 @@ class Registry:
         return definition
 
     def schema(self, number: int) -> Definition:
-        """Return a schema by its id; each client asks for it once.
-
-        Raises
-        ------
-        UnknownSchemaError
-        StoreError
-        """
+        """Return a schema by its id; each client asks for it once."""
         return replace(self._definition(self._ask(lambda client: client.get_schema(number))), id=number)
 
     def register(self, subject: str, text: str, kind: str) -> Definition:
-        """Register a schema under a subject, unless it is there already; return it with its id.
-
-        Raises
-        ------
-        StoreError
-            ``REGISTRY_REFUSED``: it is no schema, or incompatible with the subject's others; ``REGISTRY_UNREACHABLE``.
-        """
+        """Register a schema under a subject, unless it is there already; return it with its id."""
         self._connected()
         from confluent_kafka.schema_registry import Schema
 

@@ -19,15 +19,7 @@ STEPS = ("preparing", "deciding", "committing")
 
 
 def durations(found: Sequence[CheckpointHistory], link: Callable[[int], str]) -> str:
-    """Return bars, one a checkpoint: how long each step took.
-
-    Parameters
-    ----------
-    found : Sequence[CheckpointHistory]
-        Oldest first; those that are not committed are left out.
-    link : Callable[[int], str]
-        Returns the address of a checkpoint's page.
-    """
+    """Return bars, one a checkpoint: how long each step took."""
     rows = [
         (each, [each.preparing_ms or 0, each.deciding_ms or 0, each.committing_ms or 0])
         for each in found

@@ -13,13 +13,7 @@ __all__ = ["listening"]
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that listens.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``: the address can't be used, or the port is taken.
-    """
+    """Yield a socket that listens."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.create_server((host, port), family=family)

@@ -136,15 +136,7 @@ class Watcher:
 
 
 def location_of(path: str) -> CheckpointLocation:
-    """Return a location that may be shown.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``: its path holds credentials, or is no text.
-    LocationError
-        Nothing can be read from such a path.
-    """
+    """Return a location that may be shown."""
     shown = path.encode("utf-8", "replace").decode()
     if shown != path or urlsplit(path).username is not None or (":" in path and "?" in path):
         raise OptionError(

@@ -49,19 +49,7 @@ WELL = (QueryState.EMPTY, QueryState.RUNNING, QueryState.STOPPED, QueryState.STO
 def application(
     watcher: Watcher, token: str = "", *, metrics: bool = True, is_over: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """Return the application.
-
-    Parameters
-    ----------
-    watcher : Watcher
-        Running.
-    token : str, optional
-        Without it only requests to a name of this machine are answered.
-    metrics : bool, optional
-        Whether ``/metrics`` is there. It needs `prometheus_client`.
-    is_over : Callable[[], bool], optional
-        Whether the server is ending: streams of events end then.
-    """
+    """Return the application."""
     page = Page(watcher, metrics=metrics, is_over=is_over)
     routes = [
         Route("/", page.overview),

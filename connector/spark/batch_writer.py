@@ -102,13 +102,7 @@ class HostedBatchWriter(DataSourceArrowWriter):
         return QueryView(self._writer_id(), self._sink.location.path, self._version, -1, [line], None, gaps=True)
 
     def _writer_id(self) -> str:
-        """Return the identity of the application at this location; its first write makes it.
-
-        Raises
-        ------
-        LocationError
-            The location is a streaming query's, or another application's.
-        """
+        """Return the identity of the application at this location; its first write makes it."""
         path, files = self._sink.location.path, self._sink.location.files
         if files.exists("metadata"):
             raise LocationError(

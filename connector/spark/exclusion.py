@@ -19,16 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
-    """Return why the query may be running, as far as its driver's process shows; None if it is not.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    run : RunRecord
-        The newest.
-    stopped : bool
-        The user asserts that. It is not enough if the query has state and its driver lives.
-    """
+    """Return why the query may be running, as far as its driver's process shows; None if it is not."""
     alive = is_alive(run.process)
     driver = process_text(run.process)
     if alive and stopped and location.files.exists("state"):
@@ -44,13 +35,6 @@ def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] 
     """Return which earlier driver lives here and has not ended its run; None if none does.
 
     It may stand still, and not know that it was superseded: after a rewind its next write into Spark's logs would tear them.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    newest : RunRecord
-    stopped : Collection[str]
-        Drivers that are known to run no query any more.
     """
     for _, run in sorted(ledger.runs.items()):
         is_other = run.process != newest.process and run.driver not in stopped
@@ -74,13 +58,7 @@ def rewind_at_work(rewind: Rewind, stopped: bool) -> FencedError | None:
 
 @contextmanager
 def exclusive_access(location: CheckpointLocation) -> Iterator[None]:
-    """Keep other rewinds out: they would delete files under the query that is started after the first.
-
-    Raises
-    ------
-    FencedError
-        ``LOCATION_BUSY``
-    """
+    """Keep other rewinds out: they would delete files under the query that is started after the first."""
     if not location.is_local:
         log.warning("%s can't be locked: make sure that no other command changes it", location.path)
         yield

@@ -76,21 +76,7 @@ def record_name(data: bytes) -> str:
 def clean(
     location: CheckpointLocation, is_alive: Callable[[Mapping[str, Any]], bool | None], stopped: bool = False
 ) -> Sequence[str]:
-    """Delete what dead drivers have left of a first micro-batch; return the deleted files. Can be repeated.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    is_alive : Callable
-        Returns whether a process runs, or None if that can't be known.
-    stopped : bool
-        The user says that no query runs here.
-
-    Raises
-    ------
-    FencedError
-        ``FIRST_START_LEFT``: a driver that may have written them runs, or may run.
-    """
+    """Delete what dead drivers have left of a first micro-batch; return the deleted files. Can be repeated."""
     files = left(location)
     if not files:
         return []

@@ -72,12 +72,7 @@ class HostedSinkDataSource(DataSource):
 
 
 def data_source_for(sink: SinkType) -> type[HostedSinkDataSource]:
-    """Make the data source class of a sink, for ``spark.dataSource.register``.
-
-    Parameters
-    ----------
-    sink : type[TwoPhaseCommitSink]
-    """
+    """Make the data source class of a sink, for ``spark.dataSource.register``."""
     remember_sink(sink)
     body = {"format": sink.name(), "sink": sink, "__module__": sink.__module__}
     return type(f"{sink.__name__}DataSource", (HostedSinkDataSource,), body)

@@ -120,34 +120,19 @@ class HostedSink:
         return self.location.journal().load().position
 
     def refuse_overwrite(self, how: str, instead: str) -> None:
-        """Refuse to replace what the sink has committed.
-
-        Raises
-        ------
-        OptionError
-        """
+        """Refuse to replace what the sink has committed."""
         if not self.type.supportsOverwrite:
             raise OptionError("OUTPUT_MODE", sink=self.type.name(), mode=how, instead=instead, option="outputMode")
 
     def refuse_update(self) -> None:
-        """Refuse the output mode ``update``, which Spark offers no Python sink and names by "requirement failed: 2".
-
-        Raises
-        ------
-        OptionError
-        """
+        """Refuse the output mode ``update``, which Spark offers no Python sink and names by "requirement failed: 2"."""
         instead = 'outputMode("append"), with a watermark if the query aggregates'
         raise OptionError(
             "OUTPUT_MODE", sink=self.type.name(), mode='outputMode("update")', instead=instead, option="outputMode"
         )
 
     def refuse_stream(self, overwrite: bool) -> None:
-        """Refuse options that a streaming query can't have.
-
-        Raises
-        ------
-        OptionError
-        """
+        """Refuse options that a streaming query can't have."""
         if overwrite:
             self.refuse_overwrite(
                 'outputMode("complete")', 'outputMode("append"), with a watermark if the query aggregates'
@@ -165,17 +150,6 @@ class HostedSink:
         """Refuse settings that no micro-batch could work with; change nothing. *User's program, before the query starts.*
 
         At the first start at a location, log what may hurt later.
-
-        Parameters
-        ----------
-        overwrite : bool
-            Whether the output mode is ``complete``.
-        lines : Sequence[SourceLine]
-            What the sources' lines of ``offsets/N`` will say, as far as it is known.
-
-        Raises
-        ------
-        OptionError, StoreError, LocationError
         """
         self.refuse_stream(overwrite)
         self.location.check_writable()
@@ -197,14 +171,7 @@ class HostedSink:
     def coordinator(
         self, view: QueryView, driver: str | None = None, process: Mapping[str, Any] | None = None
     ) -> Iterator[CheckpointCoordinator]:
-        """Make a coordinator with a sink of its own, and close the sink in the end. Errors quote no secret of the options.
-
-        Parameters
-        ----------
-        view : QueryView
-        driver, process : optional
-            If no Python worker of a driver calls it: the caller's identity, and the process that its run records.
-        """
+        """Make a coordinator with a sink of its own, and close the sink in the end. Errors quote no secret of the options."""
         with hiding(secrets_of(self.options)), self._coordinator(view, driver, process) as coordinator:
             yield coordinator
 

@@ -66,11 +66,6 @@ def phase() -> Phase:
     """Return whether this is the planning worker or the commit worker, by the module in the call stack.
 
     Both are reused by other queries, so nothing else distinguishes them.
-
-    Raises
-    ------
-    ProtocolError
-        It is neither: another version of Spark.
     """
     for name in _callers():
         if name == _PLANNING_MODULE:
@@ -83,13 +78,7 @@ def phase() -> Phase:
 
 
 def check_stream_limits() -> None:
-    """Check that Spark lets a Python source limit its micro-batches: with it, a barrier can stand between two of them.
-
-    Raises
-    ------
-    ProtocolError
-        ``SPARK_TOO_OLD``: PySpark 4.1.
-    """
+    """Check that Spark lets a Python source limit its micro-batches: with it, a barrier can stand between two of them."""
     try:
         import pyspark.sql.streaming.datasource
     except ImportError:
@@ -121,13 +110,7 @@ def _callers() -> Iterator[str]:
 
 
 def driver_identity() -> str:
-    """Return an identifier shared by all Python workers of one driver.
-
-    Raises
-    ------
-    ProtocolError
-        Spark does not set it any more.
-    """
+    """Return an identifier shared by all Python workers of one driver."""
     value = os.environ.get(_LOCAL_DIRS, "")
     if not value:
         raise ProtocolError("UNKNOWN_SPARK", reason=f"it set no {_LOCAL_DIRS} in its Python worker's environment")
@@ -135,13 +118,7 @@ def driver_identity() -> str:
 
 
 def task_batch() -> tuple[str, int, int, int]:
-    """Return the running task's (query id, micro-batch id, partition id, task attempt id).
-
-    Raises
-    ------
-    ProtocolError
-        Outside a streaming task, or the names changed.
-    """
+    """Return the running task's (query id, micro-batch id, partition id, task attempt id)."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -153,13 +130,7 @@ def task_batch() -> tuple[str, int, int, int]:
 
 
 def batch_task() -> tuple[int, int, str]:
-    """Return the running task's (partition id, task attempt id, streaming query id), the last empty outside ``foreachBatch``.
-
-    Raises
-    ------
-    ProtocolError
-        Outside a task.
-    """
+    """Return the running task's partition id, attempt id and streaming query id; the last is empty outside ``foreachBatch``."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -169,13 +140,7 @@ def batch_task() -> tuple[int, int, str]:
 
 
 def checkpoint_location(query: StreamingQuery) -> str:
-    """Return a started query's checkpoint location, as Spark has resolved it. *In the user's program, classic Spark.*
-
-    Raises
-    ------
-    ProtocolError
-        The name is gone, or the query is Spark Connect's.
-    """
+    """Return a started query's checkpoint location, as Spark has resolved it. *In the user's program, classic Spark.*"""
     try:
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
     except (AttributeError, TypeError) as problem:
@@ -262,13 +227,7 @@ class StreamWrite:
 
 
 def stream_write(writer: DataStreamWriter) -> StreamWrite | None:
-    """Return what a writer was given; None with Spark Connect. *In the user's program.*
-
-    Raises
-    ------
-    ProtocolError
-        The names changed.
-    """
+    """Return what a writer was given; None with Spark Connect. *In the user's program.*"""
     written = getattr(writer, "_jwrite", None)
     if written is None:
         return None

@@ -12,13 +12,7 @@ __all__ = ["refuse_batch_writes", "refuse_elsewhere"]
 
 
 def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
-    """Check that the location is a streaming query's.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_TAKEN``
-    """
+    """Check that the location is a streaming query's."""
     from connector.spark.batch_writer import WHOSE
 
     if location.files.exists(f"barrier/{WHOSE}"):
@@ -30,15 +24,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 
 
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
-    """Check that the journal was written at this location, for the query that is here, and goes on here.
-
-    Raises
-    ------
-    LocationError
-        ``RESTORE_UNFINISHED``; or it is another location's, or another query's.
-    FencedError
-        ``LOCATION_MOVED_ON``
-    """
+    """Check that the journal was written at this location, for the query that is here, and goes on here."""
     if ledger.moved is not None:
         raise moved_on(ledger)
     if ledger.restoring is not None:

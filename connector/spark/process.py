@@ -32,13 +32,6 @@ def driver_process() -> dict[str, Any]:
     """Return the driver's process, seen from one of its Python workers. *Driver, planning process, once per micro-batch.*
 
     A worker is a child of PySpark's daemon, which is a child of the driver's JVM: the nearest ancestor named ``java``.
-
-    Returns
-    -------
-    dict
-        JSON types: ``host`` (name, for people), ``boot`` (the kernel's boot id), ``namespace`` (of pids), ``pid`` and
-        ``started`` (clock ticks after boot). All but ``host`` are None on systems other than Linux, and if no ancestor is
-        Java (Spark's workers in a container of their own).
     """
     worker = os.getpid()
     pid, started = _drivers.get(worker, (0, None))
@@ -71,14 +64,7 @@ def process_of(pid: int) -> dict[str, Any]:
 
 
 def is_alive(identity: Mapping[str, Any]) -> bool | None:
-    """Return whether a process that `driver_process` or `this_process` described still runs.
-
-    Returns
-    -------
-    bool or None
-        None if it can't be known from here: another machine or container, a machine that was started again since (its
-        name may be another machine's by now), not Linux, a process that is hidden from this user, nothing recorded.
-    """
+    """Return whether a process that `driver_process` or `this_process` described still runs."""
     here = this_process()
     pid, started = identity.get("pid"), identity.get("started")
     if not isinstance(pid, int) or pid < 1 or started is None or here["pid"] is None:

@@ -59,22 +59,7 @@ def leads_out(key: str, value: str) -> bool:
 
 
 def confirmed_options(recorded: Mapping[str, str], given: Mapping[str, str], hooks: bool = True) -> dict[str, str]:
-    """Return the recorded options that may be used.
-
-    Parameters
-    ----------
-    recorded : Mapping[str, str]
-        Of the journal. What the operator gives replaces it.
-    given : Mapping[str, str]
-        The operator's.
-    hooks : bool
-        Whether checkpoint hooks are wanted, too; else they are left out.
-
-    Raises
-    ------
-    OptionError
-        ``NOT_CONFIRMED``: they name code, or addresses that would get the operator's secrets. It shows them, and what to do.
-    """
+    """Return the recorded options that may be used."""
     said = {key.lower(): value for key, value in given.items()}
     for key, value in recorded.items():
         instead = said.get(key.lower(), value)

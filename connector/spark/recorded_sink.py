@@ -32,13 +32,7 @@ TYPES = ("fields", "type", "elementType", "keyType", "valueType")
 
 
 def recorded_run(ledger: Ledger) -> RunRecord:
-    """Return the newest run.
-
-    Raises
-    ------
-    LocationError
-        There is none; or it belongs to the location of which this one is a copy.
-    """
+    """Return the newest run."""
     run = ledger.newest_run
     if run is None:
         raise LocationError("NOTHING_TO_REWIND", reason="no run of the query is in the journal")
@@ -50,22 +44,7 @@ def recorded_run(ledger: Ledger) -> RunRecord:
 def recorded_host(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str], hooks: bool = True
 ) -> HostedSink:
-    """Return the run's sink with its options, as far as the journal alone may name them.
-
-    Parameters
-    ----------
-    run : RunRecord
-    location : CheckpointLocation
-    given : Mapping[str, str]
-        Options that the journal does not keep (secrets), that have changed, or that have to be confirmed.
-    hooks : bool
-        Whether its checkpoint hooks will be called.
-
-    Raises
-    ------
-    OptionError
-        ``SINK_NOT_RECORDED``, ``UNKNOWN_SINK``, ``NOT_CONFIRMED``
-    """
+    """Return the run's sink with its options, as far as the journal alone may name them."""
     from pyspark.sql.types import StructType
 
     from connector.spark.hosted_sink import HostedSink
@@ -91,12 +70,7 @@ def without_classes(kind: Any) -> Any:
 def recorded_sink(
     run: RunRecord, location: CheckpointLocation, given: Mapping[str, str]
 ) -> TwoPhaseCommitSink[Any, Any]:
-    """Return the run's sink; see `recorded_host`.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Return the run's sink; see `recorded_host`."""
     host = recorded_host(run, location, given, hooks=False)
     try:
         return host.build(run.prefix)
@@ -107,13 +81,7 @@ def recorded_sink(
 
 
 def fitting(run: RunRecord, given: Mapping[str, str]) -> dict[str, str]:
-    """Return shared options without the secrets and addresses of other queries' sinks, which this one would refuse.
-
-    Parameters
-    ----------
-    run : RunRecord
-    given : Mapping[str, str]
-    """
+    """Return shared options without the secrets and addresses of other queries' sinks, which this one would refuse."""
     known = {*run.setup.get("hidden", ()), *run.setup.get("options", ())}
     found = {key: value for key, value in given.items() if key.lower() in known or not _of_one_sink(key, value)}
     if _gives_secrets(given) and not _gives_secrets(found):

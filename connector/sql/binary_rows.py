@@ -38,18 +38,7 @@ GROUP: Final = 10_000
 def as_binary(
     columns: Sequence[pa.Array], bases: Sequence[str], nonce: str, begin: int
 ) -> list[bytes | memoryview] | None:
-    """Return rows as COPY takes them; None if a column, or one of its values, has no binary form here.
-
-    Parameters
-    ----------
-    columns : Sequence[pyarrow.Array]
-    bases : Sequence[str]
-        PostgreSQL's names of the types of the table's columns: ``int8``, ``timestamptz``.
-    nonce : str
-        The first field of every row.
-    begin : int
-        The second field of the first row; it counts up.
-    """
+    """Return rows as COPY takes them; None if a column, or one of its values, has no binary form here."""
     rows = len(columns[0])
     name = nonce.encode()
     head = struct.pack(">hi", 2 + len(columns), len(name)) + name

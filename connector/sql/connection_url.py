@@ -32,25 +32,7 @@ FROM_JDBC: Final[Mapping[str, str]] = {
 
 
 def parse_url(url: str, owner: str) -> dict[str, str]:
-    """Return the parameters of a connection. Errors quote nothing of the address: it may hold a password.
-
-    Parameters
-    ----------
-    url : str
-        ``postgresql://host:port/database?...`` or ``jdbc:postgresql://host:port/database?...``.
-    owner : str
-        The format, for errors.
-
-    Returns
-    -------
-    dict[str, str]
-        libpq's: ``host``, ``port``, ``dbname``, ``user``, ``password``, ``sslmode`` and others.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``
-    """
+    """Return the parameters of a connection. Errors quote nothing of the address: it may hold a password."""
 
     def invalid(expectation: str) -> OptionError:
         return OptionError("INVALID_OPTION", owner=owner, option="url", value="(hidden)", expectation=expectation)

@@ -30,14 +30,7 @@ PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def as_csv(batch: pa.RecordBatch, *first: pa.Array) -> memoryview:
-    """Return rows as CSV, without a header.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-    *first : pyarrow.Array
-        Columns before its own.
-    """
+    """Return rows as CSV, without a header."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         _must_have_text(column, name)
     columns = [*first, *(as_text(column) for column in batch.columns)]

@@ -65,24 +65,7 @@ def fit(
     why_not: Callable[[pa.DataType, AnyColumn], str],
     shown: Callable[[pa.DataType], str],
 ) -> list[AnyColumn]:
-    """Return the columns of the table that the query's columns go into, in their order.
-
-    Parameters
-    ----------
-    owner : str
-        The format, for errors.
-    schema : pyarrow.Schema
-    target : TargetTable
-    why_not : Callable[[pyarrow.DataType, TargetColumn], str]
-        Returns why values of a type can't go into a column; empty if they can.
-    shown : Callable[[pyarrow.DataType], str]
-        Returns a type as people call it.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``
-    """
+    """Return the columns of the table that the query's columns go into, in their order."""
     if not len(schema):
         raise mismatch(owner, "the query has no columns")
     found: list[AnyColumn] = []
@@ -113,23 +96,7 @@ def check_key(
     key: Sequence[str],
     why_not: Callable[[Sequence[str]], str],
 ) -> None:
-    """Check the columns of `upsertKey`: all are written, a unique index is of them, and none may be null.
-
-    Parameters
-    ----------
-    owner : str
-        The format, for errors.
-    written : Sequence[TargetColumn]
-    target : TargetTable
-    key : Sequence[str]
-    why_not : Callable[[Sequence[str]], str]
-        Returns why columns of these names do not make a key; empty if they do.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``
-    """
+    """Check the columns of `upsertKey`: all are written, a unique index is of them, and none may be null."""
     columns = [column for name in key if (column := target.column(name)) is not None]
     names = [column.name for column in columns if column in written]
     nullable = ", ".join(column.name for column in columns if not column.not_null)
@@ -151,27 +118,7 @@ def definitions(
     quoted: Callable[[str], str],
     database: str,
 ) -> str:
-    """Return the columns of a new table, as its statement names them.
-
-    Parameters
-    ----------
-    owner : str
-        The format, for errors.
-    schema : pyarrow.Schema
-    key : Sequence[str]
-        Of upserts.
-    type_for : Callable[[pyarrow.DataType, bool], str]
-        Returns the type of a column, which may be one of the key; empty if there is none.
-    quoted : Callable[[str], str]
-        Returns an identifier as it stands in a statement.
-    database : str
-        What the database is called, for errors.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``
-    """
+    """Return the columns of a new table, as its statement names them."""
     by_lower: Mapping[str, str] = {name.lower(): name for name in schema.names}
     keys = [by_lower.get(name.lower()) for name in key]
     missing = [name for name, found in zip(key, keys, strict=True) if found is None]
@@ -195,19 +142,7 @@ def definitions(
 
 
 def in_micros(owner: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose times of day count microseconds, as databases do. Spark's come in nanoseconds.
-
-    Parameters
-    ----------
-    owner : str
-        The format, for errors.
-    batch : pyarrow.RecordBatch
-
-    Raises
-    ------
-    RowRefusedError
-        ``ROW_REFUSED``: a time has a part of a microsecond.
-    """
+    """Return rows whose times of day count microseconds, as databases do. Spark's come in nanoseconds."""
     micros, nanos = pa.time64("us"), pa.time64("ns")
     other = {nanos: micros, pa.list_(nanos): pa.list_(micros), pa.large_list(nanos): pa.large_list(micros)}
     columns = list(batch.columns)

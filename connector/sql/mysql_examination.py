@@ -14,20 +14,7 @@ __all__ = ["examine_database"]
 def examine_database(
     cursor: Any, described: str, target: Target | None, key: Sequence[str], flavour: Flavour, galera: bool
 ) -> Iterator[Finding]:
-    """Look at a server and a table.
-
-    Parameters
-    ----------
-    cursor : pymysql.cursors.Cursor
-    described : str
-        The table, for people.
-    target : Target, optional
-    key : Sequence[str]
-        Of upserts.
-    flavour : Flavour
-    galera : bool
-        Whether several servers take writes.
-    """
+    """Look at a server and a table."""
 
     def ask(statement: str) -> Any:
         cursor.execute(statement)

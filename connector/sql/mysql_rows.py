@@ -48,22 +48,7 @@ class ValueRows:
 
 
 def as_values(columns: Sequence[pa.Array], names: Sequence[str], nonce: str, begin: int) -> ValueRows:
-    """Return rows that begin with their transaction's nonce and their number.
-
-    Parameters
-    ----------
-    columns : Sequence[pyarrow.Array]
-    names : Sequence[str]
-        Theirs, for errors.
-    nonce : str
-    begin : int
-        The first row's number.
-
-    Raises
-    ------
-    RowRefusedError
-        ``ROW_REFUSED``: a number is infinite, or none, or a text is no UTF-8.
-    """
+    """Return rows that begin with their transaction's nonce and their number."""
     if not nonce.isalnum():
         raise ValueError(nonce)
     pieces: list[pa.Array | pa.Scalar] = [numbers(begin, len(columns[0])).cast(pa.large_string())]

@@ -263,19 +263,7 @@ def quoted(name: str) -> str:
 
 
 def describe(cursor: Any, database: str, table: str, flavour: Flavour) -> Target | None:
-    """Return a table; None if there is none of this name.
-
-    Parameters
-    ----------
-    cursor : pymysql.cursors.Cursor
-    database, table : str
-    flavour : Flavour
-
-    Raises
-    ------
-    OptionError
-        It is a view, or its engine has no transactions.
-    """
+    """Return a table; None if there is none of this name."""
 
     def ask(statement: str) -> Sequence[Sequence[Any]]:
         cursor.execute(statement, (database, table))
@@ -314,13 +302,7 @@ def has_trigger(cursor: Any, target: Target, flavour: Flavour) -> bool | None:
 
 
 def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
-    """Return the columns of the table that the query's columns go into, in their order.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``
-    """
+    """Return the columns of the table that the query's columns go into, in their order."""
     found = fit(NAME, schema, target, why_not, shown)
     if key:
         written = {column.name for column in found}
@@ -411,13 +393,7 @@ NEW: Final = (
 
 
 def create_statement(schema: pa.Schema, name: str, key: Sequence[str], flavour: Flavour) -> str:
-    """Return the statement that creates a table for these columns.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``: there is no type for one of them.
-    """
+    """Return the statement that creates a table for these columns."""
     columns = definitions(NAME, schema, key, type_for, quoted, "MySQL")
     return f"CREATE TABLE IF NOT EXISTS {name} ({columns}) {flavour.table_options}"
 

@@ -78,13 +78,7 @@ class MysqlAddress:
     files: Mapping[str, str]
 
     def tls(self, owner: str) -> ssl.SSLContext | None:
-        """Return what a connection must have; None if TLS is optional, or off.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``: a file can't be read.
-        """
+        """Return what a connection must have; None if TLS is optional, or off."""
         if self.mode in ("disabled", "preferred"):
             return None
         try:
@@ -104,20 +98,7 @@ class MysqlAddress:
 
 
 def parse_mysql_url(url: str, owner: str) -> MysqlAddress:
-    """Return an address's parts. Errors quote nothing of it: it may hold a password.
-
-    Parameters
-    ----------
-    url : str
-        ``mysql://host:port/database?...``, ``jdbc:mysql://...``, or ``mariadb`` for ``mysql``.
-    owner : str
-        The format, for errors.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``
-    """
+    """Return an address's parts. Errors quote nothing of it: it may hold a password."""
 
     def invalid(expectation: str) -> OptionError:
         return _invalid(owner, expectation)

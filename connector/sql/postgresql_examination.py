@@ -29,21 +29,7 @@ ORDER BY 1
 def examine_database(
     cursor: Any, described: str, server: str, target: Target | None, key: Sequence[str], schema: str
 ) -> Iterator[Finding]:
-    """Look at a server, a table and this user's rights.
-
-    Parameters
-    ----------
-    cursor : psycopg.Cursor
-    described : str
-        The table, for people.
-    server : str
-        As `StagedSqlSink.server` returned it.
-    target : Target, optional
-    key : Sequence[str]
-        Of upserts.
-    schema : str
-        Of the staging and control tables.
-    """
+    """Look at a server, a table and this user's rights."""
 
     def ask(statement: str, *parameters: Any) -> Any:
         return cursor.execute(statement, parameters or None).fetchone()[0]

@@ -22,13 +22,7 @@ class Session(psycopg.Connection[Any]):
     commit_seconds: float = 120
 
     def commit(self) -> None:
-        """Commit.
-
-        Raises
-        ------
-        psycopg.errors.QueryCanceled
-            The server has not answered in `commit_seconds`.
-        """
+        """Commit."""
         end = socket.socket(fileno=os.dup(self.fileno()))
         late: list[bool] = []
 

@@ -231,19 +231,7 @@ def quoted(name: str) -> str:
 
 
 def describe(cursor: Any, table: str) -> Target | None:
-    """Return a table; None if there is none of this name.
-
-    Parameters
-    ----------
-    cursor : psycopg.Cursor
-    table : str
-        As a statement names it.
-
-    Raises
-    ------
-    OptionError
-        It is a view, or another thing that takes no rows.
-    """
+    """Return a table; None if there is none of this name."""
     found = cursor.execute(
         "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhastriggers OR c.relhasrules "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
@@ -286,13 +274,7 @@ def is_large(kind: pa.DataType) -> bool:
 
 
 def fit_table(schema: pa.Schema, target: Target, key: Sequence[str]) -> list[Column]:
-    """Return the columns of the table that the query's columns go into, in their order.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``
-    """
+    """Return the columns of the table that the query's columns go into, in their order."""
     found = fit(NAME, schema, target, why_not, shown)
 
     def why_no_key(names: Sequence[str]) -> str:
@@ -415,13 +397,7 @@ NEW: Final = (
 
 
 def create_statement(schema: pa.Schema, table: str, key: Sequence[str]) -> str:
-    """Return the statement that creates a table for these columns.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``: PostgreSQL has no type for one of them.
-    """
+    """Return the statement that creates a table for these columns."""
     columns = definitions(NAME, schema, key, lambda kind, _: type_for(kind), quoted, "PostgreSQL")
     return f"CREATE TABLE IF NOT EXISTS {table} ({columns})"
 

@@ -58,16 +58,7 @@ class Assessment:
 
 
 def assess(transaction: OpenOnBrokers, owners: Sequence[Owner], servers: str = "") -> Assessment:
-    """Assess a transaction by the journals.
-
-    Parameters
-    ----------
-    transaction : OpenOnBrokers
-    owners : Sequence[Owner]
-        The queries of its cluster whose journals were read.
-    servers : str, optional
-        The cluster's addresses, for commands.
-    """
+    """Assess a transaction by the journals."""
     owner, claim = _owner(transaction, owners)
     if transaction.hangs:
         return _not_open(transaction, owner, claim)

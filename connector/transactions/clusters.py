@@ -35,14 +35,7 @@ class Cluster:
         return self.admin.config
 
     def look(self, topics: Sequence[str] = (), only: bool = False) -> tuple[ClusterView, list[Assessment]]:
-        """Return what the brokers show, and how each open transaction stands; see `on_brokers.look`.
-
-        Parameters
-        ----------
-        topics : Sequence[str]
-        only : bool
-            Look at no other topic: else also at those into which an open transaction, or a query of this cluster, has written.
-        """
+        """Return what the brokers show, and how each open transaction stands; see `on_brokers.look`."""
         written = set() if only else {place.topic for owner in self.owners for place in owner.written}
         view = look(self.admin, {*topics, *written}, also_written=not only)
         return view, [assess(each, self.owners, self.config.bootstrap_servers) for each in view.transactions]
@@ -66,22 +59,7 @@ def of_cluster(admin: KafkaAdmin, owners: Sequence[Owner]) -> Cluster:
 
 @contextmanager
 def clusters_of(owners: Sequence[Owner], servers: str | None, given: Mapping[str, str]) -> Iterator[list[Cluster]]:
-    """Connect to the brokers at `servers`, or to the brokers of each query's sink.
-
-    Parameters
-    ----------
-    owners : Sequence[Owner]
-        Those of another cluster are left out.
-    servers : str, optional
-        Addresses.
-    given : Mapping[str, str]
-        Options ``kafka.*``, of which the addresses alone may be missing.
-
-    Raises
-    ------
-    OptionError, StoreError
-        As `KafkaAdmin` does.
-    """
+    """Connect to the brokers at `servers`, or to the brokers of each query's sink."""
     with ExitStack() as opened:
         admins: dict[str, KafkaAdmin] = {}
         for config in configs_of(owners, servers, given):

@@ -17,13 +17,7 @@ END_SECONDS: Final = 60.0
 
 
 def check_abort(assessment: Assessment) -> None:
-    """Check that a transaction may be aborted from outside: it is open, and no journal decides about it, or may.
-
-    Raises
-    ------
-    ProtocolError
-        ``ABORT_REFUSED``
-    """
+    """Check that a transaction may be aborted from outside: it is open, and no journal decides about it, or may."""
     if assessment.verdict is Verdict.STRANGER and TransactionalId.parse(assessment.transaction.name) is None:
         return
     if assessment.verdict is Verdict.LINGERING and assessment.owner is not None and assessment.owner.is_done:
@@ -38,17 +32,7 @@ def check_abort(assessment: Assessment) -> None:
 
 
 def abort(admin: KafkaAdmin, assessment: Assessment) -> bool:
-    """Abort a transaction that `check_abort` lets pass, and fence its producer; False if another one is open by now.
-
-    Raises
-    ------
-    ProtocolError
-        ``ABORT_REFUSED``
-    StoreError
-        ``MISSING_RIGHT``, ``KAFKA_REFUSED``
-    RetriableError
-        ``KAFKA_TIMEOUT``
-    """
+    """Abort a transaction that `check_abort` lets pass, and fence its producer; False if another one is open by now."""
     check_abort(assessment)
     seen = assessment.transaction
     version, cluster = admin.end_txn_version(), admin.cluster_id()

@@ -99,26 +99,7 @@ class Owner:
 
 
 def owners_of(location: CheckpointLocation, ledger: Ledger, given: Mapping[str, str]) -> list[Owner]:
-    """Read a journal: one owner, or of several sinks one for each that is a Kafka sink.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-    ledger : Ledger
-        Of a run, at least.
-    given : Mapping[str, str]
-        Options of the sink that the journal does not keep.
-
-    Raises
-    ------
-    LocationError
-        ``NOTHING_TO_REWIND``, ``ADOPTED_NOT_STARTED``: no run of the query is in the journal; or this is a copy of another
-        location, see `refuse_elsewhere`.
-    FencedError
-        ``LOCATION_MOVED_ON``
-    OptionError
-        The sink can't be built from what is recorded and given.
-    """
+    """Read a journal: one owner, or of several sinks one for each that is a Kafka sink."""
     from connector.kafka.sink.kafka_sink import KafkaSink
     from connector.multi.sink import MultiSink
 

@@ -110,21 +110,7 @@ class ClusterView:
 
 
 def look(admin: KafkaAdmin, topics: Collection[str] = (), also_written: bool = True) -> ClusterView:
-    """Ask every broker for its open transactions, and leaders for what is open in partitions.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    topics : Collection[str], optional
-        Whose partitions are looked at. Transactions that hang are found in these only: no coordinator lists them.
-    also_written : bool
-        Look at the topics into which open transactions have written, too.
-
-    Raises
-    ------
-    RetriableError
-        ``KAFKA_TIMEOUT``: a broker does not answer.
-    """
+    """Ask every broker for its open transactions, and leaders for what is open in partitions."""
     busy = _busy(admin)
     written = {partition.topic for each in busy.values() for partition in each.partitions} if also_written else set()
     places = _Places(admin)

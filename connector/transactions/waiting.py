@@ -24,16 +24,6 @@ def waiting_groups(config: ClientConfig, held: Sequence[HeldPartition]) -> Mappi
     """Return the groups whose committed offset is the stable one, per partition: as many as answer in 20 seconds.
 
     A reader that commits no offsets (Spark and Flink keep their own) is not seen, and a group that is there by chance is.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    held : Sequence[HeldPartition]
-
-    Raises
-    ------
-    StoreError
-        ``KAFKA_REFUSED``: groups can't be listed, for want of rights.
     """
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 

@@ -35,14 +35,7 @@ class QueryState(enum.Enum):
 
 
 def state_of(ledger: Ledger, alive: bool | None) -> tuple[QueryState, str]:
-    """Return a query's state, and a sentence on it.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    alive : bool or None
-        Whether the driver's process of its newest run runs; None if that can't be seen from here.
-    """
+    """Return a query's state, and a sentence on it."""
     run = ledger.newest_run
     if ledger.restoring is not None:
         return QueryState.RESTORING, "A restore to this location is unfinished: run it again."
@@ -111,18 +104,7 @@ def _cut_pairs(found: CheckpointHistory) -> list[tuple[str, str]]:
 
 
 def query_pairs(path: str, found: Ledger, now: float, alive: bool | None, doing: bool | None) -> list[tuple[str, str]]:
-    """Return what is known of a query.
-
-    Parameters
-    ----------
-    path : str
-        Of its location.
-    found : Ledger
-    now : float
-        Seconds since the epoch.
-    alive, doing : bool or None
-        Whether the processes of its driver and of its rewind run; None if that can't be seen from here.
-    """
+    """Return what is known of a query."""
     number, waiting = counts(found), pending(found, now)
     moved = "" if found.location == path else f" (the journal was written at {found.location}: `barrier adopt`)"
     totals = f"{number['triggered']} triggered, {number['completed']} completed, {number['failed']} failed"

@@ -80,13 +80,6 @@ class CheckpointCoordinator:
         """Recover what earlier runs left, and return what the tasks of the micro-batch do.
 
         *Called on the driver, once per planning, in the planning process only.*
-
-        Raises
-        ------
-        LocationError, FencedError, AmbiguousOutcomeError, RewindRequiredError, StoreError
-            Before any task starts.
-        QueryStoppedError
-            ``STOP_REQUESTED``: this run was asked to stop, and nothing is left open.
         """
         # P2: load the journal.
         ledger = self._journal.load()
@@ -114,26 +107,7 @@ class CheckpointCoordinator:
     def commit(
         self, messages: Sequence[Acknowledgement | None], batch: int, origin: str = "", compare: bool = True
     ) -> None:
-        """Decide the micro-batch, then commit it. *Called on the driver, once per micro-batch, in the commit process.*
-
-        Parameters
-        ----------
-        messages : Sequence[Acknowledgement or None]
-        batch : int
-        origin : str
-            Of a batch write: the streaming query in whose ``foreachBatch`` it runs.
-        compare : bool
-            Of a batch write: whether rows under a version that was written have to be those that were written.
-
-        Raises
-        ------
-        FencedError
-            A newer run owns the location: nothing was committed or aborted.
-        RetriableError
-            Nothing is decided: a prepared transaction is gone, or too old.
-        TwoPhaseCommitError
-            Otherwise, for the reason that its condition names.
-        """
+        """Decide the micro-batch, then commit it. *Called on the driver, once per micro-batch, in the commit process.*"""
         faults.reach("commit.called")
         # C1: load the journal: the run has to be the newest.
         ledger = self._journal.load()
@@ -219,21 +193,6 @@ class CheckpointCoordinator:
         *Called when the query has stopped or its driver is gone.* No other coordinator has this one's `driver`, so that
         the claim fences what may still be running for the query; its view is that of a stopped query. Lost parts of a
         decision stay for the next start to write.
-
-        Parameters
-        ----------
-        follows : int
-            The run that is ended: a newer one is left alone.
-
-        Returns
-        -------
-        int
-            The run that it claimed, and ended.
-
-        Raises
-        ------
-        RewindRequiredError, AmbiguousOutcomeError, LocationError, FencedError, RetriableError, StoreError, HookError
-            As planning and commit do; what is prepared is left as it was.
         """
         ledger = self._journal.load()
         check_location(ledger, self._view)

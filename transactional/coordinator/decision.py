@@ -69,17 +69,7 @@ class Decision:
     def decide(
         self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
     ) -> None:
-        """Journal the micro-batch as prepared, or decide its checkpoint and commit it.
-
-        Parameters
-        ----------
-        messages : Sequence[Acknowledgement]
-        batch, token : int
-        found : BatchRecord or None
-            Of the micro-batch, if it is prepared already.
-        origin : str
-            Of a batch write: the streaming query in whose ``foreachBatch`` it runs.
-        """
+        """Journal the micro-batch as prepared, or decide its checkpoint and commit it."""
         drained = {message.drained for message in messages}
         if len(drained) > 1:
             raise ProtocolError(

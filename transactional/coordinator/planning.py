@@ -38,19 +38,7 @@ class Planning:
         self._view = session.view
 
     def recover(self, run: RunRecord, claimed: bool) -> None:
-        """Bring everything up to the current micro-batch into a known state, P4 to P8.
-
-        Parameters
-        ----------
-        run : RunRecord
-        claimed : bool
-            Whether the run is a new one.
-
-        Raises
-        ------
-        QueryStoppedError
-            ``STOP_REQUESTED``: the run was asked to stop, and nothing is left open.
-        """
+        """Bring everything up to the current micro-batch into a known state, P4 to P8."""
         topics = [value for key, value in run.identity.items() if key == "topicId" or key.endswith(".topicId")]
         check_schedule(self._view.lines, topics, run.lifetime, self._sink.replacesRows)
         try:

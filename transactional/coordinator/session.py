@@ -105,11 +105,6 @@ class Session:
 
         A store in which the journal has checkpoints has to be there, and the same: else a new and empty one would be created,
         or another one written into. Another address is another store, as the user has said so.
-
-        Raises
-        ------
-        StoreError
-            ``STORE_GONE``, ``STORE_REPLACED``
         """
         if self._identity is None:
             settled = self._settled()

@@ -59,12 +59,6 @@ def make_folders(path: str, private: bool = True) -> None:
 
     A folder that is there counts as not durable, until this process has synced the folder above it: another process may
     have made it, and Spark does so without any fsync.
-
-    Parameters
-    ----------
-    path : str
-    private : bool
-        Closed to others; else with the modes that any program gives.
     """
     path = os.path.abspath(path)
     missing = []
@@ -102,13 +96,7 @@ def folder_mode(above: str) -> int:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Write a file that readers see whole, the old or the new one. Not durable: for what a later write replaces.
-
-    Raises
-    ------
-    OSError
-        Nothing is left of it then.
-    """
+    """Write a file that readers see whole, the old or the new one. Not durable: for what a later write replaces."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
     try:

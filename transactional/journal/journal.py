@@ -166,26 +166,7 @@ class Journal:
         return ledger
 
     def append(self, fact: Fact, judge: Callable[[Ledger], None], nonce: str = "") -> Entry:
-        """Take the next number for a fact; return its entry, as it is in the journal.
-
-        Parameters
-        ----------
-        fact : Fact
-        judge : Callable[[Ledger], None]
-            Called with the folded state before every try, also after the number was taken; raises if the fact may not be
-            recorded any more.
-        nonce : str, optional
-            From `nonce`, for a fact that is tried again after ``JOURNAL_STORE_FAILED``: a former try that comes late counts.
-
-        Raises
-        ------
-        FencedError
-            By `judge`; or the number had been folded into a snapshot: a newer run has gone on; or the query was moved.
-        LocationError
-            ``RESTORE_UNFINISHED``: only `opened` follows the first entry of a restore.
-        JournalError
-            ``JOURNAL_STORE_FAILED``: the store failed, and a read shows that the entry is not there, or failed, too.
-        """
+        """Take the next number for a fact; return its entry, as it is in the journal."""
         nonce = nonce or self.nonce()
         while True:
             if self.ledger.moved is not None:  # nothing follows it, whatever its kind
@@ -211,18 +192,7 @@ class Journal:
             self.load()
 
     def late(self, nonce: str) -> Entry | None:
-        """Return the entry of an `append` that ended with ``JOURNAL_STORE_FAILED``, if it has come late; load the journal then.
-
-        Parameters
-        ----------
-        nonce : str
-            Of the append.
-
-        Raises
-        ------
-        FencedError
-            As in `append`, if its number had been folded.
-        """
+        """Return the entry of an `append` that ended with ``JOURNAL_STORE_FAILED``, if it has come late, and load it."""
         number = self._unanswered.get(nonce)
         if number is None:
             return None
@@ -243,20 +213,6 @@ class Journal:
 
         If the journal is folded at this moment, the snapshot may hold the request or not: it is looked up, and made again if it
         is not there. A second one changes nothing.
-
-        Parameters
-        ----------
-        what : str
-            ``checkpoint`` or ``savepoint``.
-        judge : Callable[[Ledger], None]
-            As in `append`.
-
-        Raises
-        ------
-        FencedError
-            By `judge`; ``LOCATION_MOVED_ON``.
-        JournalError
-            As in `append`.
         """
         while self.ledger.request is None:
             try:

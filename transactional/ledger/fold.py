@@ -35,13 +35,7 @@ KEPT_UNMARKED = 5  # of those that could not guard their prefix: an outage makes
 
 
 def apply(ledger: Ledger, entry: Entry) -> None:
-    """Fold the next entry.
-
-    Raises
-    ------
-    JournalError
-        ``JOURNAL_DAMAGED``: the entry does not fit, as the journal was changed from outside.
-    """
+    """Fold the next entry."""
     if entry.number != ledger.position + 1:
         reason = f"{entry.number}.json follows entry {ledger.position}, and entries in between are missing"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, expected=ledger.position + 1, found=entry.number)

@@ -299,16 +299,7 @@ class Restoring:
     ledger: Mapping[str, Any]
 
     def opened(self, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
-        """Return the ledger with which the journal goes on.
-
-        Parameters
-        ----------
-        position : int
-            At least 2. Of a claim: no number of the origin's journal is above it.
-        origin : Mapping[str, Any], optional
-            `Ledger.store_record` of the origin that a claim has closed: the store is compared here as it would be there.
-            Without it the next run takes the store as it is.
-        """
+        """Return the ledger with which the journal goes on."""
         found = Ledger.from_json(self.ledger)
         batch = max(found.checkpoints[self.checkpoint].batches)
         found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)

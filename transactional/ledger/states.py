@@ -46,13 +46,7 @@ class _HasState(Protocol):
 
 
 def enter(record: _HasState, state: CheckpointState) -> None:
-    """Let a checkpoint enter a state.
-
-    Raises
-    ------
-    JournalError
-        ``JOURNAL_DAMAGED``: the state does not follow the present one.
-    """
+    """Let a checkpoint enter a state."""
     if state not in TRANSITIONS[record.state]:
         reason = f"an entry makes a checkpoint {state.value} that is {record.state.value}"
         raise JournalError("JOURNAL_DAMAGED", reason=reason)

@@ -36,15 +36,7 @@ class Claim(enum.Enum):
 
 
 def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRecord | None]:
-    """Decide from the journal alone, never from a process's memory, which run a planning continues.
-
-    Returns
-    -------
-    tuple[Claim, RunRecord or None]
-        With TAKE the newest run; with FENCED our older run that has no `fenced` entry yet.
-        A run without a `mark` is not taken: whoever claimed it may have guarded the prefix, or may do so late, so each guard
-        has a run of its own. Nor is one that an earlier run's guard may have followed.
-    """
+    """Decide from the journal alone, never from a process's memory, which run a planning continues."""
     newest = ledger.newest_run
     if newest is None or newest.ended:
         return Claim.NEW, None
@@ -58,13 +50,7 @@ def whose_run(ledger: Ledger, driver: str, settings: str) -> tuple[Claim, RunRec
 
 
 def check_location(ledger: Ledger, view: QueryView) -> None:
-    """Check that the journal is this query's, at this location.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_MOVED``: the location was copied or moved, or is another query's.
-    """
+    """Check that the journal is this query's, at this location."""
     if ledger.query not in ("", view.queryId):
         raise LocationError("LOCATION_MOVED", what="query", recorded=ledger.query, found=view.queryId)
     if ledger.position and ledger.location != view.location:
@@ -72,25 +58,13 @@ def check_location(ledger: Ledger, view: QueryView) -> None:
 
 
 def check_prefix(ledger: Ledger, prefix: str) -> None:
-    """Check that an adopted copy does not use the prefix of its original.
-
-    Raises
-    ------
-    OptionError
-        ``PREFIX_OF_THE_ORIGINAL``
-    """
+    """Check that an adopted copy does not use the prefix of its original."""
     if prefix in ledger.originals:
         raise OptionError("PREFIX_OF_THE_ORIGINAL", option="transactionalIdPrefix", prefix=prefix)
 
 
 def check_account(ledger: Ledger, view: QueryView) -> None:
-    """Check that the journal accounts for every micro-batch from its first to N - 1, and that N has the recorded sources.
-
-    Raises
-    ------
-    LocationError, RewindRequiredError
-        Half of the location was deleted, restored or rewound by hand.
-    """
+    """Check that the journal accounts for every micro-batch from its first to N - 1, and that N has the recorded sources."""
     added = unrecorded_repartitions(ledger, view)
     last, late = ledger.accounted + len(added), is_late_commit(ledger, view.committed, added)
     if view.committed > view.batch - 1 and not late:
@@ -123,15 +97,7 @@ def check_account(ledger: Ledger, view: QueryView) -> None:
 
 
 def is_late_commit(ledger: Ledger, committed: int, added: Collection[int]) -> bool:
-    """Return whether a driver that stood still until a rewind had deleted a micro-batch has written its commit since.
-
-    Parameters
-    ----------
-    committed : int
-        The highest micro-batch of ``commits/``.
-    added : Collection[int]
-        Micro-batches that the engine's repartition of the state has added.
-    """
+    """Return whether a driver that stood still until a rewind had deleted a micro-batch has written its commit since."""
     return ledger.accounted < committed <= ledger.reached and committed not in added
 
 
@@ -144,18 +110,7 @@ def unrecorded_repartitions(ledger: Ledger, view: QueryView) -> list[int]:
 
 
 def check_restored(ledger: Ledger, view: QueryView, hooks: Collection[str]) -> None:
-    """Check that the first micro-batch after a restore takes all that the checkpoint holds.
-
-    Parameters
-    ----------
-    hooks : Collection[str]
-        Identifiers of the query's hooks.
-
-    Raises
-    ------
-    LocationError
-        ``STATE_NOT_RESTORED``
-    """
+    """Check that the first micro-batch after a restore takes all that the checkpoint holds."""
     restored = ledger.restored
     if restored is None or any(batch > restored.batch for batch in ledger.batches):
         return
@@ -177,11 +132,6 @@ def check_sources(ledger: Ledger, view: QueryView) -> None:
 
     The engine writes a file of ``offsets/`` by looking for it and renaming another over it: a driver that stood still in
     between replaces what its successor has written, and has committed.
-
-    Raises
-    ------
-    RewindRequiredError, LocationError
-        See `check_recorded`.
     """
     for batch, lines in ((view.batch, view.lines), (view.batch - 1, view.previous)):
         if lines:
@@ -189,22 +139,7 @@ def check_sources(ledger: Ledger, view: QueryView) -> None:
 
 
 def check_recorded(ledger: Ledger, batch: int, lines: Sequence[SourceLine]) -> None:
-    """Check that one file of ``offsets/`` is the one that the journal recorded, if it did; see `check_sources`.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    batch : int
-    lines : Sequence[SourceLine]
-        Those of the file.
-
-    Raises
-    ------
-    RewindRequiredError
-        ``OFFSETS_REPLACED``: a rewind puts back the file, of which the journal has a copy.
-    LocationError
-        ``BATCHES_NOT_ACCOUNTED``: the journal has none.
-    """
+    """Check that one file of ``offsets/`` is the one that the journal recorded, if it did; see `check_sources`."""
     record = ledger.batches.get(batch)
     if record is None or record.sources == sources_digest(lines):
         return
@@ -236,27 +171,7 @@ def check_schedule(
     replaces: bool = False,
     planned: bool = True,
 ) -> None:
-    """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering`` fit.
-
-    Parameters
-    ----------
-    lines : Sequence[SourceLine]
-        Of the query's sources.
-    targets : Collection[str]
-        Ids of the topics that the sink writes to.
-    lifetime : float or None
-        Seconds that a prepared transaction lives at the sink's store.
-    replaces : bool
-        Whether the sink's rows replace earlier ones of their keys.
-    planned : bool
-        Whether a micro-batch with these lines is planned already.
-
-    Raises
-    ------
-    OptionError
-        ``INTERVAL_NOT_POSSIBLE``; ``INVALID_OPTION``: upserts of rows that are not in order;
-        ``NOT_ALIGNED``: another stream beside one that follows barriers.
-    """
+    """Check that the source's ``barrierInterval``, ``minPauseBetweenCheckpoints``, ``alignOn`` and ``allowReordering`` fit."""
     if len(lines) > 1 and any(line.cut is not None for line in lines):
         raise OptionError("NOT_ALIGNED", streams=len(lines))
     if replaces and any(line.is_reordered for line in lines):

@@ -32,22 +32,7 @@ class Judgement(enum.Enum):
 def judge_checkpoint(
     ledger: Ledger, checkpoint: CheckpointRecord, states: Sequence[tuple[PartRecord, HandleState]], batch: int
 ) -> Judgement:
-    """Judge a decided checkpoint from its open parts' states.
-
-    Parameters
-    ----------
-    states : Sequence[tuple[PartRecord, HandleState]]
-        Of every open part.
-    batch : int
-        The micro-batch that is about to run; what lies behind it is not written again.
-
-    Raises
-    ------
-    AmbiguousOutcomeError
-        ``OUTCOME_UNKNOWN``
-    RewindRequiredError
-        ``PREPARED_LOST``: lost parts belong to micro-batches that the query has moved past.
-    """
+    """Judge a decided checkpoint from its open parts' states."""
     parts = ledger.parts_of(checkpoint)
     for part, state in states:
         if state.outcome is Outcome.UNKNOWN:
@@ -132,15 +117,7 @@ def out_of_order(gap: int, batches: Sequence[int]) -> str:
 
 
 def judge_prepared(record: BatchRecord, states: Sequence[HandleState], view: QueryView) -> bool:
-    """Decide whether a prepared, undecided micro-batch keeps its handles; False: write it again.
-
-    Raises
-    ------
-    AmbiguousOutcomeError
-        ``COMMITTED_UNDECIDED``: to write it again would double its rows.
-    RewindRequiredError
-        ``PREPARED_LOST``: some are lost, and ``commits/<batch>`` exists.
-    """
+    """Decide whether a prepared, undecided micro-batch keeps its handles; False: write it again."""
     for part, state in zip([part for part in record.parts if part.handles], states, strict=True):
         if state.outcome is Outcome.COMMITTED:
             raise committed_undecided(part, "writing the micro-batch again")

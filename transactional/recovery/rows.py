@@ -13,23 +13,7 @@ __all__ = ["check_encoding", "check_encodings", "check_rows", "mismatch"]
 
 
 def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read: Part) -> None:
-    """Check that a task of a replay has the rows that were recorded.
-
-    Parameters
-    ----------
-    batch : int
-    what : str
-        Of the micro-batch, as the error names it.
-    recorded : PartRecord or ExpectedPart
-    read : Part
-
-    Raises
-    ------
-    ReplayMismatchError
-        ``REPLAY_DIFFERS``
-    JournalError
-        See `check_encoding`.
-    """
+    """Check that a task of a replay has the rows that were recorded."""
     if (read.rows, read.bytes, read.digest) == (recorded.rows, recorded.bytes, recorded.digest):
         return
     if read.rows == recorded.rows:
@@ -38,13 +22,7 @@ def check_rows(batch: int, what: str, recorded: PartRecord | ExpectedPart, read:
 
 
 def check_encodings(messages: Sequence[Acknowledgement], batch: int) -> None:
-    """Check that the digests of a micro-batch's tasks have one encoding: no replay could be compared with them otherwise.
-
-    Raises
-    ------
-    ProtocolError
-        ``PROTOCOL_VIOLATED``
-    """
+    """Check that the digests of a micro-batch's tasks have one encoding: no replay could be compared with them otherwise."""
     encodings = encodings_of(part.digest for message in messages for part in message.parts)
     if len(encodings) > 1:
         reason = (
@@ -59,11 +37,6 @@ def check_encoding(what: str, recorded: str, found: str) -> None:
 
     The plan of a micro-batch names the recorded encoding to its tasks, so they have another one only if a newer release has
     recorded it, or if the tasks ran under an older release than their driver.
-
-    Raises
-    ------
-    JournalError
-        ``FORMAT_UNKNOWN``
     """
     before, now = (digest.partition(":")[0] if ":" in digest else "" for digest in (recorded, found))
     if before and now and before != now:

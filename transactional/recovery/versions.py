@@ -30,15 +30,7 @@ __all__ = [
 
 
 def check_version(ledger: Ledger, version: int) -> None:
-    """Check that a version is new, or was written, or is so old that its record was forgotten. *At planning.*
-
-    Raises
-    ------
-    RetriableError
-        ``VERSION_LOST``: another one has to be written again first.
-    LocationError
-        ``VERSION_TOO_LOW``.
-    """
+    """Check that a version is new, or was written, or is so old that its record was forgotten. *At planning.*"""
     last = ledger.accounted
     if ledger.voided and version not in ledger.voided:
         raise RetriableError("VERSION_LOST", version=ledger.voided[0], versions=ledger.voided, detail="")
@@ -47,50 +39,21 @@ def check_version(ledger: Ledger, version: int) -> None:
 
 
 def check_origin(ledger: Ledger, origin: str) -> None:
-    """Refuse versions of another streaming query: other rows under the same numbers. *At the commit: only tasks know it.*
-
-    Raises
-    ------
-    LocationError
-    """
+    """Refuse versions of another streaming query: other rows under the same numbers. *At the commit: only tasks know it.*"""
     if ledger.origin not in ("", origin):
         found = origin or "no streaming query"
         raise LocationError("VERSIONS_OF_ANOTHER_QUERY", recorded=ledger.origin, found=found)
 
 
 def check_overtaken(ledger: Ledger, messages: Sequence[Acknowledgement], version: int) -> None:
-    """Refuse to drop the rows of a version: it was new at planning, and a higher one was committed meanwhile.
-
-    Raises
-    ------
-    FencedError
-    """
+    """Refuse to drop the rows of a version: it was new at planning, and a higher one was committed meanwhile."""
     if not all(message.drained for message in messages):
         reason = f"{ledger.accounted} was committed meanwhile, and versions only grow"
         raise FencedError("VERSION_OVERTAKEN", reason=reason, batch=version)
 
 
 def check_written(found: BatchRecord, messages: Sequence[Acknowledgement], version: int, compare: bool) -> None:
-    """Check that the tasks of a version hold the rows that were written: a version in the journal is not written again.
-
-    Parameters
-    ----------
-    found : BatchRecord
-        Of the version; decided.
-    messages : Sequence[Acknowledgement]
-    version : int
-    compare : bool
-        Whether the rows of tasks that wrote nothing have to be those that were written.
-
-    Raises
-    ------
-    FencedError
-        ``VERSION_OVERTAKEN``: its tasks wrote, and other transactions were decided meanwhile.
-    ReplayMismatchError
-        ``VERSION_HAS_OTHER_ROWS``
-    JournalError
-        See `check_encoding`.
-    """
+    """Check that the tasks of a version hold the rows that were written: a version in the journal is not written again."""
     lost = {part.partition for part in found.parts if part.lost}
     parts = [part.to_json() for message in messages for part in message.parts]
     if any(not message.drained and message.partition not in lost for message in messages):
@@ -134,18 +97,7 @@ def _alike(version: int, before: tuple[int, str], now: tuple[int, str]) -> bool:
 
 
 def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
-    """Check that a location's versions go to one target: in a second one, rows with a known number would not be written.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    identity : Mapping[str, str]
-        The store's identity now: `TwoPhaseCommitSink.identify`.
-
-    Raises
-    ------
-    LocationError
-    """
+    """Check that a location's versions go to one target: in a second one, rows with a known number would not be written."""
     former = ledger.newest_run
     if former is None or ledger.accounted < 0 or former.identity == identity:
         return
@@ -155,20 +107,7 @@ def check_target(ledger: Ledger, identity: Mapping[str, str]) -> None:
 
 
 def check_topics(ledger: Ledger, targets: Collection[str], route: str = "") -> None:
-    """Check that the rows of a write are in the topic that its run recorded, if it is fixed: it may have been re-created.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    targets : Collection[str]
-        Ids of the topics that the transactions have rows in.
-    route : str
-        Of a sink that is several: whose.
-
-    Raises
-    ------
-    LocationError
-    """
+    """Check that the rows of a write are in the topic that its run recorded, if it is fixed: it may have been re-created."""
     changed = other_topics(ledger, targets, route)
     if changed:
         raise _other_target(ledger, changed)

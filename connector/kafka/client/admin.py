@@ -175,13 +175,7 @@ class KafkaAdmin(ClusterAdmin):
         return True
 
     def transactional_ids(self, states: Sequence[str] = ()) -> list[str]:
-        """List transactional ids in these states (any, if none is given); a new coordinator can leave some out.
-
-        Raises
-        ------
-        RetriableError
-            ``KAFKA_TIMEOUT``: a broker did not answer, or part of the transaction log has no leader.
-        """
+        """List transactional ids in these states (any, if none is given); a new coordinator can leave some out."""
         return sorted({each.transactional_id for each in self._transactions(states, ())})
 
     def owners(self, producer_ids: Collection[int]) -> dict[int, str]:
@@ -189,11 +183,6 @@ class KafkaAdmin(ClusterAdmin):
 
         A broker that does not know yet that it has become a coordinator lists nothing, without an error. So who is not
         listed is looked for twice, a pause apart.
-
-        Raises
-        ------
-        RetriableError
-            As `transactional_ids`.
         """
         found: dict[int, str] = {}
         for pause in (0.0, SECOND_LOOK_SECONDS):
@@ -235,11 +224,6 @@ class KafkaAdmin(ClusterAdmin):
 
         Send EndTxn for a producer that cannot exist: a broker checks rights first, and then finds no such producer.
         Initialising the id would fence the query that uses it.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``.
         """
         from kafka.protocol.producer.transaction import EndTxnRequest
 

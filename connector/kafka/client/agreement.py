@@ -49,25 +49,6 @@ def ask_each_broker(
     """Ask several brokers, each over its own connection, for these topics.
 
     librdkafka's admin client asks a broker of its own choice, and the same one again. So each request here names its broker.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    topics : Sequence[str]
-        At least one.
-    clock : Clock, optional
-
-    Returns
-    -------
-    list[dict[str, TopicView]]
-        The answer of each broker, with every topic: at least two, or one from a cluster with a single broker.
-
-    Raises
-    ------
-    StoreError
-        ``BROKERS_UNREACHABLE``, ``MISSING_RIGHT``.
-    RetriableError
-        ``KAFKA_TIMEOUT``: too few brokers gave a clear answer.
     """
     connection = KafkaConnection(config, clock)
     try:

@@ -31,22 +31,7 @@ _NO_TOPIC: Final = "__consumer_offsets"
 
 
 def check_brokers(config: ClientConfig, deadline: Deadline | None = None) -> AdminClient:
-    """Check that a broker answers, and return the client that asked. *Called on the driver, before the first row*.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    deadline : Deadline, optional
-        20 s from now by default.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``: the client refuses the settings.
-    StoreError
-        At once if waiting can't help: ``AUTHENTICATION_FAILED``, ``TLS_FAILED``, ``NO_TOKEN``. When the deadline has
-        passed: ``BROKERS_UNREACHABLE``, with the addresses and the client's last reason.
-    """
+    """Check that a broker answers, and return the client that asked. *Called on the driver, before the first row*."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -96,13 +81,7 @@ def _unusable(config: ClientConfig, fatal: list[str], reason: str) -> StoreError
 
 
 def check_reader(config: ClientConfig) -> None:
-    """Check that a reader's client takes the settings, without a connection. *Called on the driver, before the first row*.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``, with the option's name.
-    """
+    """Check that a reader's client takes the settings, without a connection. *Called on the driver, before the first row*."""
     from confluent_kafka import Consumer, KafkaException
 
     # Without an address it does not connect. The login was checked before, and would cost a token.
@@ -118,11 +97,6 @@ def check_group(admin: AdminClient, config: ClientConfig, group: str, deadline: 
 
     A coordinator that loads or moves, or brokers that give no answer, end the check without an error: these offsets are for
     monitoring only.
-
-    Raises
-    ------
-    StoreError
-        ``MISSING_RIGHT``: READ on the group.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AclOperation

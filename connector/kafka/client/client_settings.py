@@ -274,22 +274,7 @@ class Translation:
 
 
 def translate(name: str, given: Mapping[str, str], role: Role) -> Translation:
-    """Turn Java's names into librdkafka's, and leave out settings of the other side. Offline.
-
-    Parameters
-    ----------
-    name : str
-        The format, for messages.
-    given : Mapping[str, str]
-        Without ``kafka.``, lower-cased.
-    role : Role
-
-    Raises
-    ------
-    OptionError
-        ``FORBIDDEN_OPTION`` with what to do; ``INVALID_OPTION``: a value that can't be converted, or one setting given
-        by both of its names.
-    """
+    """Turn Java's names into librdkafka's, and leave out settings of the other side. Offline."""
     settings: dict[str, str] = {}
     origins: dict[str, str] = {}
     ignored: dict[str, str] = {}

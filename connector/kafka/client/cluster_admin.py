@@ -46,11 +46,6 @@ class ClusterAdmin(KafkaConnection):
 
         Two brokers are asked, and of each partition the newer leader counts: one that was paused may know an older one.
         Wait until each partition has a leader; if `awaited` is given, only until each of those has one.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``.
         """
         wanted = sorted(set(names))
 
@@ -90,13 +85,6 @@ class ClusterAdmin(KafkaConnection):
         """Return the high watermarks of partitions, or with `committed` their last stable offsets, and the leaders' epochs.
 
         The requests have the leaders' epochs: a leader that was replaced does not answer them with what it had before.
-
-        Raises
-        ------
-        StoreError
-            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``
-        RetriableError
-            ``KAFKA_TIMEOUT``
         """
         left = set(partitions)
         known = dict(topics)
@@ -149,16 +137,7 @@ class ClusterAdmin(KafkaConnection):
         return self._longest_ms[0]
 
     def settings_of(self, kind: int, name: str, keys: Sequence[str]) -> dict[str, str] | None:
-        """Return settings of a broker or a topic, without those that it hides; None if this user may not read them.
-
-        Parameters
-        ----------
-        kind : int
-            `BROKER`, of which each is asked itself, or `TOPIC`.
-        name : str
-            The broker's number, or the topic.
-        keys : Sequence[str]
-        """
+        """Return settings of a broker or a topic, without those that it hides; None if this user may not read them."""
         from kafka.protocol.admin import DescribeConfigsRequest
 
         node = int(name) if kind == BROKER else self.any_node()

@@ -110,25 +110,13 @@ class ClientConfig:
         return {**security.for_librdkafka(self.settings), **more}
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Return addresses and security for kafka-python's clients, which need no other setting.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``: certificates or keys that can't be read.
-        """
+        """Return addresses and security for kafka-python's clients, which need no other setting."""
         plain = {theirs: self.settings[ours] for ours, theirs in _KAFKA_PYTHON.items() if ours in self.settings}
         servers = [part.strip() for part in self.bootstrap_servers.split(",") if part.strip()]
         return {**plain, "bootstrap_servers": servers, **security.for_kafka_python(self.name, self.settings)}
 
     def check_token(self) -> None:
-        """Fetch the token with which clients will log in, if they use one: this error is clearer than theirs.
-
-        Raises
-        ------
-        StoreError
-            ``NO_TOKEN``.
-        """
+        """Fetch the token with which clients will log in, if they use one: this error is clearer than theirs."""
         if self.settings.get("sasl.mechanism") == "OAUTHBEARER" and self.is_secured:
             try:
                 TokenSource.of(self.settings).token()
@@ -186,24 +174,7 @@ def client_config(
     forbidden: Mapping[str, str],
     defaults: Mapping[str, str] | None = None,
 ) -> ClientConfig:
-    """Return the client configuration that the user's options ``kafka.*`` make.
-
-    Parameters
-    ----------
-    table : OptionTable
-        The format's, for messages.
-    options : ParsedOptions
-    forbidden : Mapping[str, str]
-        `SOURCE_FORBIDDEN` or `SINK_FORBIDDEN`.
-    defaults : Mapping[str, str], optional
-        The format's own defaults, below what the user wrote.
-
-    Raises
-    ------
-    OptionError
-        ``MISSING_OPTION``: no brokers, or part of a login; ``FORBIDDEN_OPTION``: a key that only the connector sets, or that
-        one of the two libraries does not know, with what to do instead; ``INVALID_OPTION``.
-    """
+    """Return the client configuration that the user's options ``kafka.*`` make."""
     given = {key.removeprefix("kafka."): text.strip() for key, text in options.passthrough.items()}
     if not given.get(BOOTSTRAP):
         raise OptionError(

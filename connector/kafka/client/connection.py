@@ -69,13 +69,6 @@ def backing_off(
     """Return a retrier that calls a function until it returns something, with pauses that double.
 
     It returns None when the deadline has passed; the function is called at least once.
-
-    Parameters
-    ----------
-    deadline : Deadline
-    clock : Clock
-    first, longest : float
-        The first pause and the longest one, in seconds.
     """
     return Retrying(
         retry=retry_if_result(lambda result: result is None),
@@ -244,15 +237,7 @@ class KafkaConnection:
         return int(self._manager.broker_version_data.api_version(request, **limit))
 
     def until(self, attempt: Callable[[], ResponseT | None], what: str) -> ResponseT:
-        """Repeat `attempt` with growing pauses until it returns something.
-
-        Raises
-        ------
-        RetriableError
-            ``KAFKA_TIMEOUT`` when `limit` has passed.
-        StoreError
-            ``AUTHENTICATION_FAILED``, ``TLS_FAILED``, ``NO_TOKEN``: when `limit` has passed, and this is why.
-        """
+        """Repeat `attempt` with growing pauses until it returns something."""
         deadline = self.limit or Deadline(REQUEST_SECONDS, self.clock)
         result: ResponseT | None = backing_off(deadline, self.clock)(attempt)
         if result is None:

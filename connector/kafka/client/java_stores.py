@@ -38,18 +38,7 @@ _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", r
 
 
 def java_stores(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Turn Java's PEM stores into librdkafka's settings, and refuse its other stores with the way to export them.
-
-    Returns
-    -------
-    tuple[dict[str, str], dict[str, str]]
-        The settings, and the origins of the new ones (librdkafka's name → Java's).
-
-    Raises
-    ------
-    OptionError
-        ``FORBIDDEN_OPTION``, ``INVALID_OPTION``.
-    """
+    """Turn Java's PEM stores into librdkafka's settings, and refuse its other stores with the way to export them."""
     settings, origins = dict(given), dict[str, str]()
     for store, (export, keys) in _STORES.items():
         kind = settings.get(f"{store}.type", "").upper()

@@ -41,16 +41,6 @@ def borrow_admin(config: ClientConfig, clock: Clock | None = None) -> KafkaAdmin
     """Return an admin with these settings: the last one of this process if it came back a moment ago, else a new one.
 
     It belongs to the caller until `give_back`.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    clock : Clock, optional
-
-    Raises
-    ------
-    OptionError, StoreError
-        As `KafkaAdmin` does.
     """
     with _lock:
         kept = _idle.pop(_key(config), None)

@@ -90,13 +90,6 @@ class PartitionAdmin:
         """Describe the open transactions of partitions, by producer id; partitions that do not exist are not in the answer.
 
         An answer has an entry for every producer that wrote in the last day, open or not: reading one takes 0.7 microseconds.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``.
-        RetriableError
-            ``KAFKA_TIMEOUT``: a leader does not answer. That is no evidence of anything.
         """
         left = set(partitions)
         opened: dict[Partition, dict[int, OpenTransaction]] = {}
@@ -123,13 +116,6 @@ class PartitionAdmin:
         One `read_committed` fetch without data answers all of it: the stable offset, the aborted transactions, and (by the
         leader epoch) where the log differs from the one that the witness was taken from. No bytes are asked for; the
         broker still returns one batch, of one partition in each answer.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``.
-        RetriableError
-            ``KAFKA_TIMEOUT``: a leader does not answer. That is no evidence of anything.
         """
         ends: dict[int, StableEnd] = {}
         asked = dict(enumerate(witnesses))
@@ -192,14 +178,7 @@ class PartitionAdmin:
             ends[index] = StableEnd(stable=part.last_stable_offset, aborted=aborted, leader_epoch=epoch)
 
     def held_back(self, topic: str) -> list[Partition]:
-        """Return partitions of a topic whose stable offset is behind the high watermark.
-
-        Raises
-        ------
-        RetriableError
-            ``KAFKA_TIMEOUT``: a partition has no leader, or its leader does not answer, or not yet. That is no evidence of
-            anything.
-        """
+        """Return partitions of a topic whose stable offset is behind the high watermark."""
 
         def attempt() -> list[Partition] | None:
             info = self._admin.topics([topic], ()).get(topic)
@@ -242,25 +221,7 @@ class PartitionAdmin:
         commit: bool,
         end_version: int,
     ) -> int:
-        """Write the marker that a coordinator has left out, as it would have written it; return the answer's code.
-
-        Parameters
-        ----------
-        partition : Partition
-        producer_id : int
-        opened : OpenTransaction
-            The transaction that hangs there.
-        epoch : int
-            The epoch at which the coordinator ended it: that of the transaction, or the next one from EndTxn 5 on.
-        commit : bool
-        end_version : int
-            The version of EndTxn, by whose rules the partition compares the epochs.
-
-        Raises
-        ------
-        RetriableError
-            ``KAFKA_TIMEOUT``.
-        """
+        """Write the marker that a coordinator has left out, as it would have written it; return the answer's code."""
         from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
         kind = WriteTxnMarkersRequest.WritableTxnMarker

@@ -81,12 +81,6 @@ def search_marker(admin: KafkaAdmin, producer_id: int, epoch: int, witness: Witn
 
     A marker of `epoch` (EndTxn below version 5) or of the next one (version 5, time-outs, fencing) is the
     transaction's own: every later transaction of the producer has a later epoch or begins later.
-
-    Returns
-    -------
-    Verdict
-        `NOT_YET` if the marker may lie behind what can be read: a leader appends it, and shows it when the followers have
-        it too. `UNKNOWN` if the topic is another one, the log starts after the witness, or no marker is there.
     """
 
     def attempt() -> Verdict | None:

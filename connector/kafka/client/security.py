@@ -56,20 +56,7 @@ class Secret(str):
 
 
 def check_security(name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Check protocol, mechanism and certificates, and return them in one form. Offline; files are only looked for.
-
-    Parameters
-    ----------
-    name : str
-        The format, for messages.
-    given : Mapping[str, str]
-        librdkafka's names, Java's stores translated.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``, ``MISSING_OPTION``, ``FORBIDDEN_OPTION``.
-    """
+    """Check protocol, mechanism and certificates, and return them in one form. Offline; files are only looked for."""
     settings = dict(given)
 
     invalid = partial(invalid_option, name)
@@ -214,13 +201,7 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def for_kafka_python(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the security settings for kafka-python's clients.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``: certificates or keys that can't be read.
-    """
+    """Return the security settings for kafka-python's clients."""
     protocol = settings.get("security.protocol")
     if protocol is None:
         return {}

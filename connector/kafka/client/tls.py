@@ -104,13 +104,7 @@ def _addresses(settings: Mapping[str, str]) -> Iterator[tuple[str, int]]:
 
 
 def ssl_context(name: str, settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the context that gives kafka-python what librdkafka makes of the same settings.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``, naming what can't be read.
-    """
+    """Return the context that gives kafka-python what librdkafka makes of the same settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     verify = settings.get("enable.ssl.certificate.verification", "true") != "false"

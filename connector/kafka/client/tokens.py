@@ -69,15 +69,7 @@ class TokenSource:
         return token.text, token.expires, token.principal, dict(token.extensions)
 
     def token(self) -> Token:
-        """Return a token that stays valid for a while.
-
-        Raises
-        ------
-        StoreError
-            ``NO_TOKEN``, with the provider's or the endpoint's reason.
-        OptionError
-            ``INVALID_OPTION``: the provider can't be imported, or gives something else.
-        """
+        """Return a token that stays valid for a while."""
         with _lock:
             kept = _kept.get(self)
             if kept is not None and time.time() < kept[1]:
@@ -120,13 +112,7 @@ def _provided(settings: Mapping[str, str]) -> Token:
 
 
 def provider_of(path: str) -> Callable[[str], Any]:
-    """Import the user's function.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``.
-    """
+    """Import the user's function."""
     module, _, name = path.partition(":")
     try:
         provider = getattr(importlib.import_module(module), name)

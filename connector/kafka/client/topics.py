@@ -71,13 +71,7 @@ class TopicInfo:
         return None if self.operations is None else OPERATIONS[operation] in self.operations
 
     def check_rights(self, topic: str, *operations: str) -> None:
-        """Check that the brokers refuse this user none of these.
-
-        Raises
-        ------
-        StoreError
-            ``MISSING_RIGHT``
-        """
+        """Check that the brokers refuse this user none of these."""
         for operation in operations:
             if self.allows(operation) is False:
                 raise missing_right(operation, f"topic {topic}")

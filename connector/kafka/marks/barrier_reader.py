@@ -61,13 +61,7 @@ class BarrierReader:
         self._next = 0
 
     def range(self) -> tuple[int, int]:
-        """Return the topic's first offset, and the one behind its last.
-
-        Raises
-        ------
-        RetriableError
-            ``KAFKA_TIMEOUT``
-        """
+        """Return the topic's first offset, and the one behind its last."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -85,13 +79,7 @@ class BarrierReader:
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def read_to(self, end: int, most: int) -> Sequence[Record]:
-        """Return the next records before an offset: at most this many, and none only if all are read.
-
-        Raises
-        ------
-        StoreError
-            ``KAFKA_TIMEOUT``, ``MISSING_RIGHT``
-        """
+        """Return the next records before an offset: at most this many, and none only if all are read."""
         found: list[Record] = []
         deadline = Deadline(SECONDS)
         while self._next < end and len(found) < most:

@@ -71,15 +71,7 @@ class BarrierTopic:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def ensure(self, admin: KafkaAdmin) -> TopicInfo:
-        """Create the topic unless it is there; check that it has one partition, which this user may read and write.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``: it has several partitions, or may not be created; the error has the command that does it.
-        StoreError
-            ``MISSING_RIGHT``
-        """
+        """Create the topic unless it is there; check that it has one partition, which this user may read and write."""
 
         def look() -> TopicInfo | None:
             return admin.topics([self.name]).get(self.name)
@@ -127,23 +119,7 @@ class BarrierTopic:
         confirm: Callable[[], None],
         deadline: Deadline,
     ) -> None:
-        """Write where a checkpoint ends, whose rows can be read and behind which no row is written yet.
-
-        Parameters
-        ----------
-        mark : CheckpointMark
-        topic : str
-        rows : Mapping[Partition, int]
-            Offsets before which the checkpoint's rows are. What ended their transactions stands there, or behind.
-        admin : KafkaAdmin
-        confirm : Callable[[], None]
-        deadline : Deadline
-
-        Raises
-        ------
-        StoreError
-            ``BARRIER_TOPIC_TAKEN``, ``BARRIER_TOPIC_AHEAD``, ``KAFKA_TIMEOUT``, ``MISSING_RIGHT``
-        """
+        """Write where a checkpoint ends, whose rows can be read and behind which no row is written yet."""
         newest = self._newest_known(mark, confirm)
         ids, ends = stable_ends(topic, admin, newest, deadline, rows)
         confirm()
@@ -200,23 +176,7 @@ def stable_ends(
     deadline: Deadline,
     rows: Mapping[Partition, int] | None = None,
 ) -> tuple[dict[str, str], dict[Partition, int]]:
-    """Return a topic's id, and the last stable offsets of its partitions.
-
-    Parameters
-    ----------
-    topic : str
-    admin : KafkaAdmin
-    newest : Mark or None
-        The mark before: a leader that was deposed may show earlier offsets than it has.
-    deadline : Deadline
-    rows : Mapping[Partition, int], optional
-        Offsets that have to lie before the ends: an open transaction before them hides what is committed.
-
-    Raises
-    ------
-    RetriableError
-        ``KAFKA_TIMEOUT``
-    """
+    """Return a topic's id, and the last stable offsets of its partitions."""
 
     def look() -> tuple[dict[str, str], dict[Partition, int]] | None:
         info = admin.topics([topic]).get(topic)
@@ -245,21 +205,7 @@ def stable_ends(
 
 
 def newest_mark(settings: Mapping[str, Any], topic: str, *, exact: bool = False) -> Mark | None:
-    """Return the mark of the newest checkpoint in a barrier topic; None if it has none.
-
-    Parameters
-    ----------
-    settings : Mapping[str, Any]
-        librdkafka's.
-    topic : str
-    exact : bool
-        Of those only that contain nothing behind the barriers of their lineage.
-
-    Raises
-    ------
-    StoreError
-        ``FORMAT_UNKNOWN``, ``KAFKA_TIMEOUT``, ``MISSING_RIGHT``
-    """
+    """Return the mark of the newest checkpoint in a barrier topic; None if it has none."""
     reader = BarrierReader({**settings, "group.id": "barrier-kafka-marks"}, topic)
     try:
         first, end = reader.range()

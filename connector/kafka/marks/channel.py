@@ -162,13 +162,7 @@ class Channel:
         self._seen: dict[int, int] = {}
 
     def add(self, offset: int, value: bytes | None, now: int = 0) -> None:
-        """Add the next record.
-
-        Raises
-        ------
-        StoreError
-            ``FORMAT_UNKNOWN``; ``MARKS_DISAGREE``: it does not follow the one before it.
-        """
+        """Add the next record."""
         mark = Mark.from_json(value, _where(self.topic, offset))
         followed = Followed(self.topic, offset, mark.checkpoint, value or b"", now)
         newest, new = self.newest, mark.checkpoint

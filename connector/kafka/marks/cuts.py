@@ -42,22 +42,7 @@ class Marked(Protocol):
 def next_cut(
     at: Mapping[str, Lineage | None], ahead: Mapping[str, Sequence[Marked]], least: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Return the least cut behind the current one; of several that have nothing to do with each other the oldest.
-
-    Parameters
-    ----------
-    at : Mapping[str, Lineage or None]
-        What the current mark of each channel contains; None before a channel's first.
-    ahead : Mapping[str, Sequence[Marked]]
-        The marks behind it, in order.
-    least : Mapping[str, int]
-        How many marks each channel has to pass at least: those that its position is behind, and a channel's first.
-
-    Returns
-    -------
-    dict[str, int] or None
-        How many marks each channel passes to get there; None if there is no such cut yet.
-    """
+    """Return the least cut behind the current one; of several that have nothing to do with each other the oldest."""
     starts = [least] if any(least.values()) else [{**least, channel: 1} for channel in sorted(at)]
     found = [cut for start in starts if (cut := cut_behind(at, ahead, start)) is not None]
 
@@ -120,22 +105,7 @@ def are_related(lineages: Sequence[Lineage]) -> bool:
 
 
 def pace(lineages: Mapping[str, Lineage], queries: Mapping[str, str]) -> str | None:
-    """Return the origin by whose barriers channels are passed that have to agree, if it is clear which one that is.
-
-    Parameters
-    ----------
-    lineages : Mapping[str, Lineage]
-        Of a mark of each channel.
-    queries : Mapping[str, str]
-        Who writes each channel.
-
-    Returns
-    -------
-    str or None
-        The topic in which the barriers are born (its name has a slash); else what the channels have in common; else, of one
-        channel, who is behind its query, or the query itself. None if there are several: two queries could count different
-        ones, and never stop at the same.
-    """
+    """Return the origin by whose barriers channels are passed that have to agree, if it is clear which one that is."""
     counted = Counter(origin for lineage in lineages.values() for origin in lineage)
     topics = [origin for origin in counted if "/" in origin]
     shared = [origin for origin, channels in counted.items() if channels > 1]

@@ -61,19 +61,7 @@ class Mark:
 
     @classmethod
     def from_json(cls, value: bytes | None, where: str) -> Mark:
-        """Parse a record's value.
-
-        Parameters
-        ----------
-        value : bytes or None
-        where : str
-            Its barrier topic and offset, for errors.
-
-        Raises
-        ------
-        StoreError
-            ``FORMAT_UNKNOWN``: it is no mark, or a newer release's.
-        """
+        """Parse a record's value."""
         try:
             read = json.loads(value or b"")
             version = read["version"]

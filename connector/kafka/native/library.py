@@ -148,13 +148,7 @@ class Library:
         raise AttributeError(f"rd_kafka_{name} is not declared here")
 
     def configuration(self, settings: Mapping[str, Any]) -> int:
-        """Return a new ``rd_kafka_conf_t`` with these settings; who makes a client of it gives it away.
-
-        Raises
-        ------
-        confluent_kafka.KafkaException
-            ``_INVALID_ARG``: a setting is unknown, or its value is.
-        """
+        """Return a new ``rd_kafka_conf_t`` with these settings; who makes a client of it gives it away."""
         made: int = self.conf_new()
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         for name, value in settings.items():
@@ -165,13 +159,7 @@ class Library:
         return made
 
     def client(self, kind: int, configuration: int) -> int:
-        """Return a new ``rd_kafka_t``, which owns the configuration: 0 a producer, 1 a consumer.
-
-        Raises
-        ------
-        confluent_kafka.KafkaException
-            The settings contradict each other, or the machine has no thread left.
-        """
+        """Return a new ``rd_kafka_t``, which owns the configuration: 0 a producer, 1 a consumer."""
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         made: int | None = self.new(kind, configuration, reason, ERROR_TEXT_BYTES)
         if not made:
@@ -181,12 +169,7 @@ class Library:
         return made
 
     def check(self, error: int | None) -> None:
-        """Raise what an ``rd_kafka_error_t`` says, and free it; none is success.
-
-        Raises
-        ------
-        confluent_kafka.KafkaException
-        """
+        """Raise what an ``rd_kafka_error_t`` says, and free it; none is success."""
         if not error:
             return
         text = self.error_string(error).decode(errors="replace")
@@ -198,12 +181,7 @@ class Library:
         raise failure(code, text, *flags)
 
     def check_code(self, code: int) -> None:
-        """Raise what an error code says; 0 is success.
-
-        Raises
-        ------
-        confluent_kafka.KafkaException
-        """
+        """Raise what an error code says; 0 is success."""
         if code:
             raise failure(code, self.text(code))
 
@@ -216,13 +194,7 @@ class Library:
         return ctypes.cast(getattr(self, name), c_void_p).value or 0
 
     def ask_topic(self, client: int, topic: int, milliseconds: int) -> tuple[int, int]:
-        """Ask a broker for a topic, whose partitions the client knows then; 0 is success.
-
-        Returns
-        -------
-        asking, topic : int
-            Error codes: of the request, and of the topic.
-        """
+        """Ask a broker for a topic, whose partitions the client knows then; 0 is success."""
         answer = ctypes.POINTER(_Metadata)()
         code = int(self.metadata(client, 0, topic, ctypes.byref(answer), milliseconds))
         if code:
@@ -232,12 +204,7 @@ class Library:
         return 0, max(found, key=abs, default=0)
 
     def check_alive(self, client: int) -> None:
-        """Raise the error for which a client has failed for good, if it has.
-
-        Raises
-        ------
-        confluent_kafka.KafkaException
-        """
+        """Raise the error for which a client has failed for good, if it has."""
         reason = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
         code = self.fatal_error(client, reason, ERROR_TEXT_BYTES)
         if code:

@@ -99,16 +99,7 @@ class ArrowProducer:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def produce(self, topic: str, rows: np.ndarray[Any, Any], by_row: bool = False) -> int:
-        """Queue rows; returns how many were taken. In `rows` the others have their reason in ``err``.
-
-        Parameters
-        ----------
-        topic : str
-        rows : numpy.ndarray of `rows.MESSAGE`
-            Payload and key are addresses (0: null), copied from before this returns.
-        by_row : bool
-            Whether each row has its partition, or -1; else the partitioner chooses.
-        """
+        """Queue rows; returns how many were taken. In `rows` the others have their reason in ``err``."""
         topic_object = self._topic(topic)
         if by_row:
             self._await_partitions(topic)

@@ -28,21 +28,7 @@ _NOTHING: Final = np.zeros(8, np.uint8)
 
 
 def spans(column: pa.Array) -> tuple[Array, Array, pa.Array]:
-    """Return where each row's bytes begin, and how many they are.
-
-    Parameters
-    ----------
-    column : pyarrow.Array
-        Strings or binaries of any kind, sliced or not, or nulls.
-
-    Returns
-    -------
-    addresses : numpy.ndarray of uint64
-        0 for null.
-    lengths : numpy.ndarray of uint64
-    owner : pyarrow.Array
-        Keep it as long as the addresses are used.
-    """
+    """Return where each row's bytes begin, and how many they are."""
     import pyarrow as pa
 
     count = len(column)

@@ -36,27 +36,7 @@ def queue_rows(
     deliveries: Deliveries,
     check_topic: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Queue a chunk's rows, each topic's in their order.
-
-    Parameters
-    ----------
-    producer : ArrowProducer
-        With room for all of them.
-    chunk : pyarrow.RecordBatch
-        The sink's columns but ``headers``.
-    topic : str or None
-        Topic of all rows; None takes each row's from its column.
-    deliveries : Deliveries
-    check_topic : Callable[[str], None], optional
-        Called with each topic that the column names, before its rows are queued.
-
-    Raises
-    ------
-    RowRefusedError
-        ``ROW_TOO_LARGE``, ``ROW_REFUSED``.
-    RetriableError
-        ``LANE_TAKEN``, ``WRITE_FAILED``.
-    """
+    """Queue a chunk's rows, each topic's in their order."""
     rows = np.zeros(chunk.num_rows, MESSAGE)
     names = chunk.schema.names
     rows["payload"], rows["len"], values = spans(chunk.column("value"))

@@ -89,17 +89,7 @@ class TransactionEnder:
         self.answered: set[bool] = set()  # whether commits, or aborts, have been
 
     def commit(self, transactions: Sequence[Prepared], deadline: Deadline) -> list[Prepared]:
-        """Commit all, pipelined, and return those that are lost. `ensure_readable` then waits until readers see the others.
-
-        Raises
-        ------
-        AmbiguousOutcomeError
-            ``OUTCOME_UNKNOWN``: it is unknown whether these were committed; all others are committed or lost.
-        StoreError
-            ``KAFKA_REFUSED``: rights or versions.
-        TwoPhaseCommitError
-            ``KAFKA_TIMEOUT``: some are not committed yet; call again.
-        """
+        """Commit all, pipelined, and return those that are lost. `ensure_readable` then waits until readers see the others."""
         wholes = self._end_all(transactions, True, deadline)
         self._refuse_unknown(transactions, wholes)
         return _with_outcome(Outcome.LOST, transactions, wholes)
@@ -149,11 +139,6 @@ class TransactionEnder:
         The coordinator's answer is not enough. It calls a transaction open that a marker from outside has aborted in a
         partition, or of which an unclean leader election cut rows off: that one is LOST, and the evidence names topic,
         partition and offset. A transaction of which some rows can be read and others never will be is UNKNOWN.
-
-        Raises
-        ------
-        RetriableError
-            ``MARKERS_PENDING``; ``KAFKA_TIMEOUT``: a leader does not answer, which is no evidence.
         """
         wholes = self._wholes(transactions)
         self._open_together = frozenset(

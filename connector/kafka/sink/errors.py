@@ -19,15 +19,7 @@ PARTITIONS_NAMED = 10
 
 
 def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostError:
-    """Return the error of transactions that were aborted instead of committed.
-
-    Parameters
-    ----------
-    lost : Sequence[Prepared]
-        At least one.
-    reason : str
-        What became of them, a clause.
-    """
+    """Return the error of transactions that were aborted instead of committed."""
     return TransactionLostError(
         "TRANSACTION_LOST",
         handles=[transaction.handle for transaction in lost],
@@ -36,13 +28,7 @@ def transactions_lost(lost: Sequence[Prepared], reason: str) -> TransactionLostE
 
 
 def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutcomeError:
-    """Return the error of transactions whose outcome an operator has to decide.
-
-    Parameters
-    ----------
-    unknown : Sequence[tuple[Prepared, Whole]]
-        At least one.
-    """
+    """Return the error of transactions whose outcome an operator has to decide."""
     transaction, whole = unknown[0]
     more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     evidence = whole.state.evidence
@@ -59,16 +45,7 @@ def unknown_outcome(unknown: Sequence[tuple[Prepared, Whole]]) -> AmbiguousOutco
 
 
 def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[object], ended: str) -> RetriableError:
-    """Return the error of transactions that have ended and whose markers are not written yet.
-
-    Parameters
-    ----------
-    transactions : Sequence[Prepared]
-    partitions : Iterable[object]
-        The partitions that lack a marker, for the message.
-    ended : str
-        How they ended, and what is not known or visible because of it.
-    """
+    """Return the error of transactions that have ended and whose markers are not written yet."""
     names = ", ".join(sorted({str(item) for item in partitions})[:PARTITIONS_NAMED])
     return RetriableError(
         "MARKERS_PENDING",
@@ -80,17 +57,7 @@ def markers_pending(transactions: Sequence[Prepared], partitions: Iterable[objec
 
 
 def skipped_marker(what: str, reason: str, name: str, partition: Partition, opened: OpenTransaction) -> StoreError:
-    """Return the error of a marker that is missing, and that can't be written.
-
-    Parameters
-    ----------
-    what, reason : str
-        The transaction and where it hangs; why the query can't write the marker, and the remedy.
-    name : str
-        The transactional id.
-    partition : Partition
-    opened : OpenTransaction
-    """
+    """Return the error of a marker that is missing, and that can't be written."""
     return StoreError(
         "MARKERS_SKIPPED",
         transaction=what,

@@ -18,16 +18,7 @@ MESSAGE_BYTES: Final = 1_048_588
 
 
 def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> Finding:
-    """Check the transactions' timeout. One that the brokers refuse is the sink's own error.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    asked_ms : int or None
-        ``kafka.transaction.timeout.ms``, if the user has set it.
-    interval_ms : int
-        The source's ``barrierInterval``; 0 if it is not known.
-    """
+    """Check the transactions' timeout. One that the brokers refuse is the sink's own error."""
     most = admin.longest_timeout_ms()
     timeout = timeout_of(asked_ms, admin)
     if interval_ms * 2 > timeout:
@@ -54,16 +45,7 @@ def check_timeout(admin: KafkaAdmin, asked_ms: int | None, interval_ms: int) -> 
 
 
 def check_prefix(admin: KafkaAdmin, prefix: str | None, own: Collection[str]) -> Finding:
-    """Check whether another query uses a prefix.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    prefix : str or None
-        ``transactionalIdPrefix``, if it was set.
-    own : Collection[str]
-        Prefixes of the location's own runs.
-    """
+    """Check whether another query uses a prefix."""
     if prefix is None:
         return good("prefix", "the query's id, which no other query has")
     if prefix in own:

@@ -127,18 +127,7 @@ def ended_fates(
     together: bool = False,
     ask_leaders: bool = True,
 ) -> list[list[PartFate]]:
-    """Determine what `read_committed` readers see of transactions that should have ended.
-
-    Parameters
-    ----------
-    partitions : PartitionAdmin
-    transactions : Sequence[Prepared]
-    together : bool
-        Whether one look has found all of these open in every partition. Whatever has ended any of them comes after the
-        witnesses of all, so one question per partition is enough, at the last witness.
-    ask_leaders : bool
-        Whether to find out what holds a stable offset back; if not, the transaction itself is assumed to.
-    """
+    """Determine what `read_committed` readers see of transactions that should have ended."""
     ends = _probe(partitions, transactions, together)
     held = {
         part.partition

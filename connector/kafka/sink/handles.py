@@ -85,13 +85,7 @@ class Prepared:
 
 
 def parse_handle(handle: Mapping[str, Any]) -> Prepared:
-    """Parse a handle of this format or of an earlier one.
-
-    Raises
-    ------
-    StoreError
-        ``FORMAT_UNKNOWN``.
-    """
+    """Parse a handle of this format or of an earlier one."""
     version = handle.get("format")
     if version == FORMAT:
         written = tuple(

@@ -56,21 +56,6 @@ def end_hanging(admin: KafkaAdmin, partitions: PartitionAdmin, topic: str, prefi
     If no reader is held back, as nearly always, this costs two questions for offsets. One that hangs has to be seen twice, a
     pause apart: a leader that was paused, and replaced, shows what has ended long ago. One whose markers are still being
     written is waited for: they may be left out yet.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    partitions : PartitionAdmin
-    topic, prefix : str
-    known : Collection[Key]
-        Transactions that are prepared or decided: they are left alone.
-
-    Raises
-    ------
-    StoreError
-        ``MARKERS_SKIPPED``: this user may not write the marker, or it is unknown whether a commit or an abort is missing.
-    RetriableError
-        ``KAFKA_TIMEOUT``: the answers kept changing.
     """
     second = SecondLook(admin.clock)
     written = 0

@@ -60,16 +60,7 @@ class Injector:
         self._next = 1
 
     def __enter__(self) -> Injector:
-        """Check the topics, fence the injector before, and find where it has ended.
-
-        Raises
-        ------
-        OptionError
-            ``UNKNOWN_TOPIC``, ``INVALID_OPTION``
-        StoreError
-            ``BARRIER_TOPIC_TAKEN``: it has marks of a query, or of a topic that was deleted and created again;
-            ``MISSING_RIGHT``
-        """
+        """Check the topics, fence the injector before, and find where it has ended."""
         if self._topic == self._barrier_topic:
             expectation = "another topic than the one that is marked: consumers would read the marks as rows"
             raise OptionError(
@@ -113,15 +104,7 @@ class Injector:
         return producer
 
     def inject(self) -> Mark | None:
-        """Write a mark at where the topic ends now; None if nothing was written since the one before.
-
-        Raises
-        ------
-        FencedError
-            ``INJECTOR_FENCED``: another injector writes to this barrier topic now.
-        RetriableError
-            ``KAFKA_TIMEOUT``
-        """
+        """Write a mark at where the topic ends now; None if nothing was written since the one before."""
         if self._admin is None or self._producer is None:
             raise ValueError("the injector is not entered")
         before = self._newest

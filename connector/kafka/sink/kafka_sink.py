@@ -170,15 +170,7 @@ class KafkaSink(
             raise StoreError("UNKNOWN_TOPIC", option="topic", topic=topic)
 
     def preCommit(self, transaction: KafkaTransaction) -> KafkaHandle | None:
-        """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer.
-
-        Raises
-        ------
-        RowRefusedError
-            ``ROW_TOO_LARGE``, ``ROW_REFUSED``.
-        RetriableError
-            ``LANE_TAKEN``: another task initialised the id meanwhile; ``WRITE_FAILED``.
-        """
+        """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer."""
         return prepare(transaction, _producer_of(transaction), self._clock)
 
     def rollback(self, transaction: KafkaTransaction) -> None:

@@ -45,34 +45,7 @@ def ensure_readable(
     alone: Sequence[Prepared],
     deadline: Deadline,
 ) -> list[dict[str, Any]]:
-    """Wait until `read_committed` readers see every row of committed transactions; write markers that were left out.
-
-    Parameters
-    ----------
-    admin : KafkaAdmin
-    partitions : PartitionAdmin
-    together : Sequence[Prepared]
-        Transactions that one look has found open in every partition.
-    alone : Sequence[Prepared]
-        All others.
-    deadline : Deadline
-
-    Returns
-    -------
-    list[dict[str, Any]]
-        Each marker that was written instead of the coordinator.
-
-    Raises
-    ------
-    TransactionLostError
-        ``TRANSACTION_LOST``: markers from outside have aborted all of their parts.
-    AmbiguousOutcomeError
-        ``OUTCOME_UNKNOWN``: some rows can be read, others never will be.
-    RetriableError
-        ``MARKERS_PENDING``
-    StoreError
-        ``MARKERS_SKIPPED``: readers are blocked, and this user may not repair it, or there is no proof.
-    """
+    """Wait until `read_committed` readers see every row of committed transactions; write markers that were left out."""
     admin.limit = deadline
     try:
         return _Wait(admin, partitions, deadline, together, alone).until_readable()

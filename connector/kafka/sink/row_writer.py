@@ -53,13 +53,7 @@ POLL_SECONDS: Final = 0.02
 
 
 def check_columns(schema: pa.Schema, topic: str | None) -> None:
-    """Check the rows' columns, offline.
-
-    Raises
-    ------
-    OptionError
-        ``COLUMNS_MISMATCH``, ``MISSING_OPTION``.
-    """
+    """Check the rows' columns, offline."""
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names:

@@ -34,15 +34,7 @@ class SecondLook:
         self._first: dict[Hashable, tuple[Hashable, float]] = {}
 
     def confirms(self, what: Hashable, judgement: Hashable) -> bool:
-        """Return whether this judgement was made at least `SECOND_LOOK_SECONDS` ago, and no other one since.
-
-        Parameters
-        ----------
-        what : Hashable
-            What is judged.
-        judgement : Hashable
-            The judgement, and all that it rests on.
-        """
+        """Return whether this judgement was made at least `SECOND_LOOK_SECONDS` ago, and no other one since."""
         now = self._clock.monotonic()
         first, since = self._first.get(what, (None, now))
         if first != judgement:

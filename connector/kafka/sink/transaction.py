@@ -188,13 +188,7 @@ def begin(settings: WriteOptions, transaction: KafkaTransaction) -> KafkaTransac
 def make_producer(
     settings: WriteOptions, transaction: KafkaTransaction, more: Mapping[str, Any]
 ) -> Producer | ArrowProducer:
-    """Make a producer that reports to the transaction.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``: the client refuses the settings.
-    """
+    """Make a producer that reports to the transaction."""
     from confluent_kafka import KafkaException, Producer
 
     client, deliveries = settings.client, transaction.deliveries
@@ -215,15 +209,7 @@ def make_producer(
 
 
 def prepare(transaction: KafkaTransaction, producer: Producer | ArrowProducer, clock: Clock) -> KafkaHandle | None:
-    """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer.
-
-    Raises
-    ------
-    RowRefusedError
-        ``ROW_TOO_LARGE``, ``ROW_REFUSED``.
-    RetriableError
-        ``LANE_TAKEN``: another task initialised the id meanwhile; ``WRITE_FAILED``.
-    """
+    """Wait until every row is delivered, collect the facts that a commit needs, and drop the producer."""
     # Each row's own limit is the transaction's timeout: after it nothing is left in the queue.
     limit = Deadline(transaction.timeout_ms / 1000 + 5, clock)
     try:

@@ -67,18 +67,6 @@ def choose_id(prefix: str, partition: int, task_attempt: int, nonce: str, descri
     Two attempts that run at once must not choose the same: the one that initialises it last aborts the other's transaction,
     which may be prepared by then. If both went on from a busy number to the next one, all attempts that begin within a
     block of prepared numbers would end at the same.
-
-    Parameters
-    ----------
-    prefix, partition, task_attempt, nonce
-        Of the task's `TransactionContext`.
-    describe : Callable
-        Asks the coordinators; ids that they don't know are absent (and free).
-
-    Raises
-    ------
-    RetriableError
-        ``NO_FREE_LANE``.
     """
     start = task_attempt % IDS
     order = [str(TransactionalId(prefix, partition, (start + step) % IDS)) for step in range(IDS)]

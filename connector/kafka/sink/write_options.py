@@ -125,13 +125,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the user's options, offline.
-
-    Raises
-    ------
-    OptionError
-        Names the option and what to do.
-    """
+    """Check the user's options, offline."""
     parsed = WRITE_OPTIONS.parse(options, also=HOST_OPTIONS)
     values: Mapping[str, Any] = parsed
     client = client_config(WRITE_OPTIONS, parsed, SINK_FORBIDDEN, WRITE_DEFAULTS)

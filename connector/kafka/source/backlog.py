@@ -76,13 +76,7 @@ class Backlog:
         self._admin = None
 
     def start(self) -> SourceOffset:
-        """Return where a new query begins.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``: partitions or offsets that do not exist, or a time without a later row.
-        """
+        """Return where a new query begins."""
         options, topics = self._options, self._topics()
         partitions = topics.partitions(options.subscription)
         options.subscription.check(partitions)
@@ -103,13 +97,7 @@ class Backlog:
         self.target = topics.latest(topics.partitions(subscription, subscription.names()))
 
     def available(self, before: SourceOffset) -> Available:
-        """Return what can be read; ask again if a topic was deleted or created again meanwhile.
-
-        Raises
-        ------
-        StoreError
-            ``DATA_LOST``, ``TOPIC_CHANGED``, ``UNKNOWN_TOPIC``.
-        """
+        """Return what can be read; ask again if a topic was deleted or created again meanwhile."""
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
         def may_pass(problem: BaseException) -> bool:
@@ -135,25 +123,13 @@ class Backlog:
         )(ask)
 
     def check_planned(self, before: SourceOffset, end: SourceOffset) -> None:
-        """Check that the topics of an end that a rewind has planned are those that were read before.
-
-        Raises
-        ------
-        StoreError
-            ``DATA_LOST``: the topic was re-created, or partitions are gone.
-        """
+        """Check that the topics of an end that a rewind has planned are those that were read before."""
         if self._options.fail_on_data_loss:  # else `left_of` leaves out what is gone
             topics, standing = self._stand(before)
             _refuse_loss(standing, recreated_topics(end.ids, topics.ids), end)
 
     def left_of(self, after: SourceOffset, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the rest of a replay's ranges: the topics may have changed since its offsets were picked.
-
-        Raises
-        ------
-        StoreError
-            ``DATA_LOST``.
-        """
+        """Return the rest of a replay's ranges: the topics may have changed since its offsets were picked."""
         wanted = sorted({part.partition for part in ranges})
         # The recorded topics, whatever the options name now.
         names = tuple(sorted({partition.topic for partition in after.topics}))

@@ -53,15 +53,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         self.fail_on_data_loss = options.fail_on_data_loss
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one task per partition with rows to read, or several if the options split it. *Driver, once per scan*.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``: the options name partitions or offsets that do not exist, or a time without a later row.
-        StoreError
-            ``BROKERS_UNREACHABLE``, ``UNKNOWN_TOPIC``.
-        """
+        """Return one task per partition with rows to read, or several if the options split it. *Driver, once per scan*."""
         options = self._options
         admin = self._brokers(options.config)
         topics = TopicReader(admin, options.config, options.retries, clock=self._clock)
@@ -83,13 +75,7 @@ class BarrierKafkaBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*.
-
-        Raises
-        ------
-        StoreError
-            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
-        """
+        """Yield a range's rows. *Executor, once per task; with Spark's own empty partition if nothing is to be read*."""
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
         return read_range(self._options, partition.range, partition.topic_id)

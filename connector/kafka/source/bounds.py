@@ -54,13 +54,7 @@ Bound = OffsetBound | TimeBound
 
 
 def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
-    """Refuse a bound that names partitions which are not read, or leaves some out.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``, naming the partitions.
-    """
+    """Refuse a bound that names partitions which are not read, or leaves some out."""
     if not isinstance(bound.at, Mapping):
         return
     known = set(partitions)
@@ -76,13 +70,7 @@ def check_partitions(bound: Bound, partitions: Iterable[Partition]) -> None:
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Refuse an end before its start, as far as the options alone show it.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``, naming both options.
-    """
+    """Refuse an end before its start, as far as the options alone show it."""
     if type(starting) is not type(ending):
         return
     first, last = starting.at, ending.at
@@ -108,21 +96,7 @@ def check_order(starting: Bound, ending: Bound) -> None:
 
 
 def check_reach(bound: OffsetBound, wanted: Positions, earliest: Positions, latest: Positions) -> None:
-    """Refuse offsets that a partition does not hold.
-
-    Parameters
-    ----------
-    bound : OffsetBound
-    wanted : Positions
-        The offsets that the user wrote.
-    earliest, latest : Positions
-        The first row of each of these partitions, and the next to come.
-
-    Raises
-    ------
-    OptionError
-        ``INVALID_OPTION``, with the wanted offset and those that exist.
-    """
+    """Refuse offsets that a partition does not hold."""
     outside = [p for p in sorted(wanted) if not earliest[p] <= wanted[p] <= latest[p]]
     if outside:
         shown = ", ".join(f"{p}: {wanted[p]}" for p in outside[:SHOWN])

@@ -56,14 +56,6 @@ def borrow_consumer(config: ClientConfig, topic: str = "", topic_id: str | None 
 
     One task uses it at a time. It is dropped after an error, and if it has read another topic of this name: the
     client remembers the leader's epoch, and waits for ever for a leader of a new topic, whose epochs begin at 0 again.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    topic : str
-        The topic to read.
-    topic_id : str, optional
-        Its id, if it is known.
     """
     settings = {**TUNED, **config.for_librdkafka(), **OURS}
     key = (os.getpid(), frozenset(settings.items()))

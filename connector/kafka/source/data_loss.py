@@ -42,13 +42,7 @@ _EFFECTS: Final = {
 
 
 def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
-    """Return the error of a loss, with the offsets involved.
-
-    Parameters
-    ----------
-    lost : Mapping[Partition, Loss]
-        At least one.
-    """
+    """Return the error of a loss, with the offsets involved."""
     reason = next(kind for kind in _ORDER if any(loss.reason is kind for loss in lost.values()))
     of_it = {partition: loss for partition, loss in sorted(lost.items()) if loss.reason is reason}
     partitions = ", ".join(f"{p}: {_offsets(loss)}" for p, loss in list(of_it.items())[:SHOWN])
@@ -64,14 +58,7 @@ def lost_error(lost: Mapping[Partition, Loss]) -> StoreError:
 
 
 def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
-    """Log losses, one line per partition. *Driver*.
-
-    Parameters
-    ----------
-    lost : Mapping[Partition, Loss]
-    seen : Positions, optional
-        Where the partitions ended when they were last looked at: the only count that is left.
-    """
+    """Log losses, one line per partition. *Driver*."""
     for partition, loss in sorted(lost.items()):
         waiting = (seen or {}).get(partition, 0) - loss.position
         if loss.rows is not None:
@@ -91,13 +78,7 @@ def warn(lost: Mapping[Partition, Loss], seen: Positions | None = None) -> None:
 
 
 def check_joint(before: Positions, after: SourceOffset) -> None:
-    """Check that a micro-batch begins where the one before it ended, or records what was lost between them.
-
-    Raises
-    ------
-    LocationError
-        ``OFFSETS_DISAGREE``.
-    """
+    """Check that a micro-batch begins where the one before it ended, or records what was lost between them."""
     disagreeing = []
     for partition, ended in before.items():
         loss = after.lost.get(partition)

@@ -72,22 +72,7 @@ class KafkaInputPartition(InputPartition):
 
 
 def read_range(options: ReadOptions, wanted: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield a range's rows, in order. *Called on an executor, once per task*.
-
-    Parameters
-    ----------
-    options : ReadOptions
-    wanted : OffsetRange
-        An empty one asks no broker.
-    topic_id : str, optional
-        The id of the topic that was planned.
-
-    Raises
-    ------
-    StoreError
-        ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``; ``TOPIC_CHANGED``: the topic is not
-        the planned one any more.
-    """
+    """Yield a range's rows, in order. *Called on an executor, once per task*."""
     if not len(wanted):
         return
     at = wanted.partition
@@ -113,21 +98,6 @@ def fetch(
     The range is complete when the consumer's position reaches its end: under read_committed its last offsets may be markers
     or aborted rows, which are never delivered, so the last row proves nothing. A row at or after the end does, or the
     client's notice that it has reached the end of what is readable (PARTITION_EOF).
-
-    Parameters
-    ----------
-    consumer : RangeConsumer
-    wanted : OffsetRange
-    clock : Clock, optional
-    stall_seconds : float
-        How long to wait for a row before it is an error.
-    tolerance : LossTolerance, optional
-        Lets the task continue after rows that retention has removed. Without it that is an error.
-
-    Raises
-    ------
-    StoreError
-        ``DATA_LOST``: rows of the range are gone from the topic; ``MISSING_RIGHT``, ``READ_FAILED``, ``KAFKA_TIMEOUT``.
     """
     return _Reading(consumer, wanted, clock or SystemClock(), stall_seconds, tolerance).batches()
 
@@ -200,7 +170,7 @@ class _Reading:
         return False
 
     def _continue_after_refusal(self) -> None:
-        """Begin where there are rows, after the leader has refused the offset."""
+        """Begin at the first row that is left, after the leader has refused the offset."""
         at, position = self._wanted.partition, self._position
         holding = ask_twice(lambda: _holding(self._consumer, at), position, self._clock)
         if holding is None:

@@ -113,18 +113,7 @@ class QueryLag:
 
 
 def lag_of(progress: Any) -> QueryLag | None:
-    """Return how far a query is behind, from its progress. Pure.
-
-    Parameters
-    ----------
-    progress : StreamingQueryProgress or Mapping
-        As ``query.lastProgress``, an event's ``progress``, or its JSON as a dict.
-
-    Returns
-    -------
-    QueryLag or None
-        None if it reports no ``barrier-kafka`` source.
-    """
+    """Return how far a query is behind, from its progress. Pure."""
     sources = []
     for number, source in enumerate(_field(progress, "sources")):
         end, latest = _offset(_field(source, "endOffset")), _offset(_field(source, "latestOffset"))

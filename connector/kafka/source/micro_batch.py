@@ -25,20 +25,6 @@ def share_out(backlog: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, in
     Every partition with a backlog gets at least one offset while the limit lasts, so that large ones do not starve a small
     one; the rest goes by backlog, largest remainders first. If the limit is less than the number of partitions, they take
     turns.
-
-    Parameters
-    ----------
-    backlog : Mapping[K, int]
-        Offsets to read, per partition, in a stable order.
-    limit : int
-        Offsets of all partitions together, at most.
-    turn : int
-        A number that grows from micro-batch to micro-batch: it decides who is first if not all can be.
-
-    Returns
-    -------
-    dict[K, int]
-        For each key at most its backlog; the sum is ``min(limit, sum(backlog))``.
     """
     waiting = [key for key, rows in backlog.items() if rows > 0]
     total = sum(backlog[key] for key in waiting)
@@ -82,17 +68,7 @@ class TriggerLimits:
     delay_ms: int = 900_000
 
     def hold_back(self, waiting: int, since: int | None, now: int) -> bool:
-        """Return whether the rows that wait are still too few.
-
-        Parameters
-        ----------
-        waiting : int
-            Offsets of all partitions together.
-        since : int or None
-            When rows were last read, in milliseconds since the epoch; None before a run's first, which never waits.
-        now : int
-            A clock that went back to before `since` counts as if the wait were over.
-        """
+        """Return whether the rows that wait are still too few."""
         if self.least is None or since is None or waiting >= self.least:
             return False
         return 0 <= now - since < self.delay_ms
@@ -120,22 +96,7 @@ class Timing:
 
 
 def next_offset(available: Available, limit: int | None, timing: Timing, aim: Aim | None = None) -> SourceOffset | None:
-    """Return the end of the next micro-batch, or None if there is none.
-
-    Parameters
-    ----------
-    available : Available
-    limit : int or None
-        Maximum number of offsets.
-    timing : Timing
-    aim : Aim, optional
-        Of a query that follows other queries' barriers; `available` goes no further.
-
-    Raises
-    ------
-    StoreError
-        ``DATA_LOST``, ``OFFSETS_DISAGREE``.
-    """
+    """Return the end of the next micro-batch, or None if there is none."""
     before, schedule = available.before, timing.schedule
     begin, end = available.begin, _end(available, limit)
     # New partitions that are not read yet have lost nothing yet.

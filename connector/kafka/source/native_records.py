@@ -139,13 +139,7 @@ class NativeRecords:
         return NativeRecords(self._library, self._columns, messages, offsets, held)
 
     def to_batch(self, at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return them in the schema of `connector.kafka.source.rows.arrow_schema`.
-
-        Raises
-        ------
-        StoreError
-            ``BAD_RECORD``: a timestamp or a header that no column can hold; ``READ_FAILED``: more bytes than a column holds.
-        """
+        """Return them in the schema of `connector.kafka.source.rows.arrow_schema`."""
         sizes = {"key": self._key_bytes, "value": self._value_bytes}
         self._check_size(at, *(sizes.get(name, 0) for name in columns))
         own = {

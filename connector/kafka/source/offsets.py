@@ -202,14 +202,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, value: Any) -> SourceOffset:
-        """Parse what `to_json` returned; fields that an older release did not write have their defaults.
-
-        Raises
-        ------
-        LocationError
-            ``NOT_OUR_OFFSET`` or ``FORMAT_UNKNOWN``: the checkpoint is another source's, or a newer release's;
-            ``OFFSETS_DISAGREE``: it was changed, or a planned end has planned ends itself.
-        """
+        """Parse what `to_json` returned; fields that an older release did not write have their defaults."""
         try:
             return cls._from_json(value)
         except UNFIT as error:

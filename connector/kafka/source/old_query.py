@@ -93,23 +93,7 @@ class OldQuery:
 
 
 def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
-    """Read where a query ended.
-
-    Parameters
-    ----------
-    path : str
-        Its checkpoint location.
-    take_uncommitted : bool
-        A last micro-batch that was begun and not committed counts as written.
-
-    Raises
-    ------
-    LocationError
-        ``LOGS_INCONSISTENT``, ``SPARK_OFFSETS_UNKNOWN``;
-        ``NOTHING_TO_IMPORT``: no micro-batch was ever begun.
-    OptionError
-        ``NO_EXCLUSIVE_CREATE``: a store that can't be read here.
-    """
+    """Read where a query ended."""
     location = CheckpointLocation(path)
     query = location.query_id()
     begun, committed = newest(location, "offsets"), newest(location, "commits")
@@ -140,13 +124,7 @@ def read_old_query(path: str, *, take_uncommitted: bool = False) -> OldQuery:
 
 
 def refuse_unless_empty(location: CheckpointLocation) -> None:
-    """Check that the new location is not there yet, or an empty folder.
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_NOT_EMPTY``
-    """
+    """Check that the new location is not there yet, or an empty folder."""
     try:
         found = sorted(location.files.names(""))
     except NotADirectoryError:
@@ -161,20 +139,6 @@ def make_location(
     """Write the new location; return Spark's id of the new query.
 
     ``offsets/0`` comes first, and is all that counts: Spark gives a location without ``metadata`` an id of its own.
-
-    Parameters
-    ----------
-    location : CheckpointLocation
-        Not there yet, or an empty folder.
-    old : OldQuery
-    sources : Sequence[Positions]
-        Where each source of the new query begins, in the order of its plan.
-    clock : Clock, optional
-
-    Raises
-    ------
-    LocationError
-        ``LOCATION_NOT_EMPTY``
     """
     query = str(uuid.uuid4())
     barrier = CheckpointBarrier(1, BarrierKind.CHECKPOINT, int((clock or SystemClock()).now() * 1000))

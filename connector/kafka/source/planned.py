@@ -14,12 +14,7 @@ __all__ = ["check_bounds", "line_of", "partitions_of"]
 
 
 def line_of(options: Mapping[str, str]) -> SourceLine:
-    """Return what the source's lines of ``offsets/N`` will say of its schedule and its order.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Return what the source's lines of ``offsets/N`` will say of its schedule and its order."""
     read = parse_read_options(options, "stream")
     offset: dict[str, Any] = {
         "interval": read.schedule.interval_ms,
@@ -31,12 +26,7 @@ def line_of(options: Mapping[str, str]) -> SourceLine:
 
 
 def check_bounds(options: Mapping[str, str]) -> None:
-    """Check that the bounds of a first start name the partitions that there are; ask the brokers if they name any.
-
-    Raises
-    ------
-    OptionError, StoreError
-    """
+    """Check that the bounds of a first start name the partitions that there are; ask the brokers if they name any."""
     read = parse_read_options(options, "stream")
     bounds = [bound for bound in (read.starting, read.ending) if isinstance(bound.at, Mapping)]
     if bounds:

@@ -54,13 +54,7 @@ class Holding:
 def ask_twice(
     ask: Callable[[], Holding | None], position: int, clock: Clock | None = None, pause: float = PAUSE_SECONDS
 ) -> Holding | None:
-    """Ask which offsets a partition holds, again after a pause if `position` is not among them.
-
-    Returns
-    -------
-    Holding or None
-        All offsets that one of the two answers has; None if there is no answer, or `position` is among them.
-    """
+    """Ask which offsets a partition holds, again after a pause if `position` is not among them."""
     first = ask()
     if first is None or first.has(position):
         return None
@@ -100,23 +94,6 @@ def check_planned_topic(
     """Check that a topic is still the one that was planned: another of its name has other rows at the same offsets.
 
     Ids never come back. So if it is the planned topic after a task has read, all that the task has read is of that topic.
-
-    Parameters
-    ----------
-    config : ClientConfig
-    topic : str
-    topic_id : str
-        The id of the topic that was planned.
-    clock : Clock, optional
-    brokers : Callable, optional
-        Makes the client that asks.
-
-    Raises
-    ------
-    StoreError
-        ``TOPIC_CHANGED``: most of several brokers know another topic of this name, or none.
-    RetriableError
-        ``KAFKA_TIMEOUT``
     """
     asked = TopicReader(brokers(config), config, clock=clock)
     asked.partitions(Subscription(topics=(topic,)), (topic,))
@@ -147,21 +124,7 @@ class LossTolerance:
     brokers: Callable[[ClientConfig], AdminClient] = check_brokers
 
     def pass_over(self, wanted: OffsetRange, position: int, holding: Holding) -> int:
-        """Return the offset to read next, after rows that retention has removed.
-
-        Parameters
-        ----------
-        wanted : OffsetRange
-        position : int
-            The offset that the leader has refused.
-        holding : Holding
-            The offsets that the partition holds, by two answers.
-
-        Raises
-        ------
-        StoreError
-            ``READ_FAILED``: the partition ends before `position`, or the topic is not the one that was planned.
-        """
+        """Return the offset to read next, after rows that retention has removed."""
         if holding.last < position:
             raise self._unreadable(wanted, position, f"the partition ends at offset {holding.last} now")
         if not self._is_there(wanted.partition):
@@ -179,13 +142,7 @@ class LossTolerance:
         return on
 
     def check_topic(self, wanted: OffsetRange, position: int) -> None:
-        """Raise if two answers show that the topic is not the one that was planned. Brokers that are away may come back.
-
-        Raises
-        ------
-        StoreError
-            ``READ_FAILED``.
-        """
+        """Raise if two answers show that the topic is not the one that was planned. Brokers that are away may come back."""
         try:
             if self._is_there(wanted.partition):
                 return

@@ -58,11 +58,6 @@ class Splitting:
         First by `longest`; then, if that makes fewer tasks than `least`, by share of all offsets: a small range stays
         whole, and the others share the tasks that are left. The result depends on ranges and options alone, so that a
         replay has the same tasks.
-
-        Parameters
-        ----------
-        ranges : Sequence[OffsetRange]
-            None of them empty.
         """
         parts = list(ranges)
         if self.longest is not None:
@@ -94,14 +89,7 @@ def _parts(whole: OffsetRange, number: int) -> list[OffsetRange]:
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """Return the ranges between two positions, in order of topic and partition; empty ranges are left out.
-
-    Raises
-    ------
-    StoreError
-        ``DATA_LOST``: an end before its start; ``OFFSETS_DISAGREE``: a partition that has a start but no end,
-        or an end but no start.
-    """
+    """Return the ranges between two positions, in order of topic and partition; empty ranges are left out."""
     if set(start) != set(end):
         lonely = sorted(set(start) ^ set(end))
         raise StoreError(
@@ -122,14 +110,6 @@ def narrow(
 
     Ranges of which nothing is left stay, empty: the number and the order of the tasks are those of the first time, so that
     a task's rows are compared with those that the same task committed then.
-
-    Parameters
-    ----------
-    ranges : Sequence[OffsetRange]
-    unreadable : Collection[Partition]
-        Partitions of which nothing can be read.
-    earliest, latest : Positions
-        The first row and the end of all other partitions.
     """
     narrowed = []
     for whole in ranges:

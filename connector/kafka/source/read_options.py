@@ -316,20 +316,7 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
-    """Check what the user set, offline.
-
-    Parameters
-    ----------
-    options : Mapping[str, str]
-        As Spark passes them; keys in any case.
-    kind : {"stream", "batch"}, optional
-        None if it is not known yet (at ``load()``): options that only one of them refuses are not refused then.
-
-    Raises
-    ------
-    OptionError
-        Names the option and what to do.
-    """
+    """Check what the user set, offline."""
     parsed = READ_OPTIONS.parse(options)
     subscription = _subscription(parsed)
     config = client_config(READ_OPTIONS, parsed, SOURCE_FORBIDDEN, READ_DEFAULTS)

@@ -106,27 +106,7 @@ def headers_type() -> pa.ListType:
 
 
 def to_record_batch(messages: Sequence[Message], at: Partition, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """Make one batch of messages of one partition.
-
-    Parameters
-    ----------
-    messages : Sequence[Message]
-        At least one, without errors, in the order of their offsets.
-    at : Partition
-        The partition that all of them come from.
-    columns : tuple[str, ...]
-        Of `COLUMNS` and ``headers``.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        With `arrow_schema`. A message without a timestamp has null there; so has one without headers, as in Spark.
-
-    Raises
-    ------
-    StoreError
-        ``BAD_RECORD``: a timestamp or a header that no column can hold.
-    """
+    """Make one batch of messages of one partition."""
     import numpy as np
     import pyarrow as pa
     from confluent_kafka import Message
@@ -159,25 +139,7 @@ def assemble(
     times: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
     own: Mapping[str, Callable[[], pa.Array]],
 ) -> pa.RecordBatch:
-    """Make a batch of one partition's columns. It makes no scalar and infers no type, because pyarrow imports pandas for that.
-
-    Parameters
-    ----------
-    at : Partition
-    columns : tuple[str, ...]
-        Only these are made.
-    offsets : numpy.ndarray of int64
-    times : Callable
-        Returns the timestamps, in milliseconds since 1970 (int64), and their kinds (int32) as librdkafka counts them: 0 none,
-        1 set by the producer, 2 set by the broker.
-    own : Mapping[str, Callable[[], pyarrow.Array]]
-        Makes ``key``, ``value`` and ``headers``.
-
-    Raises
-    ------
-    StoreError
-        ``BAD_RECORD``: a timestamp that Spark's can't hold.
-    """
+    """Make a batch of one partition's columns. It makes no scalar and infers no type: pyarrow imports pandas for that."""
     import numpy as np
     import pyarrow as pa
 

@@ -41,16 +41,7 @@ class Standing:
 
 
 def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[str, str]) -> Standing:
-    """Compare the last end with the partitions that exist. Pure.
-
-    Parameters
-    ----------
-    before : SourceOffset
-    partitions : Sequence[Partition]
-        All that exist, in order.
-    ids : Mapping[str, str]
-        Their topics' ids.
-    """
+    """Compare the last end with the partitions that exist. Pure."""
     there = frozenset(partitions)
     recreated = recreated_topics(before.ids, ids)
     known: dict[Partition, int] = {}
@@ -90,21 +81,7 @@ def stand(before: SourceOffset, partitions: Sequence[Partition], ids: Mapping[st
 def resume(
     standing: Standing, earliest: Positions, latest: Positions
 ) -> tuple[dict[Partition, int], dict[Partition, Loss]]:
-    """Return where reading continues, and the losses. Pure.
-
-    Parameters
-    ----------
-    standing : Standing
-    earliest : Positions
-        The first row that is left, of `Standing.recreated`, and of those known partitions that have rows to read.
-    latest : Positions
-        Where reading could end, of all partitions that exist.
-
-    Returns
-    -------
-    tuple[dict[Partition, int], dict[Partition, Loss]]
-        The offset to read next of all partitions except new ones; the losses, including those of `Standing.lost`.
-    """
+    """Return where reading continues, and the losses. Pure."""
     positions, lost = dict(standing.known), dict(standing.lost)
     for partition, position in standing.known.items():
         if latest[partition] < position:
@@ -135,22 +112,6 @@ def stand_surely(
 
     Any broker answers the first question, and one may be behind the others: it does not know a new partition yet, or still
     knows the former topic. If that counted as another topic, this one would be read again from its first row.
-
-    Parameters
-    ----------
-    topics : TopicReader
-        Asks any broker; its `ids` stay those of this answer.
-    at : SourceOffset
-    subscription : Subscription
-    may_miss : Collection[str]
-        See `TopicReader.partitions`.
-    ask_each : Callable
-        Asks several brokers for these topics, a pause later.
-
-    Raises
-    ------
-    StoreError
-        ``TOPIC_CHANGED``: they do not agree.
     """
     partitions = topics.partitions(subscription, may_miss)
     standing = stand(at, partitions, topics.ids)

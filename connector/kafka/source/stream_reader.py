@@ -123,25 +123,6 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Pick a micro-batch's end, and put a barrier there if one is due. *Driver, once per trigger*.
 
         Ends that a rewind has planned come first, unchanged: no limit and no schedule applies to them.
-
-        Parameters
-        ----------
-        start : dict
-            The end of the micro-batch before, or `initialOffset`.
-        limit : ReadLimit
-            `getDefaultReadLimit`; or ReadAllAvailable, which overrules the options and means that the query ends with
-            this micro-batch.
-
-        Returns
-        -------
-        dict
-            An end offset; `start` itself if nothing is new and no barrier is due.
-
-        Raises
-        ------
-        StoreError
-            ``DATA_LOST``: rows that would be read next are gone. With ``failOnDataLoss=false`` the micro-batch begins after
-            them, and records it (`SourceOffset.lost`).
         """
         faults.reach("source.latest")
         before = SourceOffset.from_json(start)
@@ -192,14 +173,6 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
         The range begins at the recorded start of `end`: on a replay of the first micro-batch, `start` is a new answer of
         `initialOffset`, which may lie after rows that were never read.
-
-        Raises
-        ------
-        LocationError
-            ``OFFSETS_DISAGREE``: the micro-batch before does not end where this one begins.
-        StoreError
-            ``DATA_LOST``: a replay's rows are gone. With
-            ``failOnDataLoss=false`` it has those that are left, in the same number of tasks.
         """
         before, after = SourceOffset.from_json(start), SourceOffset.from_json(end)
         if before.same_end(after):  # a planned no-data micro-batch repeats the end before it, and its start
@@ -268,13 +241,7 @@ class BarrierKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # -- executor ---------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a range's rows. *Executor, once per task*.
-
-        Raises
-        ------
-        StoreError
-            ``DATA_LOST``: rows of the range are gone; ``READ_FAILED``, ``KAFKA_TIMEOUT``.
-        """
+        """Yield a range's rows. *Executor, once per task*."""
         wanted = cast("KafkaInputPartition", partition)
         return read_range(self._options, wanted.range, wanted.topic_id)
 

@@ -56,13 +56,7 @@ class Subscription:
         return self.pattern is not None and topic not in INTERNAL and re.fullmatch(self.pattern, topic) is not None
 
     def check(self, partitions: Iterable[Partition]) -> None:
-        """Refuse assigned partitions that do not exist.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``, naming the partitions.
-        """
+        """Refuse assigned partitions that do not exist."""
         strange = sorted(set(self.assigned) - set(partitions))
         if strange:
             raise wrong_partitions(

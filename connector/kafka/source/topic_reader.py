@@ -82,21 +82,7 @@ class TopicReader:
         """The topics' ids, as `partitions` saw them last."""
 
     def partitions(self, subscription: Subscription, may_miss: Collection[str] = ()) -> list[Partition]:
-        """Return all partitions that exist now, in order.
-
-        Parameters
-        ----------
-        subscription : Subscription
-        may_miss : Collection[str], optional
-            Topics that are left out if the brokers do not know them. A pattern's always are.
-
-        Raises
-        ------
-        StoreError
-            ``UNKNOWN_TOPIC``, ``MISSING_RIGHT``, ``KAFKA_REFUSED``.
-        RetriableError
-            ``KAFKA_TIMEOUT``: the brokers were away, or without leaders, for longer than the retries.
-        """
+        """Return all partitions that exist now, in order."""
         from confluent_kafka import KafkaException, TopicCollection
 
         self._option = subscription.option
@@ -132,27 +118,11 @@ class TopicReader:
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def surely_earliest(self, partitions: Sequence[Partition], wanted: Positions) -> dict[Partition, int]:
-        """Return `earliest`; ask again, after a pause, for partitions whose first row lies after the wanted one.
-
-        Parameters
-        ----------
-        partitions : Sequence[Partition]
-        wanted : Positions
-            The row to read next; 0 for partitions that are not in it.
-        """
+        """Return `earliest`; ask again, after a pause, for partitions whose first row lies after the wanted one."""
         return self._surely(self.earliest, partitions, lambda p, offset: offset > wanted.get(p, 0), min)
 
     def latest(self, partitions: Sequence[Partition], known: Positions | None = None) -> dict[Partition, int]:
-        """Return where reading ends, per partition: the last stable offset under read_committed, else the high watermark.
-
-        Parameters
-        ----------
-        partitions : Sequence[Partition]
-        known : Positions, optional
-            Positions up to which rows were read. If an answer lies before one, the broker is asked again, because one that
-            has just become the leader may be behind; the answer stays if a read_uncommitted reader has read rows of open
-            transactions.
-        """
+        """Return where reading ends, per partition: the last stable offset under read_committed, else the high watermark."""
         known = known or {}
         offsets = self._offsets(dict.fromkeys(partitions, LATEST))
         for again in range(max(1, self._retries.number) + 1):  # at least two answers, a pause apart
@@ -188,20 +158,7 @@ class TopicReader:
         return {partition: None if offset < 0 else offset for partition, offset in offsets.items()}
 
     def resolve(self, bound: Bound, partitions: Sequence[Partition], *, strict: bool = True) -> dict[Partition, int]:
-        """Return the offsets of a bound, for each of these partitions.
-
-        Parameters
-        ----------
-        bound : Bound
-        partitions : Sequence[Partition]
-        strict : bool
-            Whether to refuse offsets that the partition does not hold.
-
-        Raises
-        ------
-        OptionError
-            ``INVALID_OPTION``, also if a partition has no row that is not older than the time.
-        """
+        """Return the offsets of a bound, for each of these partitions."""
         if isinstance(bound, TimeBound):
             return self._resolve_times(bound, partitions)
         if bound.at == "earliest":
@@ -271,13 +228,7 @@ class TopicReader:
         return {partition: offsets[partition] for partition in wanted}
 
     def _check_same(self, partitions: Sequence[Partition]) -> None:
-        """Raise if these are not the partitions any more that `partitions` saw: no waiting brings them back.
-
-        Raises
-        ------
-        StoreError
-            ``TOPIC_CHANGED``.
-        """
+        """Raise if these are not the partitions any more that `partitions` saw: no waiting brings them back."""
         from confluent_kafka import KafkaException, TopicCollection
 
         wanted = sorted({partition.topic for partition in partitions} & set(self.ids))

@@ -66,14 +66,7 @@ def tracked(outlook: Outlook) -> Aim:
 
 
 def aligned(outlook: Outlook, *, at_once: bool) -> Aim:
-    """``alignment=exactly-once``: read towards the next cut, and never past it.
-
-    Parameters
-    ----------
-    outlook : Outlook
-    at_once : bool
-        Whether there is no further micro-batch: it reads towards the newest cut.
-    """
+    """``alignment=exactly-once``: read towards the next cut, and never past it."""
     cut = outlook.newest() if at_once else resume(outlook) if outlook.cut.toward else choose(outlook)
     if cut is None:
         return Aim(outlook.begin, lambda end: replace(outlook.cut, waited={}), closes_at_cuts=True)
@@ -96,14 +89,6 @@ def unaligned(outlook: Outlook, timeout_ms: int, *, restored: bool) -> Aim:
     """``alignment=unaligned``: the checkpoint of a barrier is taken when its first mark has come, or `timeout_ms` later.
 
     What lies between the position and the marks of other channels is recorded (`Cut.late`).
-
-    Parameters
-    ----------
-    outlook : Outlook
-    timeout_ms : int
-        How long the first mark waits for the others (``alignedTimeout``).
-    restored : bool
-        Whether a new run begins here: it reads what its checkpoint calls late before anything else.
     """
     if restored and (late := late_targets(outlook)):
         return Aim(_capped(outlook, {**outlook.begin, **late}), lambda end: _overtaken(outlook, end, outlook.cut.taken))

@@ -91,15 +91,7 @@ class Alignment:
     # -- before the first row ---------------------------------------------------------------------------------------
 
     def check(self, admin: AdminClient, ids: Mapping[str, str]) -> None:
-        """Check the barrier topics, and that their newest marks are of the topics that are read. *At* ``load()``.
-
-        Raises
-        ------
-        OptionError
-            ``UNKNOWN_TOPIC``, ``INVALID_OPTION``.
-        StoreError
-            ``MARKS_DISAGREE``, ``FORMAT_UNKNOWN``.
-        """
+        """Check the barrier topics, and that their newest marks are of the topics that are read. *At* ``load()``."""
         try:
             self._read_tails(self._reader(admin), TAIL)
             self._is_covered(ids)
@@ -109,21 +101,7 @@ class Alignment:
     def newest(
         self, admin: AdminClient, ids: Mapping[str, str], within: Positions
     ) -> tuple[dict[Partition, int], Cut] | None:
-        """Return the ends of the newest cut that is there, and the cut; None if there is none.
-
-        Parameters
-        ----------
-        admin : AdminClient
-        ids : Mapping[str, str]
-            Of the topics that are read.
-        within : Positions
-            Where the partitions end: it lies no further.
-
-        Raises
-        ------
-        OptionError, StoreError
-            As `aim`.
-        """
+        """Return the ends of the newest cut that is there, and the cut; None if there is none."""
         topics, length = self._reader(admin), TAIL
         try:
             while True:
@@ -156,27 +134,6 @@ class Alignment:
         """Return where the next micro-batch may end. *Once per trigger, when it is known what is visible*.
 
         In this order: a row behind a mark is visible only after the mark, if one query writes both.
-
-        Parameters
-        ----------
-        available : Available
-        admin : AdminClient
-        limit : int or None
-            Offsets that a micro-batch may have.
-        ends : bool
-            Whether the run ends by itself: with the newest cut that is there when it is asked first.
-        at_once : bool
-            Whether it does so in this micro-batch.
-
-        Raises
-        ------
-        OptionError
-            ``UNKNOWN_TOPIC``, ``INVALID_OPTION``: a barrier topic is not there, or has several partitions.
-        StoreError
-            ``MARKS_DISAGREE``: the marks are not those of one query for each topic, in order, without a gap;
-            ``FORMAT_UNKNOWN``.
-        RetriableError
-            ``KAFKA_TIMEOUT``
         """
         before, mode = available.before, self._align.mode
         if ends and self._final is None and mode == "exactly-once":
@@ -294,13 +251,7 @@ class Alignment:
             raise disagree(name, reason)
 
     def _is_covered(self, ids: Mapping[str, str]) -> bool:
-        """Check that each topic that is read is one channel's; return whether each channel has a mark.
-
-        Raises
-        ------
-        StoreError
-            ``MARKS_DISAGREE``
-        """
+        """Check that each topic that is read is one channel's; return whether each channel has a mark."""
         owners: dict[str, str] = {}
         for name, channel in sorted(self._channels.items()):
             for topic, identity in channel.ids.items():
