@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         GuardsRuns as GuardsRuns,
         KeepsEvidence as KeepsEvidence,
         MarksCheckpoints as MarksCheckpoints,
+        NamesDatasets as NamesDatasets,
         ReportsOutput as ReportsOutput,
         Restorable as Restorable,
         Routes as Routes,
@@ -79,8 +80,8 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
 _HOMES = {
     "barrier": "CheckpointBarrier",
     "capabilities": (
-        "Examines Expires GuardsRuns KeepsEvidence MarksCheckpoints ReportsOutput Restorable Routes ShowsLater WarmsUp "
-        "WritesTopics"
+        "Examines Expires GuardsRuns KeepsEvidence MarksCheckpoints NamesDatasets ReportsOutput Restorable Routes ShowsLater "
+        "WarmsUp WritesTopics"
     ),
     "checkpoint": "ClosingReason DecidedCheckpoint",
     "errors": (

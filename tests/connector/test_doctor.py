@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from connector.doctor.examine import examine_options
 from connector.doctor.finding import CHECKS, failed
 from connector.doctor.store import check_store
+from connector.formats import discovery
 from connector.kafka.sink.examination import check_timeout
 from connector.location.location import CheckpointLocation
+from transactional.capabilities import Examines
 from transactional.errors import StoreError
 from transactional.errors.catalogue import catalogue
-from transactional.finding import Level
+from transactional.finding import Finding, Level, good, problem
+from transactional.testing import RecordingSink
 
 
 def test_each_check_has_its_section() -> None:
@@ -86,3 +91,32 @@ def test_a_store_that_replaces_files_is_found(tmp_path: Path, monkeypatch: pytes
     found = list(check_store(location))
     assert (found[0].check, found[0].level, found[0].condition) == ("store", Level.PROBLEM, "NO_EXCLUSIVE_CREATE")
     assert list(tmp_path.iterdir()) == []
+
+
+class ExaminedSink(Examines, RecordingSink):
+    """A sink of a user's, which options alone describe."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "examined"
+
+    def checkStart(self, prefix: str | None) -> None:
+        """Find nothing wrong."""
+        assert prefix is None
+
+    def examine(self, prefix: str | None, *, own: Collection[str] = (), intervalMs: int = 0) -> list[Finding]:
+        """Find the interval."""
+        return [good("interval", f"{intervalMs} ms, {sorted(own)}")]
+
+    def tryOut(self) -> list[Finding]:
+        """Find what can't be written."""
+        return [problem("disk", "It is full.", "Buy one.")]
+
+
+def test_a_sink_of_a_user_is_checked_by_its_options_as_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(discovery._registered, "examined", ExaminedSink)
+    found = {each.check: each for each in examine_options({"format": "examined", "barrierInterval": "30 s"})}
+    assert {"options", "sink", "interval", "disk"} <= set(found)
+    assert found["interval"].sentence == "30000 ms, []"
+    assert found["disk"].level is Level.PROBLEM
