@@ -67,7 +67,7 @@ def test_an_error_of_ours_that_a_driver_prints_holds_none_either() -> None:
 
 def test_commands_print_through_the_report_only() -> None:
     """One place escapes; the others print nothing of anybody else."""
-    allowed = {"report.py", "command_line.py"}
+    allowed = {"report.py", "command_line.py", "listener.py"}  # the last has an example for users
     for folder in ("cli", "views", "operations"):
         for path in (Path(connector.__path__[0]) / folder).glob("*.py"):
             assert path.name in allowed or not re.search(
