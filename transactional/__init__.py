@@ -41,9 +41,11 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         FencedError as FencedError,
         HookError as HookError,
         JournalError as JournalError,
+        JournalStoreError as JournalStoreError,
         LocationError as LocationError,
         OptionError as OptionError,
         ProtocolError as ProtocolError,
+        PutBackError as PutBackError,
         QueryStoppedError as QueryStoppedError,
         ReplayMismatchError as ReplayMismatchError,
         RetriableError as RetriableError,
@@ -51,12 +53,14 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         RowRefusedError as RowRefusedError,
         StoreError as StoreError,
         StoreReplacedError as StoreReplacedError,
+        StoreUnreachableError as StoreUnreachableError,
+        SupersededError as SupersededError,
         TransactionLostError as TransactionLostError,
         TwoPhaseCommitError as TwoPhaseCommitError,
     )
     from transactional.failure import Failure as Failure, Remedy as Remedy, failure_of as failure_of
     from transactional.finding import Finding as Finding, Level as Level
-    from transactional.history import History as History, put_back as put_back
+    from transactional.history import History as History
     from transactional.hooks import CheckpointHook as CheckpointHook, HookContext as HookContext
     from transactional.ledger import CheckpointState as CheckpointState
     from transactional.restart import (
@@ -85,13 +89,13 @@ _HOMES = {
     ),
     "checkpoint": "ClosingReason DecidedCheckpoint",
     "errors": (
-        "AmbiguousOutcomeError FencedError HookError JournalError LocationError OptionError ProtocolError QueryStoppedError "
-        "ReplayMismatchError RetriableError RewindRequiredError RowRefusedError StoreError StoreReplacedError "
-        "TransactionLostError TwoPhaseCommitError"
+        "AmbiguousOutcomeError FencedError HookError JournalError JournalStoreError LocationError OptionError ProtocolError "
+        "PutBackError QueryStoppedError ReplayMismatchError RetriableError RewindRequiredError RowRefusedError StoreError "
+        "StoreReplacedError StoreUnreachableError SupersededError TransactionLostError TwoPhaseCommitError"
     ),
     "failure": "Failure Remedy failure_of",
     "finding": "Finding Level",
-    "history": "History put_back",
+    "history": "History",
     "hooks": "CheckpointHook HookContext",
     "ledger": "CheckpointState",
     "restart": "ExponentialDelay FailureRate FixedDelay NoRestart RestartStrategy",

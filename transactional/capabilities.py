@@ -166,9 +166,9 @@ class KeepsEvidence(ABC):
 
         Raises
         ------
-        LocationError
-            ``LOCATION_PUT_BACK``, made by `transactional.history.put_back`. Nothing has been journalled or written. If the
-            journal has grown meanwhile, it is called again.
+        PutBackError
+            ``LOCATION_PUT_BACK``, with ``evidence``: a clause that says what the store holds. Nothing has been journalled or
+            written. If the journal has grown meanwhile, it is called again.
         StoreError
             ``STORE_WENT_BACK``
         """

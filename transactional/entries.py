@@ -335,7 +335,23 @@ class Moved(Fact):
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreBegun(Fact):
-    """The first entry of a journal that a restore makes: see `transactional.ledger.Restoring`, which has the same fields."""
+    """The first entry of a restored journal: until `Opened`, no query may start here.
+
+    Parameters
+    ----------
+    savepoint, origin, checkpoint, claim
+        As in `transactional.ledger.Origin`.
+    location : str
+        The new location.
+    query : str
+        Spark's id of the query there.
+    partitions : int or None
+        Shuffle partitions that the state gets; None to keep its own.
+    forced : bool
+        A claim although the journal of the origin can't be read: a `Moved` that names this location is of another claim.
+    ledger : Mapping[str, Any]
+        The journal as of the checkpoint, with which this one continues when it is opened.
+    """
 
     kind = EntryKind.RESTORING
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.errors import LocationError, StoreError
+from transactional.errors import PutBackError, StoreError
 from transactional.ledger import Ledger, RunRecord
 from transactional.transaction import ONE
 
-__all__ = ["Handle", "History", "RunMark", "compared", "history_of", "must_hold", "put_back"]
+__all__ = ["Handle", "History", "RunMark", "compared", "history_of", "must_hold"]
 
 Handle = Mapping[str, Any]
 RunMark = Mapping[str, Any]
@@ -142,7 +142,7 @@ def compared(history: History, held: int | None, store: str) -> Mapping[str, Any
         return {}
     seen = history.seen if history.binding else None
     if seen is not None and held > max(history.position, seen.get("checkpoint", 0)):
-        raise put_back(f"{store} holds checkpoint {held} of the query")
+        raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
     must_hold(store, held, history.newest)
     if held:  # at another address, so it is a copy of the former store
         must_hold(store, held, history.former)
@@ -159,14 +159,3 @@ def must_hold(store: str, held: int, known: int) -> None:
     """
     if held < known:
         raise StoreError("STORE_WENT_BACK", store=store, held=held, known=known)
-
-
-def put_back(evidence: str) -> LocationError:
-    """Make the error of a store that holds more of a query than the query's journal knows.
-
-    Parameters
-    ----------
-    evidence : str
-        A clause that describes what the store holds.
-    """
-    return LocationError("LOCATION_PUT_BACK", evidence=evidence)

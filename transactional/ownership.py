@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transactional.errors import FencedError, LocationError, ProtocolError
-from transactional.ledger import Ledger, RunRecord
+from transactional.entries import RestoreBegun
+from transactional.errors import FencedError, LocationError, ProtocolError, SupersededError
+from transactional.ledger import Ledger, Moved, RunRecord
 
 __all__ = [
     "Judge",
@@ -36,11 +37,11 @@ def newest_run(ledger: Ledger) -> RunRecord:
     return ledger.newest_run
 
 
-def superseded(token: int, ledger: Ledger) -> FencedError:
+def superseded(token: int, ledger: Ledger) -> SupersededError:
     """Make the error of a run that is not the newest; 0 for a run that has no token yet."""
     newest = newest_run(ledger)
     newer = f"run {newest.token} (driver {newest.driver}, {newest.ended or 'live'})"
-    return FencedError("RUN_SUPERSEDED", run=token or "of this driver", newer=newer)
+    return SupersededError("RUN_SUPERSEDED", run=token or "of this driver", newer=newer)
 
 
 def _concurrent(reason: str, **parameters: int) -> FencedError:
@@ -53,10 +54,8 @@ def rewinding(ledger: Ledger) -> FencedError:
     return FencedError("REWIND_NOT_DONE", rewind=ledger.rewinding.token if ledger.rewinding else 0)
 
 
-def moved_on(ledger: Ledger) -> FencedError:
+def moved_on(moved: Moved) -> FencedError:
     """Make the error of a process that goes on at a location that its query was moved away from."""
-    moved = ledger.moved
-    assert moved is not None
     return FencedError(
         "LOCATION_MOVED_ON",
         location=moved.location,
@@ -66,17 +65,15 @@ def moved_on(ledger: Ledger) -> FencedError:
     )
 
 
-def unfinished(ledger: Ledger) -> LocationError:
+def unfinished(begun: RestoreBegun) -> LocationError:
     """Make the error of a process that runs, or starts, at a location whose restore is unfinished."""
-    restoring = ledger.restoring
-    assert restoring is not None
     return LocationError(
         "RESTORE_UNFINISHED",
-        savepoint=restoring.savepoint,
-        checkpoint=restoring.checkpoint,
-        origin=restoring.origin,
-        claim=restoring.claim,
-        location=restoring.location,
+        savepoint=begun.savepoint,
+        checkpoint=begun.checkpoint,
+        origin=begun.origin,
+        claim=begun.claim,
+        location=begun.location,
     )
 
 
@@ -93,7 +90,7 @@ def must_have_started_last(ledger: Ledger, driver: str, started: int | None) -> 
         raise superseded(0, ledger)
     if ledger.rewound > started:
         newer = f"a rewind that was done after this query was started (journal entry {ledger.rewound})"
-        raise FencedError("RUN_SUPERSEDED", run="of this driver", newer=newer)
+        raise SupersededError("RUN_SUPERSEDED", run="of this driver", newer=newer)
 
 
 def must_own(token: int) -> Judge:
@@ -101,7 +98,7 @@ def must_own(token: int) -> Judge:
 
     def judge(ledger: Ledger) -> None:
         if ledger.moved is not None:
-            raise moved_on(ledger)
+            raise moved_on(ledger.moved)
         if ledger.rewinding is not None:
             if ledger.rewinding.token != token:
                 raise rewinding(ledger)

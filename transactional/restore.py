@@ -49,7 +49,7 @@ def may_move(saved: Ledger, savepoint: str, checkpoint: int, location: str) -> C
 
     def judge(ledger: Ledger) -> None:
         if ledger.moved is not None:
-            raise moved_on(ledger)
+            raise moved_on(ledger.moved)
         run = ledger.newest_run
         newest = ledger.completed
         wanted = saved.checkpoints[checkpoint]

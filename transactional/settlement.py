@@ -14,8 +14,14 @@ from typing import Any
 from transactional import entries, faults
 from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsOutput, Routes, ShowsLater
 from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
-from transactional.errors import AmbiguousOutcomeError, RetriableError, RewindRequiredError, TransactionLostError
-from transactional.history import must_hold, put_back
+from transactional.errors import (
+    AmbiguousOutcomeError,
+    PutBackError,
+    RetriableError,
+    RewindRequiredError,
+    TransactionLostError,
+)
+from transactional.history import must_hold
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord, PartRecord
 from transactional.ownership import Judge, may_settle
@@ -180,7 +186,7 @@ class Settlement:
             store = f"{self._sink.name()} {route}".strip()
             # a driver that stood still meanwhile has not read what its successor has decided
             if held is not None and held > ledger.position and held > self._journal.load().position:
-                raise put_back(f"{store} holds checkpoint {held} of the query")
+                raise PutBackError("LOCATION_PUT_BACK", evidence=f"{store} holds checkpoint {held} of the query")
             if held is not None:
                 must_hold(store, held, newest)
 

@@ -47,9 +47,9 @@ def _adopt(path: str, claim: bool, yes: bool, report: Report) -> None:
     location, journal = load_journal(path)
     ledger = journal.ledger
     if ledger.moved is not None:
-        raise moved_on(ledger)
+        raise moved_on(ledger.moved)
     if ledger.restoring is not None:
-        raise unfinished(ledger)
+        raise unfinished(ledger.restoring)
     refuse_batch_writes(location, "go on with a new checkpointLocation, from the first version that the target lacks")
     location.query_id()  # refused if Spark has no metadata: nothing ever ran here
     if ledger.rewinding is not None and not claim:

@@ -57,7 +57,7 @@ def open_journal(path: str, nothing: str) -> tuple[CheckpointLocation, Journal]:
     if not journal.ledger.position:
         raise LocationError("NO_JOURNAL", location=location.path, reason=nothing)
     if journal.ledger.restoring is not None:
-        raise unfinished(journal.ledger)
+        raise unfinished(journal.ledger.restoring)
     return location, journal
 
 

@@ -87,7 +87,7 @@ def _look(place: CheckpointLocation) -> Standing:
     """Return how far the query is, while it goes on here."""
     found = standing(place)
     if found.ledger.moved:
-        raise moved_on(place.journal().load())
+        raise moved_on(found.ledger.moved)
     return found
 
 

@@ -41,8 +41,15 @@ from connector.delta.write_options import NAME, WriteOptions, parse_write_option
 from transactional import faults
 from transactional.capabilities import Examines, NamesDatasets, Restorable
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import AmbiguousOutcomeError, OptionError, RetriableError, StoreError, TransactionLostError
-from transactional.history import must_hold, put_back
+from transactional.errors import (
+    AmbiguousOutcomeError,
+    OptionError,
+    PutBackError,
+    RetriableError,
+    StoreError,
+    TransactionLostError,
+)
+from transactional.history import must_hold
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -262,7 +269,9 @@ class DeltaSink(Examines, Restorable, NamesDatasets, TwoPhaseCommitSink[DeltaTra
                 held = table.transaction_version(living[0]["app"]) or 0
                 must_hold(self._folder.uri, held, checkpoint.after)
                 if held > checkpoint.id:
-                    raise put_back(f"{self._folder.uri} holds checkpoint {held} of the query")
+                    raise PutBackError(
+                        "LOCATION_PUT_BACK", evidence=f"{self._folder.uri} holds checkpoint {held} of the query"
+                    )
                 check_protocol(table)
                 check_unchanged(self._folder, table, living)
                 add_files(table, living, checkpoint)

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from connector.delta.write_options import WRITE_OPTIONS, WriteOptions
 from connector.location.location import nearest
-from transactional.errors import StoreError
+from transactional.errors import StoreError, StoreUnreachableError
 from transactional.journal.folders import make_folders, replace_file, sync_file, sync_folder
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class TableFolder:
         try:
             yield
         except OSError as problem:
-            raise StoreError("TABLE_UNREACHABLE", table=self.uri, reason=plain(problem)) from problem
+            raise StoreUnreachableError("TABLE_UNREACHABLE", table=self.uri, reason=plain(problem)) from problem
 
     def open(self) -> DeltaTable:
         """Open the table at its newest version."""
@@ -80,7 +80,7 @@ class TableFolder:
         try:
             return DeltaTable(self.uri, storage_options=self.storage_options())
         except TableNotFoundError:
-            raise StoreError("TABLE_UNREACHABLE", table=self.uri, reason="there is no table") from None
+            raise StoreUnreachableError("TABLE_UNREACHABLE", table=self.uri, reason="there is no table") from None
 
     def storage_options(self) -> dict[str, str] | None:
         """Return deltalake's options for the object store."""

@@ -37,6 +37,7 @@ from typing import Any
 
 from connector.location.location import CheckpointLocation
 from connector.location.offset_log import (
+    TornOffsetsError,
     has_offsets,
     is_torn,
     lines_of,
@@ -94,9 +95,9 @@ def check_target(location: CheckpointLocation, ledger: Ledger, preview: Preview)
         with suppress(RewindRequiredError):  # the rewind puts back what the journal keeps
             try:
                 check_sources(ledger, spark_view(location, preview.batch))
-            except LocationError as torn:
+            except TornOffsetsError:
                 needed = {number for number in (preview.batch, preview.batch - 1) if has_offsets(location, number)}
-                if torn.condition != "SPARK_OFFSETS_TORN" or not needed <= set(ledger.logs):
+                if not needed <= set(ledger.logs):
                     raise
 
 

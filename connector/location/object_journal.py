@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from connector.location.object_store import AT_ONCE, ObjectFiles
-from transactional.errors import JournalError
+from transactional.errors import JournalError, JournalStoreError
 
 __all__ = ["ObjectJournalStore"]
 
@@ -78,7 +78,7 @@ class ObjectJournalStore:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise JournalError("JOURNAL_STORE_FAILED", file=name, reason=str(error)) from error
+            raise JournalStoreError("JOURNAL_STORE_FAILED", file=name, reason=str(error)) from error
 
     def _read_ahead(self) -> None:
         """Fetch what a journal reads next and is not kept yet: the newest snapshot and the entries after it."""

@@ -17,6 +17,8 @@ from transactional.errors import LocationError
 from transactional.recovery import QueryView
 
 __all__ = [
+    "TornOffsetsError",
+    "UnknownOffsetsError",
     "has_offsets",
     "is_torn",
     "lines_of",
@@ -27,6 +29,14 @@ __all__ = [
     "spark_view",
     "stopped_view",
 ]
+
+
+class TornOffsetsError(LocationError):
+    """A file of ``offsets/`` is not what Spark wrote."""
+
+
+class UnknownOffsetsError(LocationError):
+    """A file of ``offsets/`` is of a version that this release does not know."""
 
 
 def newest(location: CheckpointLocation, log: str) -> int:
@@ -57,7 +67,7 @@ def lines_of(location: CheckpointLocation, batch: int, text: str) -> Sequence[So
     if _ends_early(text):
         raise _torn(location, path, f"it ends after {len(text)} characters")
     if lines[0] != "v1":
-        raise LocationError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]))
+        raise UnknownOffsetsError("SPARK_OFFSETS_UNKNOWN", path=path, version=repr(lines[0]))
     try:
         return [SourceLine.parse(line) for line in lines[2:]]
     except UNFIT as error:
@@ -68,15 +78,15 @@ def is_torn(location: CheckpointLocation, batch: int) -> bool:
     """Return whether ``offsets/<batch>`` is there, and is not what Spark wrote."""
     try:
         source_lines(location, batch)
-    except LocationError as error:
-        if error.condition not in ("SPARK_OFFSETS_TORN", "SPARK_OFFSETS_UNKNOWN"):
-            raise
-        return error.condition == "SPARK_OFFSETS_TORN"
+    except TornOffsetsError:
+        return True
+    except UnknownOffsetsError:
+        return False
     return False
 
 
-def _torn(location: CheckpointLocation, path: str, why: str) -> LocationError:
-    return LocationError("SPARK_OFFSETS_TORN", path=path, location=location.path, reason=why)
+def _torn(location: CheckpointLocation, path: str, why: str) -> TornOffsetsError:
+    return TornOffsetsError("SPARK_OFFSETS_TORN", path=path, location=location.path, reason=why)
 
 
 def _ends_early(text: str) -> bool:

@@ -17,7 +17,7 @@ from connector.spark.recorded_sink import can_be_built
 from transactional import entries
 from transactional.clock import Clock, Deadline
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, TwoPhaseCommitError
+from transactional.errors import FencedError, SupersededError, TwoPhaseCommitError
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import may_stop, newest_run, rewinding, superseded
 
@@ -157,9 +157,8 @@ def request_stop(location: CheckpointLocation, driver: str | None = None) -> int
 
         try:
             journal.append(entries.Request(what="stop", run=token), judge)
-        except FencedError as fenced:
-            if fenced.condition != "RUN_SUPERSEDED":  # by another run since it was looked at
-                raise
+        except SupersededError:  # by another run since it was looked at
+            continue
         else:
             return token
 

@@ -17,7 +17,14 @@ from connector.registration.data_sources import known_sources, sink_of
 from connector.spark import first_start, internals
 from connector.spark.process import is_alive, process_of
 from transactional.barrier import SourceLine
-from transactional.errors import FencedError, LocationError, OptionError, StoreError, TwoPhaseCommitError
+from transactional.errors import (
+    FencedError,
+    LocationError,
+    OptionError,
+    StoreError,
+    StoreUnreachableError,
+    TwoPhaseCommitError,
+)
 from transactional.failure import Remedy, failure_of
 from transactional.sink import Options
 
@@ -40,9 +47,6 @@ SLOW: Final[Mapping[str, str]] = {
 
 OF_THE_WORKERS: Final = frozenset({"MISSING_PACKAGE", "CLIENT_NOT_STARTED"})
 """Conditions that only the Python of Spark's workers can judge: the user's program may run another one."""
-
-TOLD_AT_ONCE: Final = frozenset({"BROKERS_UNREACHABLE", "DATABASE_UNREACHABLE", "TABLE_UNREACHABLE"})
-"""Conditions that may pass by themselves, and are a wrong address as a rule."""
 
 NO_LOCATION: Final = frozenset({"LOCATION_NOT_A_FOLDER", "LOCATION_NOT_OURS"})
 """Conditions of a location that Spark could not make, or not write into."""
@@ -81,7 +85,7 @@ def _mistake(writer: DataStreamWriter, given: Mapping[str, Any]) -> TwoPhaseComm
         return problem.with_traceback(None)
     except (OptionError, StoreError) as problem:
         lasts = failure_of(problem).remedy is Remedy.NONE and problem.condition not in OF_THE_WORKERS
-        if lasts or problem.condition in TOLD_AT_ONCE:
+        if lasts or isinstance(problem, StoreUnreachableError):  # as a rule a wrong address
             return problem.with_traceback(None)
         log.info("not checked before Spark starts the query: %s", problem)
     except Exception:  # the planning of the first micro-batch judges, in the Python that will write

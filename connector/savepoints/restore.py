@@ -30,8 +30,8 @@ from connector.savepoints.repartition import repartition
 from transactional import entries, faults
 from transactional.clock import SystemClock
 from transactional.entry import canonical
-from transactional.errors import FencedError, JournalError, LocationError
-from transactional.ledger import Ledger, Restoring
+from transactional.errors import FencedError, JournalError, LocationError, ProtocolError
+from transactional.ledger import Ledger
 from transactional.ownership import moved_on
 from transactional.restore import begins_at, begins_far_above, may_move
 
@@ -104,7 +104,7 @@ class Restore:
         names = self._names()
         ledger = self._journal.load() if OURS in names else Ledger()
         if ledger.moved is not None:
-            raise moved_on(ledger)
+            raise moved_on(ledger.moved)
         found = ledger.restoring
         self._origin = CheckpointLocation(found.origin) if found is not None else None
         self._moved = self._is_moved()
@@ -206,7 +206,7 @@ class Restore:
         elif moved is None:
             self._may_move(savepoint)(ledger)
         elif (moved.location, moved.savepoint) != (self._location.path, savepoint.id):
-            raise moved_on(ledger)
+            raise moved_on(moved)
         elif not self._is_claimed():
             self.lost = LocationError(
                 "ORIGIN_UNREACHABLE",
@@ -237,7 +237,7 @@ class Restore:
         begun = self._journal.ledger.restoring
         if begun is not None and savepoint is not None and not self._moved:
             # N3: copy Spark's files.
-            self._copy(savepoint)
+            self._copy(savepoint, begun.query)
             faults.reach("restore.copied")
             if self._claim and self.lost is None and self._is_still(begun):
                 # N4: write "moved" into the origin. From here its query never starts again.
@@ -248,7 +248,7 @@ class Restore:
             self._open(begun)
         return self._location.query_id()
 
-    def _is_still(self, begun: Restoring) -> bool:
+    def _is_still(self, begun: entries.RestoreBegun) -> bool:
         """Return whether the location is closed, as it was begun; False if another run of this command has opened it."""
         ledger = self._journal.load()
         if ledger.restoring == begun or ledger.restored is not None:
@@ -286,9 +286,9 @@ class Restore:
             self._refuse_unless_free(ledger, [OURS])
         faults.reach("restore.begun")
 
-    def _copy(self, savepoint: Savepoint) -> None:
+    def _copy(self, savepoint: Savepoint, query: str) -> None:
         files = self._location.files
-        with self._source(savepoint) as (names, put):
+        with self._source(savepoint, query) as (names, put):
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 list(pool.map(put, [name for name in names if name.startswith("state/")]))
             for name in sorted((name for name in names if not name.startswith("state/")), reverse=True):
@@ -299,25 +299,23 @@ class Restore:
         files.delete([name for name in strays if -1 < _number(name) < lowest])
 
     @contextmanager
-    def _source(self, savepoint: Savepoint) -> Iterator[tuple[list[str], Callable[[str], None]]]:
+    def _source(self, savepoint: Savepoint, query: str) -> Iterator[tuple[list[str], Callable[[str], None]]]:
         """Yield the names to copy, and a function that copies one: from the savepoint, or a repartitioned scratch folder."""
         saved = savepoint.checkpoint_files()
         if self._partitions is None:
-            yield [*saved], lambda name: self._put(savepoint, saved[name], name, self._location)
+            yield [*saved], lambda name: self._put(savepoint, saved[name], name, query, self._location)
             return
         with tempfile.TemporaryDirectory(prefix="barrier-restore-") as folder:
             scratch = CheckpointLocation(os.path.realpath(folder))
             for name, file in saved.items():
-                self._put(savepoint, file, name, scratch)
+                self._put(savepoint, file, name, query, scratch)
             self.repartitioned = repartition(scratch, self._partitions)
             names = [name for name in scratch.files.tree("") if name.rpartition("/")[2][0] != "."]
             yield names, lambda name: self._put_named(read_file(scratch.files, name), name, self._location)
 
-    def _put(self, savepoint: Savepoint, file: SavedFile, name: str, target: CheckpointLocation) -> None:
+    def _put(self, savepoint: Savepoint, file: SavedFile, name: str, query: str, target: CheckpointLocation) -> None:
         if name == "metadata":
-            begun = self._journal.ledger.restoring
-            assert begun is not None, "N2"
-            target.files.put(name, json.dumps({"id": begun.query}).encode())
+            target.files.put(name, json.dumps({"id": query}).encode())
         elif "_metadata" in name.split("/"):
             self._put_named(read_file(savepoint.folder.files, file.path), name, target)
         else:
@@ -332,8 +330,7 @@ class Restore:
         target.files.put(name, data)
 
     def _move(self, savepoint: Savepoint) -> None:
-        assert self._origin is not None, "N1"
-        journal = self._origin.journal()
+        journal = CheckpointLocation(savepoint.location).journal()
         journal.load()
         fact = entries.Moved(location=self._location.path, savepoint=savepoint.id, checkpoint=savepoint.checkpoint)
         try:
@@ -342,7 +339,7 @@ class Restore:
             if not self._is_moved():  # else the same command, running beside this one
                 raise
 
-    def _open(self, begun: Restoring) -> None:
+    def _open(self, begun: entries.RestoreBegun) -> None:
         def judge(ledger: Ledger) -> None:
             if ledger.restoring is None:
                 raise self._not_empty("it holds the restored query, and nothing is left to do")
@@ -354,7 +351,7 @@ class Restore:
                 raise
         faults.reach("restore.opened")
 
-    def _opening(self, begun: Restoring) -> entries.Opened:
+    def _opening(self, begun: entries.RestoreBegun) -> entries.Opened:
         """Return what `opened` says: where its numbers begin; of a claim, also what the origin knows of the store."""
         saved = Ledger.from_json(begun.ledger)
         if not begun.claim:
@@ -362,7 +359,8 @@ class Restore:
         if self.lost is not None:
             return entries.Opened(position=begins_far_above(saved.position, int(SystemClock().now() * 1000)))
         origin = CheckpointLocation(begun.origin).journal().load()
-        assert origin.moved is not None, "N4"
+        if origin.moved is None:
+            raise ProtocolError("PROTOCOL_VIOLATED", reason=f"{begun.origin} was opened again after it had been closed")
         return entries.Opened(position=begins_at(origin.moved.entry, saved), origin=origin.store_record())
 
 

@@ -168,8 +168,9 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
 
     run = _look(place, journal).newest_run
     stopped = run is None or run.ended is not None or is_alive(run.process) is False
-    if not (committed() if stopped else _wait(committed, deadline, clock)):  # no other process writes it
-        chosen = journal.ledger.completed
+    is_committed = committed() if stopped else _wait(committed, deadline, clock)  # no other process writes it
+    chosen = journal.ledger.completed
+    if chosen is None or not is_committed:
         batch = max(chosen.batches) if chosen is not None else -1
         raise LocationError(
             "SAVEPOINT_NOT_READY",
@@ -178,8 +179,6 @@ def _choose(place: CheckpointLocation, journal: Journal, deadline: Deadline, clo
             "query died in between",
             batches=[batch],
         )
-    chosen = journal.ledger.completed
-    assert chosen is not None
     return chosen
 
 

@@ -26,7 +26,7 @@ def refuse_batch_writes(location: CheckpointLocation, instead: str) -> None:
 def refuse_elsewhere(location: CheckpointLocation, ledger: Ledger) -> None:
     """Check that the journal was written at this location, for the query that is here, and goes on here."""
     if ledger.moved is not None:
-        raise moved_on(ledger)
+        raise moved_on(ledger.moved)
     if ledger.restoring is not None:
-        raise unfinished(ledger)
+        raise unfinished(ledger.restoring)
     check_location(ledger, QueryView(location.query_id(), location.path, -1, -1, [], None))

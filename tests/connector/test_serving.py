@@ -11,7 +11,6 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,10 +27,10 @@ from connector.spark.process import this_process
 from connector.views.queries import QueryState
 from integration.served import Served
 from tests.connector.cli_place import CliPlace, dead_process
-from transactional.entry import EntryKind, canonical
+from tests.transactional.bodies import restore_begun
+from transactional.entry import EntryKind
 from transactional.errors import OptionError
 from transactional.journal import Journal
-from transactional.ledger import Restoring
 from transactional.restore import cut
 
 Serve = Callable[..., Served]
@@ -345,10 +344,9 @@ def test_a_lag_is_none_of_a_topic_that_was_created_again(monkeypatch: pytest.Mon
 
 def test_a_location_that_is_being_restored_counts_nothing(place: CliPlace, tmp_path: Path) -> None:
     """Its counters will be those of the origin: an increase would count all of what the origin has done."""
-    saved = json.loads(canonical(cut(place.ledger(), place.checkpoints[0]).to_json()))
+    saved = cut(place.ledger(), place.checkpoints[0])
     new = CliPlace(tmp_path / "new")
-    body = Restoring("s", str(place), place.checkpoints[0], True, str(new), "q", None, False, saved)
-    new.append(EntryKind.RESTORING, asdict(body))
+    new.append(EntryKind.RESTORING, restore_begun(saved, place.checkpoints[0], True, str(new)).to_json())
     counted = {name for name, metric in METRICS.items() if metric.grows}
     for facts, wanted in ((looked(place), counted), (looked(new), set())):
         assert counted & {sample.name for sample in samples([facts], (), 0)} == wanted

@@ -9,11 +9,11 @@ from typing import Any
 
 from transactional import entries
 from transactional.barrier import SourceLine
-from transactional.entries import ALWAYS, KINDS, Fact
+from transactional.entries import ALWAYS, KINDS, Fact, RestoreBegun
 from transactional.entry import canonical
-from transactional.ledger import Ledger, Restoring
+from transactional.ledger import Ledger
 
-__all__ = ["completed", "fact_of", "lines", "recorded", "restored", "run_body", "settled"]
+__all__ = ["completed", "fact_of", "lines", "recorded", "restore_begun", "restored", "run_body", "settled"]
 
 
 def completed(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,6 +79,20 @@ def settled(checkpoint: int, run: int = 1, **output: Any) -> dict[str, Any]:
 
 
 def restored(saved: Ledger, checkpoint: int, claim: bool, location: str, position: int) -> Ledger:
-    """How a journal goes on that a restore has begun and opened; `saved` was cut to the checkpoint."""
-    ledger = json.loads(canonical(saved.to_json()))
-    return Restoring("s", saved.location, checkpoint, claim, location, "q", None, False, ledger).opened(position)
+    """Return the ledger of a restored location; `saved` was cut to the checkpoint."""
+    return Ledger.opened(restore_begun(saved, checkpoint, claim, location), position)
+
+
+def restore_begun(saved: Ledger, checkpoint: int, claim: bool, location: str) -> RestoreBegun:
+    """Return the first entry of a restored location."""
+    return RestoreBegun(
+        savepoint="s",
+        origin=saved.location,
+        checkpoint=checkpoint,
+        claim=claim,
+        location=location,
+        query="q",
+        partitions=None,
+        forced=False,
+        ledger=json.loads(canonical(saved.to_json())),
+    )

@@ -12,8 +12,8 @@ from tests.transactional.bodies import fact_of, lines, recorded, restored, run_b
 from transactional.capabilities import GuardsRuns, KeepsEvidence
 from transactional.coordinator import CheckpointCoordinator, RunSettings
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, LocationError, StoreReplacedError
-from transactional.history import History, history_of, put_back
+from transactional.errors import FencedError, LocationError, PutBackError, StoreReplacedError
+from transactional.history import History, history_of
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import Ledger, RunRecord
 from transactional.recovery import QueryView
@@ -68,7 +68,7 @@ class Place:
     def answer(self, history: History) -> Mapping[str, Any]:
         self.asked.append(history)
         if self.refuses(history):
-            raise put_back("it holds more")
+            raise PutBackError("LOCATION_PUT_BACK", evidence="it holds more")
         return {"holds": len(self.asked)}
 
     def coordinator(

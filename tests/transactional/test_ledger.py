@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import completed, recorded, run_body, settled
+from tests.transactional.bodies import completed, recorded, restore_begun, run_body, settled
 from tests.transactional.interleaving import run
 from transactional.entry import Entry, EntryKind
 from transactional.errors import JournalError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import Ledger, Moved, Origin, RestartRecord, Restoring, apply
+from transactional.ledger import Ledger, Moved, Origin, RestartRecord, apply
 from transactional.ledger.fold import KEPT_BATCHES, KEPT_FAILURES, KEPT_RUNS, KEPT_UNMARKED
 
 RETAINED = 7
@@ -284,7 +284,7 @@ def test_a_snapshot_forgets_nothing() -> None:
     ledger.reached, ledger.rewound = 9, 10
     ledger.moved = Moved(9, "there", "saved", 3)
     ledger.restored = Origin("saved", "origin", 3, 0, 8, True)
-    ledger.restoring = Restoring("saved", "origin", 3, True, "here", "q", 4, False, {"position": 1})
+    ledger.restoring = restore_begun(Ledger(position=1), 3, True, "here")
     ledger.stamp, ledger.stamps = 8, {"orders": 9}
     ledger.restarts = [RestartRecord(5, 6, "supervise", 1, 2.0, "X", "why", False)]
     new = Ledger()

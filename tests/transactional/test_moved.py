@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from tests.transactional.bodies import fact_of, lines
+from tests.transactional.bodies import fact_of, lines, restore_begun
 from tests.transactional.test_steps import SCHEMA, Query
 from transactional import faults
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.entry import EntryKind, canonical
+from transactional.entry import EntryKind
 from transactional.errors import TwoPhaseCommitError
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import Ledger, Restoring
+from transactional.ledger import Ledger
 from transactional.recovery import QueryView
 from transactional.restore import begins_at, cut, may_move
 from transactional.rewind import Preview, Rewinder
@@ -92,9 +90,7 @@ def other_place(query: Query, saved: Ledger) -> Query:
     assert moved is not None
     there = Query(MemoryJournalStore())
     journal = Journal(there.journal_store)
-    ledger = json.loads(canonical(saved.to_json()))
-    begun = Restoring("s", saved.location, max(saved.checkpoints), True, "/there", "q", None, False, ledger)
-    journal.append(fact_of(EntryKind.RESTORING, asdict(begun)), lambda _: None)
+    journal.append(restore_begun(saved, max(saved.checkpoints), True, "/there"), lambda _: None)
     journal.append(fact_of(EntryKind.OPENED, {"position": begins_at(moved.entry, saved)}), lambda _: None)
     there.transactions, there.committed = query.transactions, 0
     there.view = lambda batch: QueryView(  # type: ignore[method-assign]

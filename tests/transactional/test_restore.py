@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.transactional.bodies import fact_of, lines, recorded, restored, run_body, settled
+from tests.transactional.bodies import fact_of, lines, recorded, restore_begun, restored, run_body, settled
 from transactional.barrier import sources_digest
 from transactional.capabilities import KeepsEvidence
 from transactional.coordinator import CheckpointCoordinator, RunSettings
-from transactional.entry import EntryKind, canonical
-from transactional.errors import FencedError, JournalError, LocationError, TwoPhaseCommitError
-from transactional.history import History, put_back
+from transactional.entry import EntryKind
+from transactional.errors import FencedError, JournalError, LocationError, PutBackError, TwoPhaseCommitError
+from transactional.history import History
 from transactional.journal import Journal, MemoryJournalStore
-from transactional.ledger import Ledger, Restoring
+from transactional.ledger import Ledger
 from transactional.recovery import QueryView, check_account, check_restored, unrecorded_repartitions
 from transactional.restore import begins_at, begins_far_above, cut, may_move
 from transactional.sink import Options, TransactionContext
@@ -111,9 +110,7 @@ def test_a_claimed_journal_is_the_querys_own_above_all_numbers_that_were_taken()
 
 def begun(claim: bool = True) -> Journal:
     """The first entry of a restore."""
-    saved = json.loads(canonical(cut(three().ledger, 5).to_json()))
-    body = Restoring("s", "here", 5, claim, "there", "q", None, False, saved)
-    return journal_of((EntryKind.RESTORING, asdict(body)))
+    return journal_of((EntryKind.RESTORING, restore_begun(cut(three().ledger, 5), 5, claim, "there").to_json()))
 
 
 @pytest.mark.parametrize("kind", sorted(EntryKind.ALL - {EntryKind.SNAPSHOT, EntryKind.OPENED}))
@@ -137,7 +134,7 @@ def test_an_opened_journal_goes_on_far_above_its_two_entries(claim: bool) -> Non
     closed = journal.ledger.restoring
     assert closed is not None
     assert journal.append(fact_of(EntryKind.OPENED, {"position": 40}), lambda _: None).number == 2
-    assert journal.load() == journal.ledger == closed.opened(40)
+    assert journal.load() == journal.ledger == Ledger.opened(closed, 40)
     assert journal.ledger.accounted == 2
     assert journal.append(fact_of(EntryKind.RUN, run_body(location="there")), lambda _: None).number == 41
     again = Journal(journal._store)
@@ -277,7 +274,7 @@ def test_a_driver_that_finds_its_query_s_rows_of_elsewhere_is_led_there() -> Non
         def checkHistory(self, history: History) -> dict[str, Any]:
             if other.ledger.moved is None:
                 other.append(fact_of(*moved()), lambda _: None)
-            raise put_back("it holds checkpoint 9 of the query")
+            raise PutBackError("LOCATION_PUT_BACK", evidence="it holds checkpoint 9 of the query")
 
     sink = MovedMeanwhile(Options({"transactionalIdPrefix": "p"}), pa.schema([]))
     with pytest.raises(FencedError, match=r"LOCATION_MOVED_ON.*there"):

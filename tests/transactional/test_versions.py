@@ -19,8 +19,15 @@ from transactional.checkpoint import Acknowledgement, Mode, Part, TaskPlan
 from transactional.coordinator import CheckpointCoordinator, RunSettings, claim, planning
 from transactional.digest import ENCODING_VERSION, RowDigest, digest_of_all
 from transactional.entry import EntryKind
-from transactional.errors import FencedError, JournalError, LocationError, ReplayMismatchError, RetriableError
-from transactional.history import History, put_back
+from transactional.errors import (
+    FencedError,
+    JournalError,
+    LocationError,
+    PutBackError,
+    ReplayMismatchError,
+    RetriableError,
+)
+from transactional.history import History
 from transactional.journal import Journal, MemoryJournalStore
 from transactional.ledger import BatchRecord, Ledger, RunRecord, Written
 from transactional.recovery import QueryView
@@ -336,7 +343,7 @@ def test_a_topic_s_id_is_the_same_one_in_both_clients_spelling() -> None:
 
 def test_an_older_copy_of_the_location_names_what_works_for_batch_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(sink: NamedSink, history: History) -> Mapping[str, Any]:
-        raise put_back("it has committed more")
+        raise PutBackError("LOCATION_PUT_BACK", evidence="it has committed more")
 
     writes = Writes()
     writes.save(0, [[1]])

@@ -8,7 +8,7 @@ from typing import Any
 
 from transactional import entries, faults
 from transactional.coordinator.session import Session
-from transactional.errors import FencedError, LocationError, StoreReplacedError
+from transactional.errors import FencedError, LocationError, PutBackError, StoreReplacedError
 from transactional.history import History, RunMark, history_of
 from transactional.ledger import Ledger, RunRecord
 from transactional.ownership import moved_on, must_have_started_last, must_own, newest_run, superseded
@@ -167,13 +167,11 @@ class Claimant:
             except LocationError as refused:
                 found = self._journal.load()
                 if found.moved is not None:
-                    raise moved_on(found) from None
+                    raise moved_on(found.moved) from None
                 if found.position != position:
                     continue
-                if (
-                    self._session.view.gaps and refused.condition == "LOCATION_PUT_BACK"
-                ):  # no logs that could be adopted
-                    raise LocationError("VERSIONS_PUT_BACK", **refused.parameters) from None
+                if self._session.view.gaps and isinstance(refused, PutBackError):  # no logs that could be adopted
+                    raise PutBackError("VERSIONS_PUT_BACK", **refused.parameters) from None
                 raise
 
     def _held(self, history: History) -> int:

@@ -13,7 +13,7 @@ from transactional.coordinator.claim import Claimant
 from transactional.coordinator.decision import Decision
 from transactional.coordinator.planning import Planning
 from transactional.coordinator.session import RunSettings, Session
-from transactional.errors import FencedError, JournalError, ProtocolError, RetriableError
+from transactional.errors import FencedError, JournalStoreError, ProtocolError, RetriableError
 from transactional.journal import Journal
 from transactional.ledger import BatchRecord, CheckpointRecord
 from transactional.ownership import (
@@ -84,10 +84,10 @@ class CheckpointCoordinator:
         # P2: load the journal.
         ledger = self._journal.load()
         if ledger.restoring is not None:
-            raise unfinished(ledger)
+            raise unfinished(ledger.restoring)
         check_location(ledger, self._view)
         if ledger.moved is not None:
-            raise moved_on(ledger)
+            raise moved_on(ledger.moved)
         if ledger.rewinding is not None:
             raise rewinding(ledger)
         check_prefix(ledger, self._settings.prefix)
@@ -178,9 +178,7 @@ class CheckpointCoordinator:
         except FencedError as fenced:
             log.info("abort of micro-batch %d does nothing: %s", batch, fenced)
             return
-        except JournalError as problem:  # raised, it would hide what went wrong first
-            if problem.condition != "JOURNAL_STORE_FAILED":
-                raise
+        except JournalStoreError as problem:  # raised, it would hide what went wrong first
             log.warning("micro-batch %d is not aborted now, the next start sweeps it: %s", batch, problem)
             return
         faults.reach("abort.journalled")

@@ -30,6 +30,7 @@ from transactional.errors import (
     FencedError,
     HookError,
     JournalError,
+    JournalStoreError,
     ProtocolError,
     RetriableError,
     StoreError,
@@ -132,9 +133,7 @@ class Decision:
                     raise
                 entry = late
                 break
-            except (HookError, JournalError) as problem:
-                if isinstance(problem, JournalError) and problem.condition != "JOURNAL_STORE_FAILED":
-                    raise
+            except (HookError, JournalStoreError) as problem:
                 if deadline.passed():
                     self._decline(problem, reason, fact, judge, found is None)
                     return

@@ -5,12 +5,16 @@
     TwoPhaseCommitError
     ├── OptionError (also ValueError)      an option is missing, unknown or out of range
     ├── LocationError                      the checkpoint location and the journal do not belong together
+    │   └── PutBackError                   the location, or the store, is an older copy
     ├── JournalError                       the journal can't be read or written, or is of an unknown version
+    │   └── JournalStoreError              the journal's store failed: the same may work later
     ├── FencedError                        a newer run owns the location, or this run has ended
+    │   └── SupersededError                a newer run owns the location
     ├── QueryStoppedError                  no failure: the query ends because it was asked to, and nothing is left open
     ├── ProtocolError                      a call or message arrived that the protocol excludes
     ├── StoreError                         the sink's store refused for good (rights, versions, missing topic)
-    │   └── RowRefusedError                the store refused a row (too large, wrong type)
+    │   ├── RowRefusedError                the store refused a row (too large, wrong type)
+    │   └── StoreUnreachableError          no connection to the store
     ├── RetriableError                     nothing is decided; the same batch can be written again
     │   └── StoreReplacedError             the store went on elsewhere, or from an older state: a new run has to look
     ├── TransactionLostError               prepared transactions that will never be committed
@@ -32,9 +36,11 @@ __all__ = [
     "FencedError",
     "HookError",
     "JournalError",
+    "JournalStoreError",
     "LocationError",
     "OptionError",
     "ProtocolError",
+    "PutBackError",
     "QueryStoppedError",
     "ReplayMismatchError",
     "RetriableError",
@@ -42,6 +48,8 @@ __all__ = [
     "RowRefusedError",
     "StoreError",
     "StoreReplacedError",
+    "StoreUnreachableError",
+    "SupersededError",
     "TransactionLostError",
     "TwoPhaseCommitError",
 ]
@@ -107,12 +115,24 @@ class LocationError(TwoPhaseCommitError):
     """The checkpoint location, the query's logs and the journal do not belong together."""
 
 
+class PutBackError(LocationError):
+    """The checkpoint location, or the sink's store, was put back from an older copy."""
+
+
 class JournalError(TwoPhaseCommitError):
     """The journal can't be read or written, or was written by a newer version."""
 
 
+class JournalStoreError(JournalError):
+    """The store of the journal did not answer, or failed: the same request may succeed later."""
+
+
 class FencedError(TwoPhaseCommitError):
     """A newer run owns the location (or another query the prefix); this one must stop."""
+
+
+class SupersededError(FencedError):
+    """A newer run owns the location; this one must stop."""
 
 
 class QueryStoppedError(TwoPhaseCommitError):
@@ -129,6 +149,10 @@ class StoreError(TwoPhaseCommitError):
 
 class RowRefusedError(StoreError):
     """The store refused a row: too large, or of a type that it can't hold."""
+
+
+class StoreUnreachableError(StoreError):
+    """No connection to the store can be made."""
 
 
 class RetriableError(TwoPhaseCommitError):

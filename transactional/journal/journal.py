@@ -16,7 +16,7 @@ from transactional import faults
 from transactional.clock import Clock, SystemClock
 from transactional.entries import Fact, Opened, Request
 from transactional.entry import UNFIT, Entry, EntryKind, decode, encode, torn
-from transactional.errors import FencedError, JournalError
+from transactional.errors import JournalError, JournalStoreError, SupersededError
 from transactional.journal.store import JournalStore
 from transactional.ledger import Ledger, apply
 from transactional.ownership import moved_on, unfinished
@@ -170,9 +170,9 @@ class Journal:
         nonce = nonce or self.nonce()
         while True:
             if self.ledger.moved is not None:  # nothing follows it, whatever its kind
-                raise moved_on(self.ledger)
+                raise moved_on(self.ledger.moved)
             if self.ledger.restoring is not None and not isinstance(fact, Opened):
-                raise unfinished(self.ledger)
+                raise unfinished(self.ledger.restoring)
             judge(self.ledger)
             number = self.ledger.position + 1
             entry = Entry(number, fact.kind, nonce, int(self._clock.now() * 1000), fact.to_json())
@@ -217,9 +217,7 @@ class Journal:
         while self.ledger.request is None:
             try:
                 return self.append(Request(what=what), judge).number
-            except FencedError as folded:  # noqa: PERF203
-                if folded.condition != "RUN_SUPERSEDED":
-                    raise
+            except SupersededError:  # noqa: PERF203
                 self.load()
         return self.ledger.request
 
@@ -244,21 +242,21 @@ class Journal:
             if failure is None:  # taken, folded and deleted since
                 return None
             raise self._failed(name, failure) from error
-        except JournalError as error:
-            if failure is None or error.condition != "JOURNAL_STORE_FAILED":
+        except JournalStoreError as error:
+            if failure is None:
                 raise
             raise self._failed(name, failure) from error
 
     @staticmethod
-    def _failed(name: str, failure: Exception) -> JournalError:
-        return JournalError("JOURNAL_STORE_FAILED", file=name, reason=str(failure))
+    def _failed(name: str, failure: Exception) -> JournalStoreError:
+        return JournalStoreError("JOURNAL_STORE_FAILED", file=name, reason=str(failure))
 
     def _check_not_folded(self, number: int) -> None:
         """Raise if a snapshot is at or above our number: it had been taken and deleted, and our entry counts for nothing."""
         _, snapshots = self._list()
         if snapshots and snapshots[-1] >= number:
             newer = f"a newer run: journal number {number} had been taken, and folded into snapshot {snapshots[-1]}"
-            raise FencedError("RUN_SUPERSEDED", run="of this driver", newer=newer, number=number)
+            raise SupersededError("RUN_SUPERSEDED", run="of this driver", newer=newer, number=number)
 
     def fold(self, every: int = SNAPSHOT_EVERY) -> None:
         """Write a snapshot when `every` entries follow the last, and delete what two snapshots cover.

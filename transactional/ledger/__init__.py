@@ -1,7 +1,7 @@
 """The ledger: the fold over the journal, all that the coordinator knows."""
 
 from transactional.ledger.fold import apply
-from transactional.ledger.ledger import Ledger, Restoring
+from transactional.ledger.ledger import Ledger
 from transactional.ledger.records import (
     BatchRecord,
     CheckpointRecord,
@@ -30,7 +30,6 @@ __all__ = [
     "Origin",
     "PartRecord",
     "RestartRecord",
-    "Restoring",
     "Rewind",
     "RunRecord",
     "Written",

@@ -9,7 +9,7 @@ from transactional import entries
 from transactional.checkpoint import CheckpointFailureReason, ClosingReason
 from transactional.entry import UNFIT, Entry, EntryKind
 from transactional.errors import JournalError
-from transactional.ledger.ledger import LAST_WRITTEN, Ledger, Restoring
+from transactional.ledger.ledger import LAST_WRITTEN, Ledger
 from transactional.ledger.records import (
     BatchRecord,
     CheckpointRecord,
@@ -322,14 +322,14 @@ def _begin_restore(ledger: Ledger, entry: Entry, fact: entries.RestoreBegun) -> 
     if entry.number != 1:
         reason = f"entry {entry.number} begins a restore in a journal in use"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
-    ledger.restoring = Restoring(**fact.to_json())
+    ledger.restoring = fact
 
 
 def _opened(ledger: Ledger, entry: Entry, fact: entries.Opened) -> None:
     if ledger.restoring is None:
         reason = f"entry {entry.number} opens a journal that is open"
         raise JournalError("JOURNAL_DAMAGED", reason=reason, number=entry.number)
-    vars(ledger).update(vars(ledger.restoring.opened(fact.position, fact.origin)))
+    vars(ledger).update(vars(Ledger.opened(ledger.restoring, fact.position, fact.origin)))
 
 
 def _adopt(ledger: Ledger, entry: Entry, fact: entries.Adopt) -> None:

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from transactional.entries import RestoreBegun
 from transactional.entry import EntryKind
 from transactional.ledger.records import (
     BatchRecord,
@@ -23,7 +24,7 @@ from transactional.ledger.records import (
 from transactional.ledger.written import Written
 from transactional.transaction import Cutoff
 
-__all__ = ["LAST_WRITTEN", "Ledger", "Restoring"]
+__all__ = ["LAST_WRITTEN", "Ledger"]
 
 LAST_WRITTEN = 2  # micro-batches
 
@@ -73,7 +74,7 @@ class Ledger:
     moved : Moved or None
     restored : Origin or None
         If a savepoint was restored here.
-    restoring : Restoring or None
+    restoring : RestoreBegun or None
         A restore to this location is unfinished.
     stop : int or None
         Token of the run that was asked to stop; it counts only while that run is the newest.
@@ -111,7 +112,7 @@ class Ledger:
     request: int | None = None
     moved: Moved | None = None
     restored: Origin | None = None
-    restoring: Restoring | None = None
+    restoring: RestoreBegun | None = None
     stop: int | None = None
     restarts: list[RestartRecord] = field(default_factory=list)
     runs: dict[int, RunRecord] = field(default_factory=dict)
@@ -266,44 +267,13 @@ class Ledger:
         held = [each.name for each in fields(cls) if value.get(each.name) is not None]
         return cls(**{name: _READERS.get(name, copy)(value[name]) for name in held})
 
-
-@dataclass(frozen=True)
-class Restoring:
-    """A restore that has begun this journal and has not opened it: no query may start here.
-
-    Parameters
-    ----------
-    savepoint, origin, checkpoint, claim
-        As in `Origin`.
-    location : str
-        Where the query, or its copy, goes on: here.
-    query : str
-        Spark's id of the query here.
-    partitions : int or None
-        Shuffle partitions that the state gets; None to keep its own.
-    forced : bool
-        A claim that goes on though it is unknown what was committed after the savepoint: a `moved` that names this location
-        is not its own.
-    ledger : Mapping[str, Any]
-        The journal as of the checkpoint, with which this one goes on when it is opened.
-    """
-
-    savepoint: str
-    origin: str
-    checkpoint: int
-    claim: bool
-    location: str
-    query: str
-    partitions: int | None
-    forced: bool
-    ledger: Mapping[str, Any]
-
-    def opened(self, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
-        """Return the ledger with which the journal goes on."""
-        found = Ledger.from_json(self.ledger)
-        batch = max(found.checkpoints[self.checkpoint].batches)
-        found.restored = Origin(self.savepoint, self.origin, self.checkpoint, batch, position, self.claim)
-        found.location, found.position, found.reached = self.location, position, -1
+    @classmethod
+    def opened(cls, begun: RestoreBegun, position: int, origin: Mapping[str, Any] | None = None) -> Ledger:
+        """Return the ledger with which a restored journal continues; `origin` is the `store_record` of a claim's origin."""
+        found = cls.from_json(begun.ledger)
+        batch = max(found.checkpoints[begun.checkpoint].batches)
+        found.restored = Origin(begun.savepoint, begun.origin, begun.checkpoint, batch, position, begun.claim)
+        found.location, found.position, found.reached = begun.location, position, -1
         if origin is not None:
             found.runs = {int(token): RunRecord(**run) for token, run in origin["runs"].items()}
             found.stamp = max(found.stamp, origin["stamp"])
@@ -311,7 +281,7 @@ class Restoring:
             found.newest = dict(origin.get("newest", {}))
         else:
             found.accept_store()  # runs that came after the savepoint have left their marks there
-        if self.claim:
+        if begun.claim:
             for run in found.runs.values():
                 run.ended = run.ended or EntryKind.MOVED
         else:  # another query, which must never use a prefix of the first
@@ -338,7 +308,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "rewinding": lambda value: Rewind(**value),
     "moved": lambda value: Moved(**value),
     "restored": Origin.from_json,
-    "restoring": lambda value: Restoring(**value),
+    "restoring": RestoreBegun.from_json,
     "runs": _numbered(lambda value: RunRecord(**{"binding": False, **value})),  # not in older ones
     "batches": _numbered(_batch),
     "checkpoints": _numbered(CheckpointRecord.from_json),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.capabilities import WarmsUp
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import LocationError, TransactionLostError
+from transactional.errors import PutBackError, TransactionLostError
 from transactional.history import History
 from transactional.sink import Cutoff, Options, Outcome, TransactionContext, TwoPhaseCommitSink, guard_run, history_seen
 from transactional.testing.process import ALL_RUNS, SinkProcess, checkpoint_of
@@ -69,8 +69,8 @@ class Bench:
         """Return whether the sink reports that the store holds more than the history knows."""
         try:
             history_seen(self.sink(), history)
-        except LocationError as found:
-            return found.condition == "LOCATION_PUT_BACK"
+        except PutBackError:
+            return True
         return False
 
     def claimed(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:

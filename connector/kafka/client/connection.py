@@ -18,7 +18,7 @@ from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import login_failed, unreachable_brokers
 from connector.kafka.client.kafka_python import import_kafka
 from transactional.clock import Clock, Deadline, SystemClock
-from transactional.errors import RetriableError, StoreError
+from transactional.errors import RetriableError, StoreError, StoreUnreachableError
 
 __all__ = ["KafkaConnection", "backing_off"]
 
@@ -248,9 +248,7 @@ class KafkaConnection:
         reason = ""
         try:
             check_brokers(self.config, Deadline(REASON_SECONDS))
-        except StoreError as problem:
-            if problem.condition != "BROKERS_UNREACHABLE":
-                raise
+        except StoreUnreachableError as problem:
             reason = f"; no broker can be used: {problem.parameters['reason']}"
         return RetriableError("KAFKA_TIMEOUT", reason=f"{what} did not come{reason}", what=what)
 

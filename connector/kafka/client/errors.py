@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connector.kafka.client.kafka_python import import_kafka
-from transactional.errors import OptionError, StoreError
+from transactional.errors import OptionError, StoreError, StoreUnreachableError
 
 __all__ = ["error_name", "forbidden_option", "invalid_option", "login_failed", "missing_right", "unreachable_brokers"]
 
@@ -26,9 +26,17 @@ def invalid_option(name: str, key: str, value: str, expectation: str) -> OptionE
     return OptionError("INVALID_OPTION", owner=name, option=f"kafka.{key}", value=value, expectation=expectation)
 
 
-def unreachable_brokers(name: str, servers: str, reason: str) -> StoreError:
+class UnknownTopicError(StoreError):
+    """A topic does not exist."""
+
+
+class TopicChangedError(StoreError):
+    """A topic was deleted or created again while it was asked about."""
+
+
+def unreachable_brokers(name: str, servers: str, reason: str) -> StoreUnreachableError:
     """Return the error of brokers of which none can be used."""
-    return StoreError(
+    return StoreUnreachableError(
         "BROKERS_UNREACHABLE", owner=name, servers=servers, reason=reason, option="kafka.bootstrap.servers"
     )
 

@@ -49,9 +49,9 @@ from transactional.capabilities import (
     WritesTopics,
 )
 from transactional.clock import Deadline, SystemClock
-from transactional.errors import FencedError, LocationError, OptionError, ProtocolError, StoreError
+from transactional.errors import FencedError, LocationError, OptionError, ProtocolError, PutBackError, StoreError
 from transactional.finding import Finding, good, unknown
-from transactional.history import History, put_back
+from transactional.history import History
 from transactional.sink import Cutoff, HandleState, Options, RunMark, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -274,19 +274,19 @@ class KafkaSink(
         run = described.pop(name, None)
         begins = history.binding and not history.position and not history.mark
         if begins and run is not None and prefix == history.queryId:
-            raise put_back(f"{name} was initialised by a run of the query")
+            raise PutBackError("LOCATION_PUT_BACK", evidence=f"{name} was initialised by a run of the query")
         marks = (history.mark, *history.late) if history.binding and history.mark else ()
         self._late = sum(mark.get("unanswered", 0) for mark in history.late)
         if marks and run is not None and not any(_is_marked(run, mark, self._late) for mark in marks):
             now = {"producerId": run.producer_id, "epoch": run.producer_epoch}
-            raise put_back(f"{name} was initialised after the newest run ({dict(marks[0])} then, {now} now)")
+            evidence = f"{name} was initialised after the newest run ({dict(marks[0])} then, {now} now)"
+            raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         newest = max(described, key=lambda candidate: described[candidate].started_ms, default="")
         began = described[newest].started_ms if newest else 0
         seen = (history.seen or {}).get("committed") if history.binding else None
         if seen is not None and began > max(seen, history.stamp, _began(history.handles)):
-            raise put_back(
-                f"{newest} has committed a transaction that began at {_time(began)}, after every recorded one"
-            )
+            evidence = f"{newest} has committed a transaction that began at {_time(began)}, after every recorded one"
+            raise PutBackError("LOCATION_PUT_BACK", evidence=evidence)
         return {"committed": began}
 
     def stamp(self, handles: Sequence[KafkaHandle]) -> int:

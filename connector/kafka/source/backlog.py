@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.kafka.client.agreement import AskEach, TopicView
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import TopicChangedError, UnknownTopicError
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.kafka.source.available import Available
 from connector.kafka.source.bounds import check_partitions
@@ -101,10 +102,8 @@ class Backlog:
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
         def may_pass(problem: BaseException) -> bool:
-            condition = problem.condition if isinstance(problem, StoreError) else None
-            return condition == "TOPIC_CHANGED" or (
-                condition == "UNKNOWN_TOPIC" and not self._options.fail_on_data_loss
-            )
+            unknown = isinstance(problem, UnknownTopicError) and not self._options.fail_on_data_loss
+            return unknown or isinstance(problem, TopicChangedError)
 
         def ask() -> Available:
             try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from connector.kafka.client.agreement import ask_each_broker
 from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
+from connector.kafka.client.errors import TopicChangedError
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.data_loss import log
 from connector.kafka.source.ranges import OffsetRange
@@ -101,7 +102,7 @@ def check_planned_topic(
         return
     views = [answer[topic] for answer in ask_each_broker(config, [topic], clock)]  # one broker may be behind the others
     if 2 * sum(view.identity == topic_id for view in views) <= len(views):
-        raise StoreError("TOPIC_CHANGED", topics=[topic])
+        raise TopicChangedError("TOPIC_CHANGED", topics=[topic])
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from connector.kafka.client.agreement import TopicView
+from connector.kafka.client.errors import TopicChangedError
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.offsets import Loss, Positions, Reason, SetAside, SourceOffset
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
-from transactional.errors import StoreError
 
 __all__ = ["Standing", "recreated_topics", "resume", "stand", "stand_surely"]
 
@@ -126,7 +126,7 @@ def stand_surely(
         if any(_meant(topic, answer[topic], subscription) != first for answer in answers):
             disputed.append(topic)
     if disputed:
-        raise StoreError("TOPIC_CHANGED", topics=disputed)
+        raise TopicChangedError("TOPIC_CHANGED", topics=disputed)
     return standing
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.client.errors import missing_right
+from connector.kafka.client.errors import TopicChangedError, UnknownTopicError, missing_right
 from connector.kafka.client.topics import SHOWN, Partition
 from connector.kafka.source.bounds import Bound, TimeBound, check_reach
 from connector.kafka.source.offsets import Positions
@@ -244,7 +244,7 @@ class TopicReader:
                     there |= {Partition(topic, info.id) for info in description.partitions}
         changed = sorted({p.topic for p in partitions if p.topic in wanted and p not in there})
         if changed:
-            raise StoreError("TOPIC_CHANGED", topics=changed)
+            raise TopicChangedError("TOPIC_CHANGED", topics=changed)
 
     def _patiently(self, ask: Callable[[], T], what: str, topics: Sequence[str]) -> T:
         from confluent_kafka import KafkaException
@@ -281,7 +281,7 @@ class TopicReader:
         error = problem.args[0]
         reason, names = self._config.scrub(error.str()), ", ".join(topics)
         if error.name() == "UNKNOWN_TOPIC_OR_PART":
-            return StoreError("UNKNOWN_TOPIC", topic=names, option=self._option)
+            return UnknownTopicError("UNKNOWN_TOPIC", topic=names, option=self._option)
         if error.name() == "TOPIC_AUTHORIZATION_FAILED":
             return missing_right("DESCRIBE", f"topic {names}")
         brokers = self._config.bootstrap_servers

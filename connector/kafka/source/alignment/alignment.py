@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.kafka.client.errors import UnknownTopicError
 from connector.kafka.client.topics import Partition, short_id
 from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
 from connector.kafka.marks.channel import Channel, disagree, marks_within
@@ -18,7 +19,7 @@ from connector.kafka.source.offsets import Positions
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock
-from transactional.errors import OptionError, StoreError
+from transactional.errors import OptionError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -217,9 +218,7 @@ class Alignment:
         """Check the barrier topics, look where they end, and return where they begin."""
         try:
             there = topics.partitions(Subscription(topics=self._align.topics))
-        except StoreError as problem:
-            if problem.condition != "UNKNOWN_TOPIC":
-                raise
+        except UnknownTopicError:
             raise OptionError("UNKNOWN_TOPIC", option="alignOn", topic=", ".join(self._align.topics)) from None
         if there != self._places:
             names = sorted({partition.topic for partition in there if partition.number})
