@@ -94,29 +94,32 @@ def history_of(
 def _history(ledger: Ledger, queryId: str, asked: RunRecord, route: str) -> History:
     key = asked.store_key(route)
     runs = [run for _, run in sorted(ledger.runs.items()) if run.store_key(route) == key]
-    newest = runs[-1] if runs else None
-    marked = newest is not None and all(run.mark is not None for run in runs)
-    unaccepted = not ledger.position or (bool(ledger.runs) and all(run.binding for run in ledger.runs.values()))
-    known, last = ledger.newest_at(asked, route), ledger.newest_run
-    former = 0
-    if not known and last is not None and last.sink == asked.sink:  # the store may be a copy of the newest run's
-        former = ledger.newest_at(last, route)
     unsettled = [part for found in ledger.unsettled() for part in ledger.parts_of(found)]
+    known, last = ledger.newest_at(asked, route), ledger.newest_run
+    is_copy = not known and last is not None and last.sink == asked.sink  # of the newest run's store, perhaps
+    history = History(
+        queryId,
+        ledger.position,
+        binding=not ledger.position or (bool(ledger.runs) and all(run.binding for run in ledger.runs.values())),
+        seen={},
+        stamp=ledger.stamps.get(route, 0) if route else ledger.stamp,
+        handles=[handle for part in unsettled if not route or part.route == route for handle in part.handles],
+        newest=known,
+        former=ledger.newest_at(last, route) if is_copy and last is not None else 0,
+    )
+    if not runs:
+        return history
+    newest, marked = runs[-1], all(run.mark is not None for run in runs)
 
     def of_route(kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return kept.get(route) if kept is not None and route else kept
 
-    return History(
-        queryId,
-        ledger.position,
-        newest.binding if newest is not None else unaccepted,
-        of_route(newest.seen) if newest is not None else {},
-        of_route(newest.mark) if newest is not None and marked else None,
-        ledger.stamps.get(route, 0) if route else ledger.stamp,
-        [handle for part in unsettled if part.route == route or not route for handle in part.handles],
-        [mark for run in runs for each in (*run.marks, run.mark) if (mark := of_route(each))],
-        known,
-        former,
+    return replace(
+        history,
+        binding=newest.binding,
+        seen=of_route(newest.seen),
+        mark=of_route(newest.mark) if marked else None,
+        late=[mark for run in runs for each in (*run.marks, run.mark) if (mark := of_route(each))],
     )
 
 

@@ -102,25 +102,22 @@ class Rewinder:
         ledger = self._journal.ledger
         if ledger.rewinding is not None:
             raise rewinding(ledger)
-        unsettled = ledger.unsettled()
-        target = ledger.checkpoints.get(checkpoint) if checkpoint is not None else None
-        if checkpoint is None:
-            if not (unsettled or ledger.undecided() or ledger.voided or out_of_step(ledger, self._logs)):
-                reason = f"everything up to micro-batch {ledger.accounted} is committed"
-                raise LocationError("NOTHING_TO_REWIND", reason=reason, accounted=ledger.accounted)
-            firsts = [*(min(c.batches) for c in unsettled), *ledger.voided]
-            firsts += [ledger.replay] if ledger.replay is not None else []
-            batch = min([ledger.decided, *(first - 1 for first in firsts)])
-        elif target is None or not target.settled:
-            known = sorted(number for number, found in ledger.checkpoints.items() if found.settled)
-            kept = f"{known[0]} to {known[-1]}" if known else "none"
-            raise LocationError("UNKNOWN_CHECKPOINT", checkpoint=checkpoint, kept=kept, known=known)
-        else:
-            batch = max(target.batches)
+        target = None if checkpoint is None else _settled(ledger, checkpoint)
+        batch = max(target.batches) if target is not None else self._last_whole(ledger)
         self._logs.check_can_go_back(batch)
         later = [c for c in ledger.checkpoints.values() if target is not None and c.id > target.id]
         emitted = [c for c in later if c.rows or not c.settled]
         return Preview(checkpoint, batch, range(batch + 1, ledger.accounted + 1), emitted, target)
+
+    def _last_whole(self, ledger: Ledger) -> int:
+        """Return the micro-batch before the first that may run again if nothing is to be written twice."""
+        unsettled = ledger.unsettled()
+        if not (unsettled or ledger.undecided() or ledger.voided or out_of_step(ledger, self._logs)):
+            reason = f"everything up to micro-batch {ledger.accounted} is committed"
+            raise LocationError("NOTHING_TO_REWIND", reason=reason, accounted=ledger.accounted)
+        firsts = [*(min(c.batches) for c in unsettled), *ledger.voided]
+        firsts += [ledger.replay] if ledger.replay is not None else []
+        return min([ledger.decided, *(first - 1 for first in firsts)])
 
     def begin(self, preview: Preview, request: Mapping[str, Any]) -> int:
         """R2: from here on only the rewind owns the location."""
@@ -217,6 +214,15 @@ class Rewinder:
                 self._logs.put_back(number, ledger.logs[number])
                 faults.reach("rewind.put-back")
         return batch, kept.id if kept is not None else None
+
+
+def _settled(ledger: Ledger, checkpoint: int) -> CheckpointRecord:
+    found = ledger.checkpoints.get(checkpoint)
+    if found is None or not found.settled:
+        known = sorted(number for number, each in ledger.checkpoints.items() if each.settled)
+        kept = f"{known[0]} to {known[-1]}" if known else "none"
+        raise LocationError("UNKNOWN_CHECKPOINT", checkpoint=checkpoint, kept=kept, known=known)
+    return found
 
 
 def out_of_step(ledger: Ledger, logs: QueryLogs) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transactional import entries, faults
 from transactional.capabilities import KeepsEvidence, MarksCheckpoints, ReportsOutput, Routes, ShowsLater
-from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint
+from transactional.checkpoint import Acknowledgement, CheckpointMark, DecidedCheckpoint, Part
 from transactional.errors import (
     AmbiguousOutcomeError,
     PutBackError,
@@ -76,76 +76,79 @@ class Settlement:
         What is committed of a checkpoint is always a prefix of its micro-batches, so that a reader sees each key's rows
         in order: behind the first lost part every micro-batch is given up too, and written again after it.
         """
-        judge = may_settle(token, identifier)
         for _ in range(ROUNDS):
-            ledger = self._journal.ledger
-            judge(ledger)
-            checkpoint = ledger.checkpoints[identifier]
-            open_parts = [part for part in ledger.parts_of(checkpoint) if part.open]
-            states = list(zip(open_parts, self._sink.inspect([p.handles[-1] for p in open_parts]), strict=True))
-            try:
-                judgement = judge_checkpoint(ledger, checkpoint, states, self._batch)
-            except (AmbiguousOutcomeError, RewindRequiredError):
-                judge(self._journal.load())  # else it was settled meanwhile
-                raise
-            faults.reach("recovery.settling")
-            living = [part for part, state in states if state.outcome is Outcome.PREPARED]
-            if judgement is Judgement.COMMIT:
-                if self.commit(checkpoint, living, recovering=True):
-                    self._note(checkpoint)
-                    self.finish(checkpoint, token)
-                    return
-                continue
-            first = gaps(ledger, checkpoint, states)
-            # Given up: everything, or what lies behind a lost micro-batch of the same route.
-            void = judgement is Judgement.VOID
-            over = [part for part in living if void or part.batch > first.get(part.route, part.batch)]
-            given_up = {id(part) for part in over}
-            lost = [part for part, state in states if state.outcome is Outcome.LOST]
-            if not (self._give_up(lost) and self._give_up(over)):
-                continue
-            judged = [(p, state) for p, state in states if state.outcome is not Outcome.PREPARED or id(p) in given_up]
-            verdicts = [self._verdict(part, state) for part, state in judged]
-            if judgement is Judgement.VOID:
-                self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), judge)
-                log.warning("checkpoint %d is void: its transactions were lost, its rows are written again", identifier)
+            if self._settle_once(identifier, token):
                 return
-            if verdicts:
-                behind = committed_behind(ledger, checkpoint, states)
-                if behind:
-                    log.warning("checkpoint %d: %s", identifier, out_of_order(min(first.values()), behind))
-                found = entries.Verdict(checkpoint=identifier, run=token, parts=verdicts, out_of_order=behind or None)
-                self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
-                faults.reach("repair.verdict")
-            kept = [part for part in living if id(part) not in given_up]
-            if self.commit(checkpoint, kept, recovering=True):
-                self._note_committed(identifier, token, kept)
-                return  # the lost parts wait for their replay
         raise RetriableError(
             "LOST_AFTER_DECISION", checkpoint=identifier, detail=f", {ROUNDS} times while it was settled"
         )
 
-    def _note_committed(self, identifier: int, token: int, parts: Sequence[PartRecord]) -> None:
-        """Journal what was just committed beside a lost part: the store may not remember it at the replay."""
-        if parts:
-            states = ((part, HandleState(Outcome.COMMITTED, evidence="committed by this run")) for part in parts)
-            verdicts = [self._verdict(part, state) for part, state in states]
-            found = entries.Verdict(checkpoint=identifier, run=token, parts=verdicts)
-            self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
+    def _settle_once(self, identifier: int, token: int) -> bool:
+        """Ask the store once, and act on the answer; False if that has changed since, and the store has to be asked again."""
+        judge = may_settle(token, identifier)
+        ledger = self._journal.ledger
+        judge(ledger)
+        checkpoint = ledger.checkpoints[identifier]
+        open_parts = [part for part in ledger.parts_of(checkpoint) if part.open]
+        states = list(zip(open_parts, self._sink.inspect([p.handles[-1] for p in open_parts]), strict=True))
+        try:
+            judgement = judge_checkpoint(ledger, checkpoint, states, self._batch)
+        except (AmbiguousOutcomeError, RewindRequiredError):
+            judge(self._journal.load())  # else it was settled meanwhile
+            raise
+        faults.reach("recovery.settling")
+        living = [part for part, state in states if state.outcome is Outcome.PREPARED]
+        if judgement is Judgement.COMMIT:
+            if not self.commit(checkpoint, living, recovering=True):
+                return False
+            self._note(checkpoint)
+            self.finish(checkpoint, token)
+            return True
+        first = gaps(ledger, checkpoint, states)
+        # Given up: everything, or whatever follows a lost micro-batch of the same route.
+        void = judgement is Judgement.VOID
+        kept = [] if void else [part for part in living if part.batch <= first.get(part.route, part.batch)]
+        verdicts = self._give_up(states, kept)
+        if verdicts is None:
+            return False
+        if void:
+            self._journal.append(entries.Void(checkpoint=identifier, run=token, evidence=verdicts), judge)
+            log.warning("checkpoint %d is void: its transactions were lost, its rows are written again", identifier)
+            return True
+        if verdicts:
+            after = committed_behind(ledger, checkpoint, states)
+            if after:
+                log.warning("checkpoint %d: %s", identifier, out_of_order(min(first.values()), after))
+            self._record(identifier, token, verdicts, after)
+            faults.reach("repair.verdict")
+        if not self.commit(checkpoint, kept, recovering=True):
+            return False
+        # The lost parts wait for their replay: the store may not remember then what was just committed beside them.
+        now = HandleState(Outcome.COMMITTED, evidence="committed by this run")
+        if kept:
+            self._record(identifier, token, [_verdict(part, now) for part in kept])
+        return True
 
-    def _give_up(self, parts: Sequence[PartRecord]) -> bool:
-        """Abort the parts' handles: each answer is proof. False if some are found committed, and have to be judged again."""
-        return not parts or not self._sink.abort([part.handles[-1] for part in parts])
+    def _give_up(
+        self, states: Sequence[tuple[PartRecord, HandleState]], kept: Sequence[PartRecord]
+    ) -> list[dict[str, Any]] | None:
+        """Abort what is lost, and what is alive and not kept: each answer is proof. Return the verdicts on all but the kept.
 
-    @staticmethod
-    def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
-        alive = state.outcome is Outcome.PREPARED  # it was, until it was given up
-        return {
-            **part.named,
-            "handle": len(part.handles) - 1,
-            "verdict": Outcome.LOST.value if alive else state.outcome.value,
-            "evidence": "given up: a micro-batch at or before its own is lost" if alive else state.evidence,
-        }
+        None if some are found committed, and have to be judged again.
+        """
+        keep = {id(part) for part in kept}
+        judged = [(part, state) for part, state in states if id(part) not in keep]
+        for outcome in (Outcome.LOST, Outcome.PREPARED):
+            handles = [part.handles[-1] for part, state in judged if state.outcome is outcome]
+            if handles and self._sink.abort(handles):
+                return None
+        return [_verdict(part, state) for part, state in judged]
+
+    def _record(
+        self, identifier: int, token: int, verdicts: Sequence[dict[str, Any]], after: Sequence[int] = ()
+    ) -> None:
+        found = entries.Verdict(checkpoint=identifier, run=token, parts=verdicts, out_of_order=after or None)
+        self._journal.append(found, may_settle(token, identifier, verdicts, "open"))
 
     def commit(self, checkpoint: CheckpointRecord, parts: Sequence[PartRecord], recovering: bool) -> bool:
         """C8: commit the parts' handles; False if some were found lost, so that they have to be judged.
@@ -290,24 +293,19 @@ class Settlement:
     ) -> None:
         """C2 of a replay that wrote lost parts again: journal its handles before the first of them is committed."""
         self._check_drained(checkpoint, record, messages)
-        lost = {part.key: part for part in record.parts if part.lost}
+        lost = [part for part in record.parts if part.lost]
         if not lost:
             return
-        written = {part.key: part for m in messages if not m.drained for part in m.parts}
-        if len(messages) != record.writers and not all(part.free for part in lost.values()):
+        if len(messages) != record.writers and not all(part.free for part in lost):
             raise mismatch(record.batch, "writer tasks", record.writers, len(messages))
-        for key, part in lost.items():
-            repaired = written.get(key)
-            if repaired is None or (repaired.handle is None and not part.free):
-                raise mismatch(record.batch, f"rows of {part}", part.rows, 0)
-            if not part.free:
-                check_rows(record.batch, str(part), part, repaired)
-        replaced = [{**part.named, "handle": len(part.handles) - 1} for part in lost.values()]
+        written = {part.key: part for m in messages if not m.drained for part in m.parts}
+        handles = [_repaired(record.batch, part, written.get(part.key)) for part in lost]
+        replaced = [{**part.named, "handle": len(part.handles) - 1} for part in lost]
         judge = may_settle(token, checkpoint.id, replaced, "lost")
-        self.look(record.batch, [h for key in lost if (h := written[key].handle) is not None], judge)
+        self.look(record.batch, [handle for handle in handles if handle is not None], judge)
         parts = [
-            {**part.named, "replaces": len(part.handles) - 1, "handle": written[key].handle}
-            for key, part in lost.items()
+            {**part.named, "replaces": len(part.handles) - 1, "handle": handle}
+            for part, handle in zip(lost, handles, strict=True)
         ]
         self._journal.append(entries.Repair(checkpoint=checkpoint.id, run=token, parts=parts), judge)
         faults.reach("repair.handles")
@@ -329,6 +327,25 @@ class Settlement:
             if part is None or part.lost or not read.digest or read.rows < part.rows:
                 continue
             check_rows(record.batch, f"{part}, which is committed,", part, read)
+
+
+def _repaired(batch: int, part: PartRecord, written: Part | None) -> Mapping[str, Any] | None:
+    """Return the handle that replaces a lost part's, after a check that its rows are those of the lost part."""
+    if written is None or (written.handle is None and not part.free):
+        raise mismatch(batch, f"rows of {part}", part.rows, 0)
+    if not part.free:
+        check_rows(batch, str(part), part, written)
+    return written.handle
+
+
+def _verdict(part: PartRecord, state: HandleState) -> dict[str, Any]:
+    alive = state.outcome is Outcome.PREPARED  # it was, until it was given up
+    return {
+        **part.named,
+        "handle": len(part.handles) - 1,
+        "verdict": Outcome.LOST.value if alive else state.outcome.value,
+        "evidence": "given up: a micro-batch at or before its own is lost" if alive else state.evidence,
+    }
 
 
 def why_not(state: HandleState) -> str:

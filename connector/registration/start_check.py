@@ -29,6 +29,7 @@ from transactional.failure import Remedy, failure_of
 from transactional.sink import Options
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from connector.spark.hosted_sink import HostedSink
@@ -125,23 +126,32 @@ def _check(writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
     if host.is_first():
         for read in ours:
             planned.check_bounds(read)
+    _warn_of_slow_settings(writer._spark)
+    if host.is_first():
+        _check_first(writer._spark, host)
+
+
+def _warn_of_slow_settings(session: SparkSession) -> None:
     for key, fast in SLOW.items():
-        value = internals.setting(writer._spark, key)
+        value = internals.setting(session, key)
         if value is not None and value.lower() != fast:
             log.warning("%s=%s makes this query several times slower than %s: see docs/tuning.md", key, value, fast)
-    version = internals.setting(writer._spark, OFFSET_LOG_VERSION)
-    if version not in (None, "1") and host.is_first():  # a location keeps its version
+
+
+def _check_first(session: SparkSession, host: HostedSink) -> None:
+    """Check what only a first start can choose, and record the driver that begins the location."""
+    version = internals.setting(session, OFFSET_LOG_VERSION)
+    if version not in (None, "1"):  # a location keeps its version
         raise OptionError(
             "SPARK_OFFSETS_UNKNOWN",
             path=f"What {OFFSET_LOG_VERSION} makes Spark write to {host.location.path}/offsets",
             version=version,
             option=OFFSET_LOG_VERSION,
         )
-    if host.is_first():
-        first_start.clean(host.location, is_alive)
-        driver = internals.driver_pid(writer._spark)
-        if driver is not None:
-            first_start.record_start(host.location, process_of(driver))
+    first_start.clean(host.location, is_alive)
+    driver = internals.driver_pid(session)
+    if driver is not None:
+        first_start.record_start(host.location, process_of(driver))
 
 
 def _position(host: HostedSink) -> str:

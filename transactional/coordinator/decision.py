@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transactional import entries, faults, hooks
@@ -35,12 +36,13 @@ from transactional.errors import (
     RetriableError,
     StoreError,
 )
+from transactional.history import Handle
 from transactional.ledger import BatchRecord
 from transactional.ownership import Judge, may_record, must_own, newest_run, superseded
 from transactional.recovery import check_schedule
 from transactional.recovery.versions import check_topics, other_topics
 from transactional.secrets import hiding
-from transactional.sink import publishes_marks, routes_of
+from transactional.sink import HandleState, publishes_marks, routes_of
 
 __all__ = ["Decision"]
 
@@ -48,6 +50,27 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
 """Seconds between two tries at a decision that was declined; doubles up to 5 s."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A micro-batch whose tasks have all acknowledged.
+
+    Parameters
+    ----------
+    pending : PendingCheckpoint
+    covered : Sequence[BatchRecord]
+        Prepared and undecided; the last of them is the micro-batch itself if it is `recorded`.
+    judge : Judge
+        Of the entry that records or decides it.
+    recorded : bool
+        Its `prepared` is in the journal: this is a replay.
+    """
+
+    pending: PendingCheckpoint
+    covered: Sequence[BatchRecord]
+    judge: Judge
+    recorded: bool
 
 
 class Decision:
@@ -71,26 +94,14 @@ class Decision:
         self, messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None, origin: str
     ) -> None:
         """Journal the micro-batch as prepared, or decide its checkpoint and commit it."""
-        drained = {message.drained for message in messages}
-        if len(drained) > 1:
-            raise ProtocolError(
-                "PROTOCOL_VIOLATED", reason=f"only some tasks of micro-batch {batch} report that they drained it"
-            )
-        # C3, C4: the tasks were planned with what the journal said, and still says.
-        if drained == {found is None}:
-            change = f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned"
-            raise FencedError("CONCURRENT_COMMIT", reason=change, batch=batch)
-        pending = PendingCheckpoint(token, batch)
-        for message in messages:
-            if pending.acknowledge(message) is not AcknowledgeResult.SUCCESS:
-                twice = f"micro-batch {batch} was acknowledged twice for partition {message.partition}"
-                raise ProtocolError("PROTOCOL_VIOLATED", reason=twice)
+        pending = self._acknowledged(messages, batch, token, found)
         began = self._session.milliseconds()
         covered = self._journal.ledger.undecided()
         covers = [record.batch for record in covered]
         judge = may_record(token, batch, found is not None, covers, self._view.gaps)
+        asked = _Asked(pending, covered, judge, recorded=found is not None)
         # C5: the handles that the decision rests on are alive.
-        reason = self._look(batch, pending, covered, judge)
+        reason = self._look(asked)
         faults.reach("commit.looked")
         barriers = new_barriers(self._view.lines, self._view.previous)
         fact = entries.Prepared(
@@ -105,43 +116,72 @@ class Decision:
             barrier=max((barrier.timestamp for barrier in barriers), default=None),
             reason=reason.name if reason else "",
         )
-        if reason is None:
-            if found is None:
-                # C7: write "prepared". From here a replay writes nothing; a later checkpoint decides.
-                self._journal.append(fact, judge)
-                faults.reach("prepared.written")
-            return
-        context = hooks.HookContext(self._view.queryId, [*covers, *([] if found else [batch])], began)
+        if reason is not None:
+            checkpoint = self._write(fact, reason, asked)
+            if checkpoint is not None:
+                pending.finish()
+                self._commit_decided(checkpoint, token)
+        elif found is None:
+            # C7: write "prepared". From here a replay writes nothing; a later checkpoint decides.
+            self._journal.append(fact, judge)
+            faults.reach("prepared.written")
+
+    @staticmethod
+    def _acknowledged(
+        messages: Sequence[Acknowledgement], batch: int, token: int, found: BatchRecord | None
+    ) -> PendingCheckpoint:
+        """C3, C4: every task was planned with what the journal said, and still says, and has acknowledged once."""
+        drained = {message.drained for message in messages}
+        if len(drained) > 1:
+            raise ProtocolError(
+                "PROTOCOL_VIOLATED", reason=f"only some tasks of micro-batch {batch} report that they drained it"
+            )
+        if drained == {found is None}:
+            change = f"micro-batch {batch} was {'prepared' if found else 'voided'} since its tasks were planned"
+            raise FencedError("CONCURRENT_COMMIT", reason=change, batch=batch)
+        pending = PendingCheckpoint(token, batch)
+        for message in messages:
+            if pending.acknowledge(message) is not AcknowledgeResult.SUCCESS:
+                twice = f"micro-batch {batch} was acknowledged twice for partition {message.partition}"
+                raise ProtocolError("PROTOCOL_VIOLATED", reason=twice)
+        return pending
+
+    def _write(self, fact: entries.Prepared, reason: ClosingReason, asked: _Asked) -> int | None:
+        """C6, C7: trigger the hooks and write the decision, until the time for a commit is over; return the checkpoint's id.
+
+        None if the checkpoint was declined, and its micro-batch waits for the next one.
+        """
+        covers = [record.batch for record in asked.covered]
+        context = hooks.HookContext(
+            self._view.queryId, [*covers, *([] if asked.recorded else [fact.batch])], fact.began
+        )
         deadline = Deadline(self._settings.commit_seconds, self._clock)
         pause, nonce, tried = RETRY_SECONDS, self._journal.nonce(), False
         while True:
             try:
                 if tried:
-                    self._look(batch, pending, covered, judge)
+                    self._look(asked)
                 with hiding(self._settings.secrets):
                     # C6: the hooks give the states that belong to the checkpoint.
                     states = hooks.trigger(self._settings.hooks, context)
                 faults.reach("hooks.triggered")
                 # C7: write "decided". From here the checkpoint counts, whatever dies.
-                entry = self._journal.append(
-                    fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines)), judge, nonce
-                )
-                break
+                decided = fact.decided(covers=covers, hooks=states, **self._barriers(self._view.lines))
+                return self._journal.append(decided, asked.judge, nonce).number
             except FencedError:  # also by this commit's own decision, if a former try came late
                 late = self._journal.late(nonce)
                 if late is None or late.number not in self._journal.ledger.checkpoints:  # or void again, by a newer run
                     raise
-                entry = late
-                break
+                return late.number
             except (HookError, JournalStoreError) as problem:
                 if deadline.passed():
-                    self._decline(problem, reason, fact, judge, found is None)
-                    return
-                log.warning("micro-batch %d: the checkpoint is declined for now, and tried again: %s", batch, problem)
+                    self._decline(problem, reason, fact, asked)
+                    return None
+                log.warning(
+                    "micro-batch %d: the checkpoint is declined for now, and tried again: %s", fact.batch, problem
+                )
             self._clock.sleep(min(pause, deadline.left()))
             pause, tried = min(2 * pause, 5.0), True
-        pending.finish()
-        self._commit_decided(entry.number, token)
 
     def decide_prepared(self, covered: Sequence[BatchRecord], token: int) -> None:
         """Decide and commit a checkpoint over what is prepared, closed by no micro-batch of its own: E2."""
@@ -194,30 +234,33 @@ class Decision:
         self._settlement.finish(checkpoint, token)
         faults.reach("settled.written")
 
-    def _look(
-        self, batch: int, pending: PendingCheckpoint, covered: Sequence[BatchRecord], judge: Judge
-    ) -> ClosingReason | None:
+    def _look(self, asked: _Asked) -> ClosingReason | None:
         """C5: the handles that a decision would rest on are alive; return why the micro-batch closes a checkpoint.
 
         If it does not, only its own are looked at, and the oldest: the time that this has left is a reason to close.
         """
-        reason = self._closing_reason(len(covered) + (batch not in {record.batch for record in covered}))
-        own = [part.handle for part in pending.parts if part.handle is not None]
-        self._check_targets(pending.parts)
+        batch, covered = asked.pending.batch, asked.covered
+        reason = self._closing_reason(len({*(record.batch for record in covered), batch}))
+        self._check_targets(asked.pending.parts)
         earlier = [(r.batch, part.handles[-1]) for r in covered for part in r.parts if part.handles]
-        passed = [number for number, _ in earlier if number <= self._view.committed]
-        handles = [handle for _, handle in earlier] + own
+        own = [part.handle for part in asked.pending.parts if part.handle is not None]
         if reason is not None:
-            self._settlement.look(batch, handles, judge, passed)
+            self._look_at(batch, earlier, own, asked.judge)
             return reason
-        oldest = [number for number, _ in earlier if number == earlier[0][0]]
-        states = self._settlement.look(batch, handles[: len(oldest)] + own, judge, passed[: len(oldest)])
+        oldest = [(number, handle) for number, handle in earlier if number == earlier[0][0]]
+        states = self._look_at(batch, oldest, own, asked.judge)
         lifetime = newest_run(self._journal.ledger).lifetime
         left = min((state.seconds_left for state in states if state.seconds_left is not None), default=None)
         if lifetime is None or left is None or left > lifetime / 2:
             return None
-        self._settlement.look(batch, handles, judge, passed)
+        self._look_at(batch, earlier, own, asked.judge)
         return ClosingReason.AGE
+
+    def _look_at(
+        self, batch: int, earlier: Sequence[tuple[int, Handle]], own: Sequence[Handle], judge: Judge
+    ) -> list[HandleState]:
+        passed = [number for number, _ in earlier if number <= self._view.committed]
+        return self._settlement.look(batch, [*(handle for _, handle in earlier), *own], judge, passed)
 
     def _closing_reason(self, batches: int) -> ClosingReason | None:
         """Return why the micro-batch closes a checkpoint of this many, as far as the query's logs and the journal show."""
@@ -262,12 +305,7 @@ class Decision:
             check_schedule(self._view.lines, targets, None)
 
     def _decline(
-        self,
-        problem: HookError | JournalError,
-        reason: ClosingReason,
-        fact: entries.Prepared,
-        judge: Judge,
-        unrecorded: bool,
+        self, problem: HookError | JournalError, reason: ClosingReason, fact: entries.Prepared, asked: _Asked
     ) -> None:
         """Decline a checkpoint that can't be decided (C7): its micro-batch waits for the next one, if one is sure to come."""
         declined = len(self._journal.ledger.declined) + 1
@@ -279,8 +317,8 @@ class Decision:
             ClosingReason.WRITE,
         ):
             raise problem
-        if unrecorded:
-            self._journal.append(fact, judge)
+        if not asked.recorded:
+            self._journal.append(fact, asked.judge)
             faults.reach("declined.prepared")
         failure = (
             CheckpointFailureReason.HOOK_FAILED

@@ -168,20 +168,11 @@ class Channel:
         newest, new = self.newest, mark.checkpoint
         if newest is not None and new.query != newest.query:
             raise disagree(self.topic, f"it has marks of {newest.query} and of {new.query}")
-        if self.at is not None and offset == self.at.offset and new.checkpoint != self.at.checkpoint:
-            reason = (
-                f"at offset {offset} is the mark of checkpoint {new.checkpoint}, and it was of checkpoint "
-                f"{self.at.checkpoint} when this query read it: the topic was deleted and created again"
-            )
-            raise disagree(self.topic, reason)
-        if self.at is not None and new.checkpoint == self.at.checkpoint and offset == self.at.offset:
-            self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
+        if self.at is not None and offset == self.at.offset:
+            self._read_again(self.at, mark)
             return
         if newest is not None and new.checkpoint <= newest.checkpoint:
-            if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:
-                raise disagree(
-                    self.topic, f"checkpoint {new.checkpoint} of {new.query} comes behind {newest.checkpoint}"
-                )
+            self._check_repeated(new, newest)
             return  # written again by a recovery: the first one counts
         self._seen[new.checkpoint] = new.after
         if self._searching and any(end < self._begin.get(partition, 0) for partition, end in mark.ends.items()):
@@ -197,6 +188,21 @@ class Channel:
         if new.exact:
             self.ahead.append(followed)
             self.size += len(followed.value)
+
+    def _read_again(self, at: Passed, mark: Mark) -> None:
+        """Take what the mark at which the query stands says of the topics."""
+        new = mark.checkpoint
+        if new.checkpoint != at.checkpoint:
+            reason = (
+                f"at offset {at.offset} is the mark of checkpoint {new.checkpoint}, and it was of checkpoint "
+                f"{at.checkpoint} when this query read it: the topic was deleted and created again"
+            )
+            raise disagree(self.topic, reason)
+        self.at_ends, self.ids, self._last = mark.ends, mark.ids, mark.ends
+
+    def _check_repeated(self, new: CheckpointMark, newest: Passed) -> None:
+        if self._seen and min(self._seen) < new.checkpoint and self._seen.get(new.checkpoint) != new.after:
+            raise disagree(self.topic, f"checkpoint {new.checkpoint} of {new.query} comes after {newest.checkpoint}")
 
     def _is_here(self, mark: Mark) -> bool:
         """Return whether nothing is between where the query stands and this mark."""

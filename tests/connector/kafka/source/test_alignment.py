@@ -700,7 +700,7 @@ def test_older_numbers_than_those_before_are_refused() -> None:
         a.rows(1).mark()
     query.go_on()
     a.rows(1).mark(checkpoint=2, after=0)
-    refused(query, "checkpoint 2 of query-a comes behind 5")
+    refused(query, "checkpoint 2 of query-a comes after 5")
 
 
 def test_a_gap_is_refused() -> None:
