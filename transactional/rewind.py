@@ -23,7 +23,19 @@ from transactional.recovery import committed_undecided, is_late_commit
 from transactional.settlement import Settlement
 from transactional.sink import Cutoff, TwoPhaseCommitSink, restorable
 
-__all__ = ["Preview", "QueryLogs", "Rewinder", "out_of_step", "output_ranges", "replaced"]
+__all__ = [
+    "NothingToRewindError",
+    "Preview",
+    "QueryLogs",
+    "Rewinder",
+    "out_of_step",
+    "output_ranges",
+    "replaced",
+]
+
+
+class NothingToRewindError(LocationError):
+    """Nothing is open, and no rewind was begun."""
 
 
 class QueryLogs(Protocol):
@@ -114,7 +126,7 @@ class Rewinder:
         unsettled = ledger.unsettled()
         if not (unsettled or ledger.undecided() or ledger.voided or out_of_step(ledger, self._logs)):
             reason = f"everything up to micro-batch {ledger.accounted} is committed"
-            raise LocationError("NOTHING_TO_REWIND", reason=reason, accounted=ledger.accounted)
+            raise NothingToRewindError("NOTHING_TO_REWIND", reason=reason, accounted=ledger.accounted)
         firsts = [*(min(c.batches) for c in unsettled), *ledger.voided]
         firsts += [ledger.replay] if ledger.replay is not None else []
         return min([ledger.decided, *(first - 1 for first in firsts)])
@@ -144,7 +156,7 @@ class Rewinder:
         """Return the rewind that was begun and is not done."""
         begun = self._journal.ledger.rewinding
         if begun is None:
-            raise LocationError("NOTHING_TO_REWIND", reason="no rewind was begun here, or it is done")
+            raise NothingToRewindError("NOTHING_TO_REWIND", reason="no rewind was begun here, or it is done")
         return begun
 
     def finish(self) -> int:

@@ -14,8 +14,8 @@ from connector.location.location import CheckpointLocation
 from connector.operations.recovery import Upkeep, recover
 from connector.operations.stopping import Standing, request_stop, standing
 from connector.savepoints.take import free_folder, take
+from connector.spark.exclusion import QueryRunsError
 from connector.views.words import batches_text
-from transactional.errors import FencedError
 from transactional.ownership import moved_on
 
 __all__ = ["stop"]
@@ -54,9 +54,7 @@ def stop(
             if not done and savepoint is None:
                 report.status = "nothing to do"
             report.say(f"no query runs here: {done}")
-        except FencedError as runs:
-            if runs.condition not in ("QUERY_RUNS", "DRIVER_UNKNOWN"):
-                raise
+        except QueryRunsError:
             if not _wait(place, timeout, report):
                 return
         if savepoint is not None:

@@ -57,6 +57,7 @@ from transactional.rewind import Preview
 
 __all__ = [
     "LocationLogs",
+    "RewindTooFarError",
     "check_can_go_back",
     "check_target",
     "delete_after",
@@ -66,6 +67,11 @@ __all__ = [
     "replay",
     "torn_newest",
 ]
+
+
+class RewindTooFarError(LocationError):
+    """Spark keeps too few of its files for the query to go back this far."""
+
 
 PLANNED = "planned"
 """The key of our source's line that lists the ends of the micro-batches after it, which `latestOffset` returns first."""
@@ -310,7 +316,7 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
     """Raise if there is no such micro-batch, or something is missing to go on after `batch`."""
     highest = max(kept.offsets, default=-1)
     if not lowest <= named <= highest:
-        raise LocationError(
+        raise RewindTooFarError(
             "REWIND_TOO_FAR", batch=named, reason=f"its logs hold micro-batches {lowest} to {highest}", newest=highest
         )
     if not missing:
@@ -321,7 +327,7 @@ def _check(kept: _Kept, named: int, lowest: int, batch: int, missing: Sequence[s
         if oldest is None
         else f"the oldest that it can go back to is {'the very beginning' if oldest == -1 else f'micro-batch {oldest}'}"
     )
-    raise LocationError(
+    raise RewindTooFarError(
         "REWIND_TOO_FAR",
         batch=batch,
         oldest=oldest,

@@ -26,7 +26,7 @@ from connector.location import offset_log
 from connector.location.location import CheckpointLocation
 from connector.location.log_rewind import LocationLogs, check_target, delete_after, torn_newest
 from connector.spark import first_start
-from connector.spark.exclusion import earlier_at_work, exclusive_access, query_at_work, rewind_at_work
+from connector.spark.exclusion import QueryRunsError, earlier_at_work, exclusive_access, query_at_work, rewind_at_work
 from connector.spark.location_owner import refuse_batch_writes, refuse_elsewhere
 from connector.spark.process import is_alive, this_process
 from connector.spark.recorded_sink import fitting, naming_secrets, recorded_host, recorded_sink
@@ -35,7 +35,8 @@ from transactional.errors import LocationError, TwoPhaseCommitError
 from transactional.failure import Remedy, failure_of
 from transactional.journal import Journal
 from transactional.ledger import Ledger, RunRecord
-from transactional.rewind import Rewinder, out_of_step
+from transactional.recovery import UndecidedCommitError
+from transactional.rewind import NothingToRewindError, Rewinder, out_of_step
 
 __all__ = ["Recovery", "Upkeep", "recover"]
 
@@ -125,22 +126,16 @@ def recover(
     unseen_is_gone = upkeep.single_driver or query_stopped
     stopped = query_stopped or run.driver in upkeep.drivers or (is_alive(run.process) is None and unseen_is_gone)
     at_work = query_at_work(location, run, stopped)
-    if at_work is not None and at_work.condition != "DRIVER_HOLDS_STATE":
+    if isinstance(at_work, QueryRunsError):
         raise at_work
     given = upkeep.given_for(run)
     if torn is not None:
         with exclusive_access(location):
             delete_after(location, torn - 1)
         log.warning("%s: offsets/%d was torn, and is deleted: nothing was decided of it", location.path, torn)
-    if ledger.rewinding is None and not (go_back or out_of_step(ledger, logs)):
-        try:
-            _commit(location, run, given)
-            return Recovery(committed=True)
-        except TwoPhaseCommitError as problem:
-            # Committed without a decision: the rewind stops at it too, and `barrier resolve` lists it from then on.
-            if failure_of(problem).remedy is not Remedy.REWIND and problem.condition != "COMMITTED_UNDECIDED":
-                raise
-            log.warning("%s has to go back: %s", location.path, problem)
+    must_go_back = go_back or ledger.rewinding is not None or out_of_step(ledger, logs)
+    if not must_go_back and _commit(location, run, given):
+        return Recovery(committed=True)
     if at_work is None and not query_stopped:
         at_work = earlier_at_work(ledger, run, upkeep.drivers)
     if at_work is not None:  # a commit touches neither the state nor Spark's logs; a rewind does
@@ -165,8 +160,25 @@ def _has_stopped(ledger: Ledger, run: RunRecord) -> bool:
     return run.ended == EntryKind.STOPPED and not is_open
 
 
-def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> None:
-    """Commit what the query has prepared, sweep, journal `stopped`: a run of its own fences what may still be running."""
+def _commit(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> bool:
+    """Commit what the query has prepared, sweep, journal `stopped`: a run of its own fences what may still be running.
+
+    Return False if that is impossible, and the query has to go back.
+    """
+    try:
+        _close(location, run, given)
+    except UndecidedCommitError as problem:  # the rewind stops at it too, and `barrier resolve` lists it from then on
+        log.warning("%s has to go back: %s", location.path, problem)
+        return False
+    except TwoPhaseCommitError as problem:
+        if failure_of(problem).remedy is not Remedy.REWIND:
+            raise
+        log.warning("%s has to go back: %s", location.path, problem)
+        return False
+    return True
+
+
+def _close(location: CheckpointLocation, run: RunRecord, given: Mapping[str, str]) -> None:
     with naming_secrets(run, given), exclusive_access(location):
         host = recorded_host(run, location, {**given, "transactionalIdPrefix": run.prefix})
         view = offset_log.stopped_view(location)
@@ -197,9 +209,7 @@ def _go_back(
                 else:
                     rewinder.begin(preview, {"restoreTables": False, "allowReemit": False, **process})
                 batch = rewinder.finish()
-        except LocationError as nothing:
-            if nothing.condition != "NOTHING_TO_REWIND":
-                raise
+        except NothingToRewindError:
             return None
         finally:
             sink.close()

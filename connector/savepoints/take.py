@@ -23,7 +23,7 @@ from typing import Final
 
 from connector.location.files import GuardedFiles, LocalFiles, read_file
 from connector.location.location import CheckpointLocation
-from connector.location.log_rewind import check_can_go_back
+from connector.location.log_rewind import RewindTooFarError, check_can_go_back
 from connector.location.offset_log import source_lines
 from connector.location.state_files import files_of_snapshot, shared_files, shuffle_partitions, state_files
 from connector.savepoints.manifest import (
@@ -230,9 +230,9 @@ def _is_kept(place: CheckpointLocation, journal: Journal, chosen: CheckpointReco
     """Return False if Spark has purged what the checkpoint needs since it was chosen: the query has a newer one now."""
     try:
         check_can_go_back(place, max(chosen.batches))
-    except LocationError as gone:
+    except RewindTooFarError:
         newest = _look(place, journal).completed
-        if gone.condition != "REWIND_TOO_FAR" or newest is None or newest.id == chosen.id:
+        if newest is None or newest.id == chosen.id:
             raise
         return False
     return True

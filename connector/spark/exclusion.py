@@ -13,9 +13,13 @@ from connector.spark.process import is_alive, process_text, this_process
 from transactional.errors import FencedError
 from transactional.ledger import Ledger, Rewind, RunRecord
 
-__all__ = ["earlier_at_work", "exclusive_access", "query_at_work", "rewind_at_work"]
+__all__ = ["QueryRunsError", "earlier_at_work", "exclusive_access", "query_at_work", "rewind_at_work"]
 
 log = logging.getLogger(__name__)
+
+
+class QueryRunsError(FencedError):
+    """The query runs, or its driver can't be seen from here."""
 
 
 def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -> FencedError | None:
@@ -27,8 +31,8 @@ def query_at_work(location: CheckpointLocation, run: RunRecord, stopped: bool) -
     if alive is False or stopped:
         return None
     if alive:
-        return FencedError("QUERY_RUNS", run=run.token, driver=driver)
-    return FencedError("DRIVER_UNKNOWN", run=run.token, driver=driver)
+        return QueryRunsError("QUERY_RUNS", run=run.token, driver=driver)
+    return QueryRunsError("DRIVER_UNKNOWN", run=run.token, driver=driver)
 
 
 def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] = ()) -> FencedError | None:
@@ -39,7 +43,7 @@ def earlier_at_work(ledger: Ledger, newest: RunRecord, stopped: Collection[str] 
     for _, run in sorted(ledger.runs.items()):
         is_other = run.process != newest.process and run.driver not in stopped
         if is_other and not run.ended and is_alive(run.process):
-            return FencedError("QUERY_RUNS", run=run.token, driver=process_text(run.process))
+            return QueryRunsError("QUERY_RUNS", run=run.token, driver=process_text(run.process))
     return None
 
 

@@ -11,6 +11,7 @@ from connector.location.location import CheckpointLocation
 from connector.spark.recorded_options import PROVIDER, confirmed_options, leads_out, of_storage
 from transactional.errors import LocationError, OptionError, StoreError
 from transactional.ledger import Ledger, RunRecord
+from transactional.rewind import NothingToRewindError
 from transactional.secrets import hiding, is_secret, secrets_of
 from transactional.sink import Options, TwoPhaseCommitSink
 
@@ -35,7 +36,7 @@ def recorded_run(ledger: Ledger) -> RunRecord:
     """Return the newest run."""
     run = ledger.newest_run
     if run is None:
-        raise LocationError("NOTHING_TO_REWIND", reason="no run of the query is in the journal")
+        raise NothingToRewindError("NOTHING_TO_REWIND", reason="no run of the query is in the journal")
     if run.prefix in ledger.originals:
         raise LocationError("ADOPTED_NOT_STARTED")
     return run

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from connector.kafka.client.admin import Description, KafkaAdmin
+from connector.kafka.client.errors import MissingRightError
 from connector.kafka.client.partition_admin import OpenTransaction, PartitionAdmin
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.transactional_ids import BUSY
-from transactional.errors import StoreError
 
 __all__ = ["ClusterView", "HeldPartition", "OpenOnBrokers", "look"]
 
@@ -176,9 +176,7 @@ class _Places:
             led = [Partition(topic, number) for number, leader in sorted(info.leaders.items()) if leader >= 0]
             answered = [place for place in led if place in ends]
             opened = self._partitions.open_transactions(answered)
-        except StoreError as problem:
-            if problem.condition != "MISSING_RIGHT":
-                raise
+        except MissingRightError:
             self.denied.append(topic)
             return False
         self.silent += [p for n in sorted(info.leaders) if (p := Partition(topic, n)) not in opened]

@@ -16,6 +16,7 @@ from transactional.recovery.account import (
 )
 from transactional.recovery.judgement import (
     Judgement,
+    UndecidedCommitError,
     committed_behind,
     committed_undecided,
     gaps,
@@ -30,6 +31,7 @@ __all__ = [
     "Claim",
     "Judgement",
     "QueryView",
+    "UndecidedCommitError",
     "check_account",
     "check_encodings",
     "check_location",

@@ -12,6 +12,7 @@ from transactional.transaction import HandleState, Outcome
 
 __all__ = [
     "Judgement",
+    "UndecidedCommitError",
     "committed_behind",
     "committed_undecided",
     "gaps",
@@ -71,9 +72,13 @@ def judge_checkpoint(
     return Judgement.REPAIR if repairable else Judgement.VOID
 
 
-def committed_undecided(part: PartRecord, consequence: str) -> AmbiguousOutcomeError:
+class UndecidedCommitError(AmbiguousOutcomeError):
+    """A transaction was committed, and no decision says so."""
+
+
+def committed_undecided(part: PartRecord, consequence: str) -> UndecidedCommitError:
     """Make the error of a transaction that was committed without a decision; `consequence` would write its rows again."""
-    return AmbiguousOutcomeError("COMMITTED_UNDECIDED", **part.named, rows=part.rows, consequence=consequence)
+    return UndecidedCommitError("COMMITTED_UNDECIDED", **part.named, rows=part.rows, consequence=consequence)
 
 
 def _lost(

@@ -5,7 +5,17 @@ from __future__ import annotations
 from connector.kafka.client.kafka_python import import_kafka
 from transactional.errors import OptionError, StoreError, StoreUnreachableError
 
-__all__ = ["error_name", "forbidden_option", "invalid_option", "login_failed", "missing_right", "unreachable_brokers"]
+__all__ = [
+    "MissingRightError",
+    "TopicChangedError",
+    "UnknownTopicError",
+    "error_name",
+    "forbidden_option",
+    "invalid_option",
+    "login_failed",
+    "missing_right",
+    "unreachable_brokers",
+]
 
 
 def error_name(code: int) -> str:
@@ -41,9 +51,13 @@ def unreachable_brokers(name: str, servers: str, reason: str) -> StoreUnreachabl
     )
 
 
-def missing_right(operation: str, resource: str) -> StoreError:
+class MissingRightError(StoreError):
+    """The user lacks a right."""
+
+
+def missing_right(operation: str, resource: str) -> MissingRightError:
     """Return the error of a user who lacks a right."""
-    return StoreError("MISSING_RIGHT", operation=operation, resource=resource)
+    return MissingRightError("MISSING_RIGHT", operation=operation, resource=resource)
 
 
 def login_failed(name: str, servers: str, reason: str) -> StoreError:
