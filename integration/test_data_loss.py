@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.transactional_ids import TransactionalId
 from connector.kafka.source.data_source import BarrierKafkaDataSource
-from connector.kafka.source.fetch import KafkaInputPartition
+from connector.kafka.source.reading.fetch import KafkaInputPartition
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from connector.kafka.source.topic_reader import TopicReader
 from integration.broker import Cluster

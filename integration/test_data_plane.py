@@ -21,12 +21,12 @@ from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import OBJECTS_ONLY, native_library
 from connector.kafka.native.producer import ArrowProducer
 from connector.kafka.sink.kafka_sink import KafkaSink
-from connector.kafka.source.consumers import borrow_consumer
-from connector.kafka.source.fetch import fetch
-from connector.kafka.source.native_records import NativeConsumer
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
-from connector.kafka.source.records import MessageConsumer, Records
+from connector.kafka.source.reading.consumers import borrow_consumer
+from connector.kafka.source.reading.fetch import fetch
+from connector.kafka.source.reading.native_records import NativeConsumer
+from connector.kafka.source.reading.records import MessageConsumer, Records
 from connector.kafka.source.rows import COLUMNS, all_columns, arrow_schema
 from integration.broker import Cluster
 from transactional.checkpoint import DecidedCheckpoint
@@ -46,7 +46,7 @@ def way(objects: bool) -> Iterator[None]:
     """Let rows take one of the two ways in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(OBJECTS_ONLY, "1" if objects else "0")
-        patch.setattr("connector.kafka.source.consumers._idle", {})
+        patch.setattr("connector.kafka.source.reading.consumers._idle", {})
         native_library.cache_clear()
         try:
             yield

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import Partition
 from connector.kafka.native.columns import native_columns
-from connector.kafka.source.consumers import borrow_consumer
-from connector.kafka.source.fetch import fetch
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
+from connector.kafka.source.reading.consumers import borrow_consumer
+from connector.kafka.source.reading.fetch import fetch
 from connector.kafka.source.rows import all_columns, arrow_schema
 from integration.broker import Cluster
 from integration.driver_process import wait_until

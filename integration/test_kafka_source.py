@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from connector.kafka.source.consumers import borrow_consumer
 from connector.kafka.source.data_source import BarrierKafkaDataSource
-from connector.kafka.source.fetch import KafkaInputPartition
+from connector.kafka.source.reading.consumers import borrow_consumer
+from connector.kafka.source.reading.fetch import KafkaInputPartition
 from connector.kafka.source.rows import all_columns, spark_schema
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from integration.broker import Cluster

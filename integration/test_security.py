@@ -29,10 +29,10 @@ from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client
 from connector.kafka.client.topics import Partition
 from connector.kafka.sink.injector import Injector
 from connector.kafka.sink.kafka_sink import KafkaSink
-from connector.kafka.source.consumers import borrow_consumer
-from connector.kafka.source.fetch import fetch
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import READ_DEFAULTS, READ_OPTIONS
+from connector.kafka.source.reading.consumers import borrow_consumer
+from connector.kafka.source.reading.fetch import fetch
 from integration.certificates import Authority, Identity
 from integration.demo.feed import feed
 from integration.demo.flights import events, expected_rows, load_flights

@@ -25,9 +25,9 @@ from connector.delta.staging import Note, Notes
 from connector.delta.storage import TableFolder
 from connector.delta.write_options import parse_write_options
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.data_loss import check_joint
 from connector.kafka.source.offsets import SourceOffset
-from connector.kafka.source.ranges import ranges_between
+from connector.kafka.source.planning.data_loss import check_joint
+from connector.kafka.source.planning.ranges import ranges_between
 from connector.location.location import CheckpointLocation
 from connector.savepoints.manifest import read
 from connector.savepoints.take import take

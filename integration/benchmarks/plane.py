@@ -23,9 +23,9 @@ from rich.table import Table
 from connector.kafka.client.topics import Partition
 from connector.kafka.native.library import OBJECTS_ONLY
 from connector.kafka.sink.kafka_sink import KafkaSink
-from connector.kafka.source.fetch import read_range
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.reading.fetch import read_range
 from connector.spark.collector import collector_patient
 from integration.broker import Cluster
 from transactional.checkpoint import DecidedCheckpoint

@@ -13,10 +13,10 @@ from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.topics import SHOWN
 from connector.kafka.source.alignment.alignment import Alignment
 from connector.kafka.source.bounds import OffsetBound, check_partitions
-from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.offsets import Positions
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
+from connector.kafka.source.reading.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.subscription import wrong_partitions
 from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock, SystemClock

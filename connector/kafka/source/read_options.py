@@ -11,7 +11,6 @@ from typing import Final, Literal
 from connector.kafka.client.config import SOURCE_FORBIDDEN, ClientConfig, client_config
 from connector.kafka.source.alignment.aim import AlignOptions
 from connector.kafka.source.bounds import Bound, OffsetBound, TimeBound, check_order
-from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import (
     EARLIEST,
     LATEST,
@@ -25,7 +24,8 @@ from connector.kafka.source.option_values import (
     as_timestamps,
     as_topics,
 )
-from connector.kafka.source.ranges import Splitting
+from connector.kafka.source.planning.micro_batch import TriggerLimits
+from connector.kafka.source.planning.ranges import Splitting
 from connector.kafka.source.rows import HEADERS, all_columns
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import Retries

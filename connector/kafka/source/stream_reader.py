@@ -22,14 +22,14 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.marks.barrier_reader import BarrierReader, ReadsMarks
 from connector.kafka.source.alignment.alignment import Alignment
-from connector.kafka.source.backlog import Backlog
 from connector.kafka.source.bounds import OffsetBound
-from connector.kafka.source.data_loss import check_joint, warn
-from connector.kafka.source.fetch import KafkaInputPartition, read_range
-from connector.kafka.source.micro_batch import Timing, next_offset
 from connector.kafka.source.offsets import SourceOffset, positions_to_json
-from connector.kafka.source.ranges import ranges_between
+from connector.kafka.source.planning.backlog import Backlog
+from connector.kafka.source.planning.data_loss import check_joint, warn
+from connector.kafka.source.planning.micro_batch import Timing, next_offset
+from connector.kafka.source.planning.ranges import ranges_between
 from connector.kafka.source.read_options import ReadOptions
+from connector.kafka.source.reading.fetch import KafkaInputPartition, read_range
 from transactional import faults
 from transactional.barrier import CheckpointBarrier
 from transactional.clock import Clock, SystemClock

@@ -24,7 +24,7 @@ from transactional.errors import OptionError
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from connector.kafka.source.available import Available
+    from connector.kafka.source.planning.available import Available
     from connector.kafka.source.read_options import ReadOptions
 
 __all__ = ["Alignment"]

@@ -15,8 +15,8 @@ from connector.kafka import native
 from connector.kafka.client.topics import Partition
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
-from connector.kafka.source import native_records
-from connector.kafka.source.native_records import NativeRecords
+from connector.kafka.source.reading import native_records
+from connector.kafka.source.reading.native_records import NativeRecords
 from tests.connector.kafka.native.synthetic import Messages
 from transactional.errors import StoreError
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException, Producer
 from connector.kafka.native import columns, library
 from connector.kafka.native.library import OBJECTS_ONLY, Library, native_library
 from connector.kafka.native.producer import ArrowProducer
-from connector.kafka.source.native_records import NativeConsumer
+from connector.kafka.source.reading.native_records import NativeConsumer
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_a_program_that_ends_with_clients_ends_in_peace() -> None:
     program = """if True:
         from connector.kafka.native.library import native_library
         from connector.kafka.native.producer import ArrowProducer
-        from connector.kafka.source.consumers import _make, _idle
+        from connector.kafka.source.reading.consumers import _make, _idle
         settings = {"bootstrap.servers": "localhost:1", "log_level": 0}
         producer = ArrowProducer(native_library(), settings, lambda *_: None)
         _idle[1] = _make({**settings, "group.id": "g"}), {}

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.records import Records
+from connector.kafka.source.reading.records import Records
 from transactional.testing import FakeClock
 
 AT = Partition("t", 0)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from connector.kafka.source.fetch import KafkaInputPartition
 from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.reading.fetch import KafkaInputPartition
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from tests.connector.kafka.source.fake_marks import FakeReaders

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from connector.kafka.source.batch_reader import BarrierKafkaBatchReader
-from connector.kafka.source.fetch import KafkaInputPartition
 from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.reading.fetch import KafkaInputPartition
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from transactional.errors import OptionError
 from transactional.testing import FakeClock

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.available import Available
-from connector.kafka.source.data_loss import check_joint, lost_error
-from connector.kafka.source.micro_batch import Timing, next_offset
 from connector.kafka.source.offsets import Loss, Reason, SetAside, SourceOffset
-from connector.kafka.source.ranges import OffsetRange, narrow
-from connector.kafka.source.standing import resume, stand
+from connector.kafka.source.planning.available import Available
+from connector.kafka.source.planning.data_loss import check_joint, lost_error
+from connector.kafka.source.planning.micro_batch import Timing, next_offset
+from connector.kafka.source.planning.ranges import OffsetRange, narrow
+from connector.kafka.source.planning.standing import resume, stand
 from transactional.errors import LocationError
 from transactional.schedule import Schedule
 

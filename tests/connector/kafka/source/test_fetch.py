@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Consumer, Message
 
 from connector.kafka.client.config import ClientConfig
-from connector.kafka.source import consumers
-from connector.kafka.source.consumers import borrow_consumer
-from connector.kafka.source.fetch import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS, LOOK_SECONDS, fetch
-from connector.kafka.source.range_loss import PAUSE_SECONDS, LossTolerance
-from connector.kafka.source.ranges import OffsetRange
-from connector.kafka.source.records import MessageConsumer, Records
+from connector.kafka.source.planning.ranges import OffsetRange
+from connector.kafka.source.reading import consumers
+from connector.kafka.source.reading.consumers import borrow_consumer
+from connector.kafka.source.reading.fetch import BATCH_BYTES, BATCH_ROWS, FIRST_ROWS, LOOK_SECONDS, fetch
+from connector.kafka.source.reading.range_loss import PAUSE_SECONDS, LossTolerance
+from connector.kafka.source.reading.records import MessageConsumer, Records
 from tests.connector.kafka.source.fake_brokers import FakeBrokers, Log
 from tests.connector.kafka.source.fake_consumer import AT, FakeConsumer, error, offsets_of, row
 from transactional.errors import StoreError

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.available import Available
-from connector.kafka.source.micro_batch import Timing, next_offset
 from connector.kafka.source.offsets import SourceOffset
+from connector.kafka.source.planning.available import Available
+from connector.kafka.source.planning.micro_batch import Timing, next_offset
 from transactional.barrier import BarrierKind
 from transactional.errors import StoreError
 from transactional.schedule import Schedule

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.micro_batch import TriggerLimits, share_out
-from connector.kafka.source.ranges import OffsetRange, Splitting, ranges_between
+from connector.kafka.source.planning.micro_batch import TriggerLimits, share_out
+from connector.kafka.source.planning.ranges import OffsetRange, Splitting, ranges_between
 from transactional.errors import StoreError
 
 A, B = Partition("a", 0), Partition("a", 1)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.bounds import OffsetBound, TimeBound, check_partitions
-from connector.kafka.source.micro_batch import TriggerLimits
 from connector.kafka.source.option_values import as_assignment, as_long, as_pattern, as_timestamps
-from connector.kafka.source.ranges import Splitting
+from connector.kafka.source.planning.micro_batch import TriggerLimits
+from connector.kafka.source.planning.ranges import Splitting
 from connector.kafka.source.read_options import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY, Kind, parse_read_options
 from connector.kafka.source.rows import COLUMNS, all_columns
 from connector.kafka.source.subscription import Subscription

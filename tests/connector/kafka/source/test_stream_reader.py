@@ -10,10 +10,10 @@ from confluent_kafka import KafkaException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.offsets import SourceOffset
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import parse_read_options
+from connector.kafka.source.reading.fetch import KafkaInputPartition, read_range
 from connector.kafka.source.stream_reader import BarrierKafkaStreamReader
 from tests.connector.kafka.source.fake_brokers import Log, failed
 from tests.connector.kafka.source.fake_consumer import FakeConsumer
@@ -263,13 +263,13 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
         return made[-1]
 
     monkeypatch.setattr("confluent_kafka.Consumer", make)
-    monkeypatch.setattr("connector.kafka.source.consumers._idle", {})
-    monkeypatch.setattr("connector.kafka.source.consumers.native_library", lambda: None)
+    monkeypatch.setattr("connector.kafka.source.reading.consumers._idle", {})
+    monkeypatch.setattr("connector.kafka.source.reading.consumers.native_library", lambda: None)
     query, _ = begun()
     at = Partition("t", 0)
-    monkeypatch.setattr("connector.kafka.source.range_loss.check_brokers", query.brokers.connect)
-    monkeypatch.setattr("connector.kafka.source.range_loss.ask_each_broker", query.brokers.ask_each)
-    monkeypatch.setattr("connector.kafka.source.range_loss._askers", {})
+    monkeypatch.setattr("connector.kafka.source.reading.range_loss.check_brokers", query.brokers.connect)
+    monkeypatch.setattr("connector.kafka.source.reading.range_loss.ask_each_broker", query.brokers.ask_each)
+    monkeypatch.setattr("connector.kafka.source.reading.range_loss._askers", {})
     assert list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 4), "id-of-t"))) == []
     assert made == []
     batches = list(query.reader.read(KafkaInputPartition(OffsetRange(at, 4, 8), "id-of-t")))
@@ -288,14 +288,14 @@ def test_a_task_reads_its_range_and_an_empty_one_asks_nobody(monkeypatch: pytest
 def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("confluent_kafka.Consumer", lambda settings: FakeConsumer(range(3)))
-    monkeypatch.setattr("connector.kafka.source.consumers._idle", {})
-    monkeypatch.setattr("connector.kafka.source.consumers.native_library", lambda: None)
+    monkeypatch.setattr("connector.kafka.source.reading.consumers._idle", {})
+    monkeypatch.setattr("connector.kafka.source.reading.consumers.native_library", lambda: None)
 
     def note(*_: Any, **more: Any) -> Any:
         seen.append(more)
         return iter(())
 
-    monkeypatch.setattr("connector.kafka.source.fetch.fetch", note)
+    monkeypatch.setattr("connector.kafka.source.reading.fetch.fetch", note)
     options = parse_read_options(
         {
             "kafka.bootstrap.servers": "b:1",
@@ -305,7 +305,7 @@ def test_a_task_is_tolerant_only_if_the_user_says_so(fails: str, monkeypatch: py
         },
         "stream",
     )
-    monkeypatch.setattr("connector.kafka.source.fetch.check_planned_topic", lambda *_: None)
+    monkeypatch.setattr("connector.kafka.source.reading.fetch.check_planned_topic", lambda *_: None)
     assert list(read_range(options, OffsetRange(Partition("t", 0), 0, 3), "one")) == []
     [more] = seen
     assert more["stall_seconds"] == 0.7

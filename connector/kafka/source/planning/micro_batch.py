@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from connector.kafka.client.topics import Partition
 from connector.kafka.source.alignment.aim import Aim
-from connector.kafka.source.available import Available
 from connector.kafka.source.offsets import SourceOffset
-from connector.kafka.source.ranges import ranges_between
+from connector.kafka.source.planning.available import Available
+from connector.kafka.source.planning.ranges import ranges_between
 from transactional.barrier import CheckpointBarrier
 from transactional.schedule import Schedule
 

@@ -18,8 +18,8 @@ from connector.kafka.client.brokers import check_brokers
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import TopicChangedError
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.data_loss import log
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.data_loss import log
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock, Deadline, SystemClock

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import InputPartition
 
 from connector.kafka.client.errors import missing_right
 from connector.kafka.client.topics import Partition
-from connector.kafka.source.consumers import borrow_consumer, complaints, note_complaint
 from connector.kafka.source.offsets import Reason
-from connector.kafka.source.range_loss import Holding, LossTolerance, ask_twice, check_planned_topic
-from connector.kafka.source.ranges import OffsetRange
+from connector.kafka.source.planning.ranges import OffsetRange
 from connector.kafka.source.read_options import ReadOptions
-from connector.kafka.source.records import Notice, RangeConsumer, Records
+from connector.kafka.source.reading.consumers import borrow_consumer, complaints, note_complaint
+from connector.kafka.source.reading.range_loss import Holding, LossTolerance, ask_twice, check_planned_topic
+from connector.kafka.source.reading.records import Notice, RangeConsumer, Records
 from connector.spark.collector import collector_patient
 from transactional.clock import Clock, Deadline, SystemClock
 from transactional.errors import StoreError

@@ -1,7 +1,7 @@
 """Rows that are gone before a query read them: the errors and warnings of a loss. *Driver*.
 
-`connector.kafka.source.standing` finds such losses when a micro-batch is planned. If rows are removed after the planning, their
-task deals with it: `connector.kafka.source.range_loss`.
+`standing` finds such losses when a micro-batch is planned. If rows are removed after the planning, their task deals with it:
+`connector.kafka.source.reading.range_loss`.
 """
 
 from __future__ import annotations

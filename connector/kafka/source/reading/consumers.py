@@ -11,7 +11,7 @@ from typing import Any
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.native.columns import native_columns
 from connector.kafka.native.library import native_library
-from connector.kafka.source.records import MessageConsumer, RangeConsumer
+from connector.kafka.source.reading.records import MessageConsumer, RangeConsumer
 
 __all__ = ["OURS", "TUNED", "borrow_consumer", "complaints", "note_complaint"]
 
@@ -81,7 +81,7 @@ def note_complaint(error: Any) -> None:
 def _make(settings: Mapping[str, Any]) -> RangeConsumer:
     library, columns = native_library(), native_columns()
     if library is not None and columns is not None and not any(map(callable, settings.values())):
-        from connector.kafka.source.native_records import NativeConsumer
+        from connector.kafka.source.reading.native_records import NativeConsumer
 
         return NativeConsumer(library, columns, settings, note_complaint)
     from confluent_kafka import Consumer

@@ -10,13 +10,13 @@ from connector.kafka.client.agreement import AskEach, TopicView
 from connector.kafka.client.config import ClientConfig
 from connector.kafka.client.errors import TopicChangedError, UnknownTopicError
 from connector.kafka.client.topics import SHOWN, Partition
-from connector.kafka.source.available import Available
 from connector.kafka.source.bounds import check_partitions
-from connector.kafka.source.data_loss import log, lost_error
 from connector.kafka.source.offsets import Loss, Positions, Reason, SourceOffset
-from connector.kafka.source.ranges import OffsetRange, narrow
+from connector.kafka.source.planning.available import Available
+from connector.kafka.source.planning.data_loss import log, lost_error
+from connector.kafka.source.planning.ranges import OffsetRange, narrow
+from connector.kafka.source.planning.standing import Standing, recreated_topics, resume, stand_surely
 from connector.kafka.source.read_options import ReadOptions
-from connector.kafka.source.standing import Standing, recreated_topics, resume, stand_surely
 from connector.kafka.source.subscription import Subscription
 from connector.kafka.source.topic_reader import TopicReader
 from transactional.clock import Clock

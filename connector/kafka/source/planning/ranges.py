@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from connector.kafka.client.topics import Partition, listed
-from connector.kafka.source.data_loss import lost_error
 from connector.kafka.source.offsets import Loss, Positions, Reason
+from connector.kafka.source.planning.data_loss import lost_error
 from transactional.errors import StoreError
 
 __all__ = ["OffsetRange", "Splitting", "narrow", "ranges_between"]

@@ -12,7 +12,7 @@ import numpy as np
 from connector.kafka.client.topics import Partition
 from connector.kafka.native.columns import Columns
 from connector.kafka.native.library import COMPLAINT, Library
-from connector.kafka.source.records import Notice, Records
+from connector.kafka.source.reading.records import Notice, Records
 from connector.kafka.source.rows import HEADERS, UNREADABLE_HEADER, assemble, bad_record, headers_type
 from transactional.errors import StoreError
 

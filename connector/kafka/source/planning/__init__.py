@@ -1,0 +1,1 @@
+"""From where to where the next micro-batch reads: limits, marks, losses."""

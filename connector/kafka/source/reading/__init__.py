@@ -1,0 +1,1 @@
+"""The rows of a range of offsets, through librdkafka in C or in Python."""
