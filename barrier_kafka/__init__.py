@@ -13,16 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from connector import CheckpointListener, LagListener, StopWish, listen, register, supervise
     from connector.delta import idempotent_merge
+    from connector.kafka.client.topics import Partition
     from connector.kafka.sink.injector import inject_barriers
+    from connector.kafka.source.lag import QueryLag, SourceLag
+    from connector.operations.listener import Listening
     from connector.schema_registry.columns import decode_avro, decode_json
     from connector.schema_registry.dead_letters import dead_letters
     from connector.schema_registry.encode import encode_avro, encode_json
     from connector.serving.lineage import LineageListener
-    from connector.serving.metrics import observe_query, register_metrics
+    from connector.serving.metrics import QueryCollector, observe_query, register_metrics
+    from connector.sql.control_tables import Cursor
+    from connector.sql.database import Connection
     from connector.sql.staged_sink import StagedHandle, StagedSqlSink, StagedTransaction
     from transactional import (
         AmbiguousOutcomeError,
+        CheckpointHistory,
         CheckpointHook,
+        CheckpointMark,
+        CheckpointState,
+        Clock,
         Cutoff,
         DecidedCheckpoint,
         Examines,
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
         JournalStoreError,
         KeepsEvidence,
         Level,
+        Life,
         LocationError,
         MarksCheckpoints,
         NamesDatasets,
@@ -53,7 +63,9 @@ if TYPE_CHECKING:
         QueryStoppedError,
         ReplayMismatchError,
         ReportsOutput,
+        RestartStrategy,
         Restorable,
+        Restored,
         RetriableError,
         RewindRequiredError,
         Routes,
@@ -73,8 +85,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AmbiguousOutcomeError",
+    "CheckpointHistory",
     "CheckpointHook",
     "CheckpointListener",
+    "CheckpointMark",
+    "CheckpointState",
+    "Clock",
+    "Connection",
+    "Cursor",
     "Cutoff",
     "DecidedCheckpoint",
     "Examines",
@@ -94,7 +112,9 @@ __all__ = [
     "KeepsEvidence",
     "LagListener",
     "Level",
+    "Life",
     "LineageListener",
+    "Listening",
     "LocationError",
     "MarksCheckpoints",
     "NamesDatasets",
@@ -102,17 +122,23 @@ __all__ = [
     "OptionError",
     "Options",
     "Outcome",
+    "Partition",
     "ProtocolError",
     "PutBackError",
+    "QueryCollector",
+    "QueryLag",
     "QueryStoppedError",
     "ReplayMismatchError",
     "ReportsOutput",
+    "RestartStrategy",
     "Restorable",
+    "Restored",
     "RetriableError",
     "RewindRequiredError",
     "Routes",
     "RowRefusedError",
     "ShowsLater",
+    "SourceLag",
     "StagedHandle",
     "StagedSqlSink",
     "StagedTransaction",
@@ -144,12 +170,17 @@ __all__ = [
 _ELSEWHERE: Final = {
     "connector": ("CheckpointListener", "LagListener", "StopWish", "listen", "register", "supervise"),
     "connector.delta": ("idempotent_merge",),
+    "connector.kafka.client.topics": ("Partition",),
     "connector.kafka.sink.injector": ("inject_barriers",),
+    "connector.kafka.source.lag": ("QueryLag", "SourceLag"),
+    "connector.operations.listener": ("Listening",),
     "connector.schema_registry.columns": ("decode_avro", "decode_json"),
     "connector.schema_registry.dead_letters": ("dead_letters",),
     "connector.schema_registry.encode": ("encode_avro", "encode_json"),
     "connector.serving.lineage": ("LineageListener",),
-    "connector.serving.metrics": ("observe_query", "register_metrics"),
+    "connector.serving.metrics": ("QueryCollector", "observe_query", "register_metrics"),
+    "connector.sql.control_tables": ("Cursor",),
+    "connector.sql.database": ("Connection",),
     "connector.sql.staged_sink": ("StagedHandle", "StagedSqlSink", "StagedTransaction"),
 }
 _HOME: Final = {name: module for module, names in _ELSEWHERE.items() for name in names}

@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from transactional.testing import BlockingSink, FailingSink, FakeClock, RecordingSink, SinkConformance, StoreMatrix
+from transactional.testing import (
+    BlockingSink,
+    FailingSink,
+    FakeClock,
+    MemoryHandle,
+    MemoryTransactions,
+    RecordingSink,
+    SinkConformance,
+    StoreMatrix,
+)
 
-__all__ = ["BlockingSink", "FailingSink", "FakeClock", "RecordingSink", "SinkConformance", "StoreMatrix"]
+__all__ = [
+    "BlockingSink",
+    "FailingSink",
+    "FakeClock",
+    "MemoryHandle",
+    "MemoryTransactions",
+    "RecordingSink",
+    "SinkConformance",
+    "StoreMatrix",
+]

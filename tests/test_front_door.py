@@ -2,29 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import barrier_kafka
+import barrier_kafka.reader
 import barrier_kafka.testing
 from tests.api_page import PAGE, api_page
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FRONT_DOOR = (barrier_kafka, barrier_kafka.reader, barrier_kafka.testing)
+_TYPE = re.compile(r"^(?:class )?([A-Z][A-Za-z]+)\b(?: = (?!TypeVar)|[(:\[])", re.MULTILINE)
+OURS = {
+    name
+    for package in ("connector", "transactional")
+    for file in (ROOT / package).rglob("*.py")
+    for name in _TYPE.findall(file.read_text())
+} - {"Column", "Metric"}  # in signatures they are PySpark's and prometheus_client's
+"""Types and their aliases."""
+
+RESULTS = {"Listening", "QueryCollector"}
+"""Classes that no user constructs: a function returns them."""
+
 HEAVY = ("confluent_kafka", "kafka", "pandas", "pyarrow", "pyspark", "typer")
 
 
-@pytest.mark.parametrize("module", [barrier_kafka, barrier_kafka.testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", FRONT_DOOR, ids=lambda module: module.__name__)
 def test_every_public_name_is_there_and_documented(module: object) -> None:
     names = list(module.__all__)  # type: ignore[attr-defined]
     assert names == sorted(names)
     undocumented = [name for name in names if not (getattr(module, name).__doc__ or "").strip()]
     assert not undocumented
     assert set(names) <= set(dir(module))
+
+
+def test_every_type_of_a_signature_can_be_imported_from_the_front_door() -> None:
+    public = {name: getattr(module, name) for module in FRONT_DOOR for name in module.__all__}
+    unknown = {
+        f"{owner}: {name}"
+        for owner, value in public.items()
+        for annotation in _annotations(value, constructed=owner not in RESULTS)
+        for name in re.findall(r"[A-Za-z]+", annotation)
+        if name in OURS and name not in public
+    }
+    assert not unknown
+
+
+def _annotations(value: object, constructed: bool) -> Iterator[str]:
+    members = [member for name, member in vars(value).items() if name[0] != "_"] if inspect.isclass(value) else []
+    for member in [*([value] if constructed else []), *members]:
+        plain = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if inspect.isfunction(plain) or (inspect.isclass(plain) and not issubclass(plain, Exception)):
+            with contextlib.suppress(ValueError):
+                signature = inspect.signature(plain)
+                yield from map(
+                    str, (signature.return_annotation, *(p.annotation for p in signature.parameters.values()))
+                )
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

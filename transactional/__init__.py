@@ -35,7 +35,12 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         WarmsUp as WarmsUp,
         WritesTopics as WritesTopics,
     )
-    from transactional.checkpoint import ClosingReason as ClosingReason, DecidedCheckpoint as DecidedCheckpoint
+    from transactional.checkpoint import (
+        CheckpointMark as CheckpointMark,
+        ClosingReason as ClosingReason,
+        DecidedCheckpoint as DecidedCheckpoint,
+    )
+    from transactional.clock import Clock as Clock
     from transactional.errors import (
         AmbiguousOutcomeError as AmbiguousOutcomeError,
         FencedError as FencedError,
@@ -67,6 +72,7 @@ if TYPE_CHECKING:  # An alias re-exports a name for type checkers.
         ExponentialDelay as ExponentialDelay,
         FailureRate as FailureRate,
         FixedDelay as FixedDelay,
+        Life as Life,
         NoRestart as NoRestart,
         RestartStrategy as RestartStrategy,
     )
@@ -87,7 +93,8 @@ _HOMES = {
         "Examines Expires GuardsRuns KeepsEvidence MarksCheckpoints NamesDatasets ReportsOutput Restorable Routes ShowsLater "
         "WarmsUp WritesTopics"
     ),
-    "checkpoint": "ClosingReason DecidedCheckpoint",
+    "checkpoint": "CheckpointMark ClosingReason DecidedCheckpoint",
+    "clock": "Clock",
     "errors": (
         "AmbiguousOutcomeError FencedError HookError JournalError JournalStoreError LocationError OptionError ProtocolError "
         "PutBackError QueryStoppedError ReplayMismatchError RetriableError RewindRequiredError RowRefusedError StoreError "
@@ -98,7 +105,7 @@ _HOMES = {
     "history": "History",
     "hooks": "CheckpointHook HookContext",
     "ledger": "CheckpointState",
-    "restart": "ExponentialDelay FailureRate FixedDelay NoRestart RestartStrategy",
+    "restart": "ExponentialDelay FailureRate FixedDelay Life NoRestart RestartStrategy",
     "sink": "TwoPhaseCommitSink",
     "stats": "CheckpointHistory Restored",
     "transaction": "Cutoff HandleState Options Outcome TransactionContext",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transactional.history import History, RunMark
+from transactional.history import History
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,17 +128,17 @@ class GuardsRuns(ABC):
     """The sink claims its prefix at the store, so that two queries never use one prefix at once."""
 
     @abstractmethod
-    def guardRun(self, mark: RunMark | None) -> RunMark:
+    def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Claim the prefix at the store, or check that it is still ours. *Driver, once per planning.*
 
         Parameters
         ----------
-        mark : RunMark or None
+        mark : Mapping[str, Any] or None
             What this run's first call returned; None on a new run, which takes the prefix over.
 
         Returns
         -------
-        RunMark
+        Mapping[str, Any]
             To be journalled if it differs from `mark`.
 
         Raises

@@ -36,10 +36,10 @@ class History:
     seen : Mapping[str, Any] or None
         What `checkHistory` returned for the newest run; None if that run did not call it. Empty if none ran: a store that
         holds something of the query was written by a run that the journal has forgotten.
-    mark : RunMark or None
+    mark : Mapping[str, Any] or None
         What `guardRun` returned for the newest run; None if that was not recorded, or not for an earlier run: a driver that
         stood still in between may call it at any time.
-    late : Sequence[RunMark]
+    late : Sequence[Mapping[str, Any]]
         All recorded ones: a driver that stood still may have called `guardRun` after the newest run has.
     stamp : int
         The highest `stamp` of a checkpoint.
@@ -48,7 +48,7 @@ class History:
         has accepted the store as it is since.
     former : int
         If none was: the newest that was committed to the newest run's store. A copy of that one has to hold it.
-    handles : Sequence[Handle]
+    handles : Sequence[Mapping[str, Any]]
         Decided ones whose checkpoint is not settled: any of them may be committed, or not.
     routes : Mapping[str, History]
         Of a sink that is several (`TwoPhaseCommitSink.routes`): the history of each.
@@ -58,10 +58,10 @@ class History:
     position: int
     binding: bool
     seen: Mapping[str, Any] | None = None
-    mark: RunMark | None = None
+    mark: Mapping[str, Any] | None = None
     stamp: int = 0
-    handles: Sequence[Handle] = ()
-    late: Sequence[RunMark] = ()
+    handles: Sequence[Mapping[str, Any]] = ()
+    late: Sequence[Mapping[str, Any]] = ()
     newest: int = 0
     former: int = 0
     routes: Mapping[str, History] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from connector.registration.sessions import register_lost
 from connector.registration.start_check import check_starts
 from connector.spark import first_start, internals
 from connector.spark.process import is_alive
-from transactional.clock import Clock, Deadline, SystemClock
+from transactional.clock import Deadline
 from transactional.errors import OptionError
 from transactional.failure import Failure, Remedy, failure_of
 from transactional.restart import RestartStrategy
@@ -44,8 +43,6 @@ def supervise(
     stop_timeout: float = 300.0,
     single_driver: bool = False,
     wish: StopWish | None = None,
-    clock: Clock | None = None,
-    chance: Callable[[], float] = random.random,
 ) -> None:
     """Keep a query running, and return when it was stopped well. *Called in the user's driver program.*
 
@@ -73,8 +70,6 @@ def supervise(
         it has left may be ended, or taken back.
     wish : StopWish, optional
         Asks for a stop from another thread. Signals are obeyed in the main thread only.
-    clock, chance : optional
-        Time and numbers at random.
 
     Raises
     ------
@@ -111,8 +106,6 @@ def supervise(
         log.warning,
         single_driver,
         wish or StopWish(),
-        clock=clock or SystemClock(),
-        chance=chance,
     )
     with obeying_signals(supervision.wish) as obey:
         query = _Query(start, supervision, stop_timeout, obey)

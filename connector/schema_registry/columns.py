@@ -55,7 +55,7 @@ def decode_avro(
     subject: str | None = None,
     key: bool = False,
     version: int | Literal["latest"] = "latest",
-    mode: Mode = "FAILFAST",
+    mode: Literal["FAILFAST", "PERMISSIVE", "ERRORS"] = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
     """Decode Avro to a column with the subject's schema.
@@ -127,7 +127,7 @@ def decode_json(
     subject: str | None = None,
     key: bool = False,
     version: int | Literal["latest"] = "latest",
-    mode: Mode = "FAILFAST",
+    mode: Literal["FAILFAST", "PERMISSIVE", "ERRORS"] = "FAILFAST",
     position: Sequence[Column | str] | None = None,
 ) -> Column:
     """Decode JSON to a column with the subject's JSON Schema; parameters and errors as in `decode_avro`.

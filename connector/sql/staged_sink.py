@@ -30,7 +30,7 @@ from transactional.errors import (
     TransactionLostError,
     TwoPhaseCommitError,
 )
-from transactional.history import RunMark, must_hold
+from transactional.history import must_hold
 from transactional.sink import Cutoff, HandleState, Options, Outcome, TransactionContext, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
         with self.database.transaction() as cursor:
             return self._control.newest(cursor, queryId)
 
-    def guardRun(self, mark: RunMark | None) -> RunMark:
+    def guardRun(self, mark: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Take the prefix, or check that no other query has, and that the database is still the same."""
         if mark is None:
             with suppress(RowRefusedError):  # another run took it while it had no row that could be locked
@@ -286,7 +286,7 @@ class StagedSqlSink(GuardsRuns, TwoPhaseCommitSink[StagedTransaction, StagedHand
                 raise FencedError("PREFIX_TAKEN", prefix=self._prefix, reason=f"{self.described()} names another run")
             return mark
 
-    def _claim(self) -> RunMark:
+    def _claim(self) -> Mapping[str, Any]:
         with self.database.transaction() as cursor:
             return {"token": self._control.claim(cursor, self.server(cursor))}
 
